@@ -1,16 +1,19 @@
-"""Compaction: decides before a turn whether the view of a conversation is folded, and how. Pure: it only plans.
+"""Compaction: decides before a turn whether the view of a conversation is folded, and how. Pure: it
+only plans.
 
-Without pressure, old results and old tool loops go once that pays, or at once if the cache is cold and it costs
-nothing. Under pressure the view shrinks to half of its limit, whatever that costs. `plan_compaction` decides,
-`fit_view` finds the gentlest way to make a view smaller, `FoldEconomics` weighs the savings of a fold against its cost.
+Without pressure, old results and old tool loops go once that pays, or at once if the cache is cold
+and it costs nothing. Under pressure the view shrinks to half of its limit, whatever that costs.
+`plan_compaction` decides, `fit_view` finds the gentlest way to make a view smaller, `FoldEconomics`
+weighs the savings of a fold against its cost.
 
-The economics, in tokens at the input price: keeping S tokens that could go costs S * read at each request: a rent.
-Removing them writes R tokens to the cache anew that would have been read, where R is what stands behind the first
-change: R * (write - read), once. The part of R that is in its final form is written that way once, sooner or later; the
-part that will change again is written once more at each fold. Over time it is cheapest to fold as soon as the rent, the
-coming turn's included, has grown to the price of the latter part (as in the economic order quantity, where the cost of
-ordering equals the cost of holding), and only if the savings to come, until the cache is cold and a fold is free, are
-worth all of R.
+The economics, in tokens at the input price: keeping S tokens that could go costs S * read at each
+request: a rent. Removing them writes R tokens to the cache anew that would have been read, where R
+is what stands behind the first change: R * (write - read), once. The part of R that is in its final
+form is written that way once, sooner or later; the part that will change again is written once more
+at each fold. Over time it is cheapest to fold as soon as the rent, the coming turn's included, has
+grown to the price of the latter part (as in the economic order quantity, where the cost of ordering
+equals the cost of holding), and only if the savings to come, until the cache is cold and a fold is
+free, are worth all of R.
 """
 
 import json
@@ -19,7 +22,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from agent.view import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens, fold_further
+from agent.view import (
+    TurnSizes,
+    ViewShape,
+    apply_forms,
+    current_shape,
+    estimate_turn_tokens,
+    fold_further,
+)
 
 KEEP_SHARE = 0.50
 """Share of the budget that survives a fold under pressure, so that the next fold is far off."""
@@ -32,12 +42,15 @@ MIN_GAIN_TOKENS = 64
 KEEP_LOOPS = 3
 """Number of the newest turns whose tool loops are only summarized under pressure."""
 _NEWEST_SHARE = 0.5
-"""Share of the room that the newest turn may take before its results are shortened in favour of older turns."""
+"""Share of the room that the newest turn may take before its results are shortened in favour of
+older turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionParams:
-    """Everything besides the turns that a plan depends on. Every number is finite. Stored as JSON."""
+    """Everything besides the turns that a plan depends on. Every number is finite. Stored as
+    JSON.
+    """
 
     budget: int
     """Tokens for head, turns and new messages together."""
@@ -48,7 +61,8 @@ class CompactionParams:
     scale: float = 1.0
     """Billed tokens of the last prompt per estimated token. Every estimate is multiplied by it."""
     full: bool = False
-    """True: the provider counted more in the last prompt than the share of the window for folds allows."""
+    """True: the provider counted more in the last prompt than the share of the window for folds
+    allows."""
     force: int = 0
     """Number of times that the provider refused this turn's prompt as too long. 0: not refused."""
     cold: bool = False
@@ -66,42 +80,52 @@ class CompactionParams:
     excerpts: int = 0
     """Tokens for excerpts of summarized loops' results."""
     policy: Literal["auto", "always", "full"] = "auto"
-    """auto: fold if it costs nothing or pays; always: before each turn; full: only under pressure."""
+    """auto: fold if it costs nothing or pays; always: before each turn; full: only under
+    pressure."""
     compact_above: int | None = None
-    """Tokens of head, turns and new messages above which a model writes a summary if gentler means leave too much.
-    None: no summaries."""
+    """Tokens of head, turns and new messages above which a model writes a summary if gentler means
+    leave too much. None: no summaries."""
     keep_tail: int = 0
-    """Tokens of the newest turns that neither a summary nor the journal replaces, if there is room."""
+    """Tokens of the newest turns that neither a summary nor the journal replaces, if there is
+    room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan(ViewShape):
-    """Shape of the view from now on, and how it comes about. Indices refer to the turns as they were passed in."""
+    """Shape of the view from now on, and how it comes about. Indices refer to the turns as they
+    were passed in.
+    """
 
     excerpts: int = 0
     """Value for `ViewMarks.excerpts_tokens`."""
     head: int = 0
-    """Limit of the head from now on, in estimated tokens. Unchanged unless `turns[:start]` leave."""
+    """Limit of the head from now on, in estimated tokens. Unchanged unless `turns[:start]`
+    leave."""
     kinds: tuple[str, ...] = ()
-    """Steps taken, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`. Empty: the view stays as it is."""
+    """Steps taken, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`. Empty: the view
+    stays as it is."""
     verdict: str = ""
     """Reason in words, with the numbers. Empty: nothing could go."""
 
     @property
     def needs_summary(self) -> bool:
-        """A model is to summarize `turns[:start]`. If it cannot, plan again with `compact_above=None`."""
+        """A model is to summarize `turns[:start]`. If it cannot, plan again with
+        `compact_above=None`.
+        """
         return "summary" in self.kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldEconomics:
-    """Savings and costs of one way to fold. The difference of two: those of the first on top of the second."""
+    """Savings and costs of one way to fold. The difference of two: those of the first on top of the
+    second.
+    """
 
     gain: int
     """Tokens that go."""
     rent: float
-    """Tokens that could have gone, times the requests that repeated them in the meantime, the coming turn's
-    included."""
+    """Tokens that could have gone, times the requests that repeated them in the meantime, the
+    coming turn's included."""
     rewritten: int
     """Tokens behind the first change, in their new form."""
     rewritten_again: int
@@ -132,8 +156,10 @@ class FoldEconomics:
             return f"{self.gain:,} tokens could go; nothing is cached, so it costs nothing"
         surcharge = max(0.0, params.write - params.read)
         return (
-            f"{self.gain:,} tokens could go: they have cost {self.rent * params.read:,.0f} since they could, and in "
-            f"{params.ahead:.1f} more requests will cost {self.gain * params.read * params.ahead:,.0f}; rewriting "
+            f"{self.gain:,} tokens could go: they have cost {self.rent * params.read:,.0f} since "
+            "they could, and in "
+            f"{params.ahead:.1f} more requests will cost "
+            f"{self.gain * params.read * params.ahead:,.0f}; rewriting "
             f"{self.rewritten:,} costs {self.rewritten * surcharge:,.0f}, of which "
             f"{self.rewritten_again * surcharge:,.0f} each time anew"
         )
@@ -154,10 +180,16 @@ class _CompactionView:
     def total(self, shape: ViewShape) -> int:
         return sum(self.sizes(shape))
 
-    def fold(self, *, start: int = 0, summed: int = 0, trimmed: int = 0, keep: int | None = None) -> ViewShape:
-        """Return the present shape folded at least so far. `keep`: newest results that stay; None: as configured."""
+    def fold(
+        self, *, start: int = 0, summed: int = 0, trimmed: int = 0, keep: int | None = None
+    ) -> ViewShape:
+        """Return the present shape folded at least so far. `keep`: newest results that stay; None:
+        as configured.
+        """
         keep = self.params.keep_results if keep is None else keep
-        return fold_further(self.turns, self.now, start=start, summed=summed, trimmed=trimmed, keep=keep)
+        return fold_further(
+            self.turns, self.now, start=start, summed=summed, trimmed=trimmed, keep=keep
+        )
 
     def build_plan(
         self, shape: ViewShape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None
@@ -175,7 +207,10 @@ class _CompactionView:
 
     def changed_forms(self, shape: ViewShape) -> tuple[str, ...]:
         """Return the kinds of harsher forms among the turns that stay."""
-        changed = [before != after for before, after in zip(self.sizes(self.now), self.sizes(shape), strict=True)]
+        changed = [
+            before != after
+            for before, after in zip(self.sizes(self.now), self.sizes(shape), strict=True)
+        ]
         trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
         sums = any(changed[max(shape.start, self.now.summed) : shape.summed])
         return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
@@ -186,10 +221,15 @@ class _CompactionView:
         if self.total(trimmed) <= room:
             return trimmed
         loops = self._summarize_loops(trimmed, room)
-        return next((shape for shape in (loops, *self._trim_newest(loops)) if self.total(shape) <= room), None)
+        return next(
+            (shape for shape in (loops, *self._trim_newest(loops)) if self.total(shape) <= room),
+            None,
+        )
 
     def drop_oldest(self, room: int) -> ViewShape | None:
-        """Drop as few of the oldest turns as possible. None: even the newest one only fits if it is summarized."""
+        """Drop as few of the oldest turns as possible. None: even the newest one only fits if it is
+        summarized.
+        """
         if not self.turns:
             return None
         newest = len(self.turns) - 1
@@ -204,19 +244,31 @@ class _CompactionView:
         return None
 
     def tail_start(self, most: int) -> int:
-        """Return the index of the first of the newest turns that take at most `most` tokens: at least one turn."""
-        newest, taken = max(0, len(self.turns) - 1), self.sizes(self.fold(trimmed=len(self.turns) - 1))
+        """Return the index of the first of the newest turns that take at most `most` tokens: at
+        least one turn.
+        """
+        newest, taken = (
+            max(0, len(self.turns) - 1),
+            self.sizes(self.fold(trimmed=len(self.turns) - 1)),
+        )
         return _first_fitting(taken, newest, most - sum(taken[newest:]))
 
     def _trim_newest(self, shape: ViewShape) -> Iterator[ViewShape]:
         """Yield the shape with the newest turn trimmed as well, and then with no result spared."""
         for keep in (self.params.keep_results, 0):
-            yield self.fold(start=shape.start, summed=shape.summed, trimmed=len(self.turns), keep=keep)
+            yield self.fold(
+                start=shape.start, summed=shape.summed, trimmed=len(self.turns), keep=keep
+            )
 
     def _summarize_loops(self, shape: ViewShape, room: int) -> ViewShape:
-        """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the view smaller."""
+        """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the
+        view smaller.
+        """
         turns, taken = self.turns, estimate_turn_tokens(self.turns, shape, 0)
-        total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
+        total, excerpts = (
+            sum(taken),
+            sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed]),
+        )
         best = (total + min(self.excerpts, excerpts), shape.summed)
         for index in range(shape.summed, len(turns) - 1):
             total -= taken[index] - turns[index].summed
@@ -251,8 +303,9 @@ def load_params(text: str) -> CompactionParams:
 def plan_compaction(turns: Sequence[TurnSizes], params: CompactionParams) -> CompactionPlan:
     """Decide the shape of the view. `turns`: those in view, oldest first.
 
-    Marks only move forward. Under pressure, head and turns take at most half of the budget afterwards, and together
-    with the new messages at most all of it: otherwise only the newest turn is left, or nothing if not even that fits.
+    Marks only move forward. Under pressure, head and turns take at most half of the budget
+    afterwards, and together with the new messages at most all of it: otherwise only the newest turn
+    is left, or nothing if not even that fits.
     """
     # Rounded down, so that small changes of the blocks do not change the view.
     excerpts = min(params.excerpts, int(params.budget * EXCERPTS_SHARE) // 64 * 64)
@@ -275,11 +328,15 @@ def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> Compac
         *([taken] if params.force else []),
         *([summary_due] if summary_due is not None and taken + params.new > summary_due else []),
     ]
-    room = max(0, min(int(min(limits) * KEEP_SHARE) >> max(0, params.force - 1), budget - params.new))
+    room = max(
+        0, min(int(min(limits) * KEEP_SHARE) >> max(0, params.force - 1), budget - params.new)
+    )
     if not pressure or taken <= room:
         return None
     new_head = int(room * HEAD_SHARE)
-    fitting = _CompactionView(apply_forms(view.turns, found), replace(params, spared=found.spared), view.excerpts)
+    fitting = _CompactionView(
+        apply_forms(view.turns, found), replace(params, spared=found.spared), view.excerpts
+    )
     shape = fitting.find_gentlest(0, room - params.head)
     rewrites_head = shape is None
     needs_summary = False
@@ -296,16 +353,21 @@ def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> Compac
     rewritten = rewrites_head and (shape.start > 0 or params.head > new_head)
     kinds = (*view.changed_forms(shape), *(leaving if rewritten else ()))
     head = new_head if rewritten else params.head
-    verdict = f"{pressure}: {taken:,} tokens in view become {head + view.total(shape):,} at most; wanted are {room:,}"
+    verdict = (
+        f"{pressure}: {taken:,} tokens in view become {head + view.total(shape):,} at most; "
+        f"wanted are {room:,}"
+    )
     return view.build_plan(shape, verdict, kinds, head) if kinds else None
 
 
 def _fit_with_new_head(
     view: _CompactionView, *, room: int, hard_limit: int, new_head: int, can_summarise: bool
 ) -> tuple[ViewShape, bool]:
-    """Return the gentlest shape whose turns fit once the head is written anew, or the newest turn alone, or nothing.
+    """Return the gentlest shape whose turns fit once the head is written anew, or the newest turn
+    alone, or nothing.
 
-    Also whether a summary is needed. `hard_limit`: room for head and turns if only the newest turn is left.
+    Also whether a summary is needed. `hard_limit`: room for head and turns if only the newest turn
+    is left.
     """
     turns, newest = view.turns, max(0, len(view.turns) - 1)
     journaled = 0
@@ -325,7 +387,9 @@ def _fit_with_new_head(
     return found, can_summarise and found.start > 0
 
 
-def _describe_pressure(params: CompactionParams, taken: int, budget: int, summary_due: int | None) -> str:
+def _describe_pressure(
+    params: CompactionParams, taken: int, budget: int, summary_due: int | None
+) -> str:
     """Return the strongest pressure in words. Empty: none."""
     if params.force:
         return f"the provider said that the prompt is too long ({params.force})"
@@ -334,7 +398,10 @@ def _describe_pressure(params: CompactionParams, taken: int, budget: int, summar
     if params.full:
         return "the provider counted a prompt that is nearly full"
     if summary_due is not None and taken + params.new > summary_due:
-        return f"{taken + params.new:,} tokens are more than the {summary_due:,} from which on a summary is due"
+        return (
+            f"{taken + params.new:,} tokens are more than the {summary_due:,} from which on a "
+            "summary is due"
+        )
     return ""
 
 
@@ -343,7 +410,10 @@ def _leaving_kinds(turns: Sequence[TurnSizes], *, summarise: bool) -> tuple[str,
     if summarise:
         return ("summary",)
     covered = [turn.is_in_journal for turn in turns]
-    return (*(("bridge",) if any(covered) else ()), *(("drop",) if not all(covered) or not covered else ()))
+    return (
+        *(("bridge",) if any(covered) else ()),
+        *(("drop",) if not all(covered) or not covered else ()),
+    )
 
 
 def _plan_if_worthwhile(view: _CompactionView) -> CompactionPlan:
@@ -355,10 +425,14 @@ def _plan_if_worthwhile(view: _CompactionView) -> CompactionPlan:
     if best.gain <= 0:
         return view.build_plan(view.now, "")
     if params.policy == "full":
-        return view.build_plan(view.now, f"{best.gain:,} tokens could go, which only a full window is a reason for")
+        return view.build_plan(
+            view.now, f"{best.gain:,} tokens could go, which only a full window is a reason for"
+        )
     if params.policy == "always":
         shape = trim if gentle.gain > 0 else view.now
-        return view.build_plan(shape, f"{gentle.gain:,} tokens go, as always", view.changed_forms(shape))
+        return view.build_plan(
+            shape, f"{gentle.gain:,} tokens go, as always", view.changed_forms(shape)
+        )
     pays = gentle.is_worthwhile(params)
     if (harsh - gentle).is_worthwhile(params) and (pays or harsh.is_worthwhile(params)):
         return view.build_plan(both, harsh.describe(params), view.changed_forms(both))
@@ -393,7 +467,9 @@ def _iter_gains(
     """Yield the tokens of each part that goes, with the turn after which it could have gone."""
     results = [(index, saved) for index, turn in enumerate(turns) for saved in turn.results]
     newest = len(turns) - 1
-    for number, (was, is_) in enumerate(zip(_cleared_results(turns, now), _cleared_results(turns, shape), strict=True)):
+    for number, (was, is_) in enumerate(
+        zip(_cleared_results(turns, now), _cleared_results(turns, shape), strict=True)
+    ):
         if is_ and not was:
             newer = number + keep
             yield results[newer][0] if newer < len(results) else newest, results[number][1]

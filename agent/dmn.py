@@ -1,25 +1,27 @@
 """The Default Mode Network: decides at any time what the agent does next. Pure.
 
 Rules:
-  1. `step` is total and pure: any signal in any state gives a next state and effects. The time comes
-     with the signal; the shell (`gateway.runtime.loop`) carries out the effects and sends the next signal.
-  2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once. The next one is in the room with the
-     fewest turns under way, so that no room with many threads keeps others waiting; among these, first come first
-     served.
-  3. A tick with nothing pending starts nothing. Only a message from a person, a notification that attention rates as
-     normal, or work that the agent itself has begun ever costs a model call.
+  1. `step` is total and pure: any signal in any state gives a next state and effects. The time
+     comes with the signal; the shell (`gateway.runtime.loop`) carries out the effects and sends the
+     next signal.
+  2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once. The next one is in the
+     room with the fewest turns under way, so that no room with many threads keeps others waiting;
+     among these, first come first served.
+  3. A tick with nothing pending starts nothing. Only a message from a person, a notification that
+     attention rates as normal, or work that the agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
-  5. A tick starts nothing in a conversation where a person has just spoken to the agent: their message begins the
-     turn, which then counts as theirs.
+  5. A tick starts nothing in a conversation where a person has just spoken to the agent: their
+     message begins the turn, which then counts as theirs.
 
-Theory of operation. A person speaks to the agent: the mode becomes Engaged, and a turn starts at once or as soon as a
-lane is free. A turn that used tools leads to Working and continues at the next tick. A turn without tools winds down
-one step, and a turn that yielded leads to Resting. Ticks take up pending conversations; with nothing pending they wind
-down too, so that an agent left alone reaches Resting within two ticks and stays there, or dreams once there are enough
-notes. Stored, Paused and Off start nothing by themselves, but a message from a person is answered in all of them. Any
-person's message ends Stored, an owner's or admin's ends Paused, and no message ends Off. Quiet applies on top of every
-mode. Autonomous turns are limited: by number in a row, by number and cost per day; after errors the intervals between
-them double.
+Theory of operation. A person speaks to the agent: the mode becomes Engaged, and a turn starts at
+once or as soon as a lane is free. A turn that used tools leads to Working and continues at the next
+tick. A turn without tools winds down one step, and a turn that yielded leads to Resting. Ticks take
+up pending conversations; with nothing pending they wind down too, so that an agent left alone
+reaches Resting within two ticks and stays there, or dreams once there are enough notes. Stored,
+Paused and Off start nothing by themselves, but a message from a person is answered in all of them.
+Any person's message ends Stored, an owner's or admin's ends Paused, and no message ends Off. Quiet
+applies on top of every mode. Autonomous turns are limited: by number in a row, by number and cost
+per day; after errors the intervals between them double.
 """
 
 from collections import Counter
@@ -55,11 +57,13 @@ from agent.signals import (
 from gateway.core.events import ConversationId, room_of
 
 MAX_BACKOFF_S = 3600.0
-"""Errors double the interval up to an hour. A longer one would look dead, a shorter one keeps costing money."""
+"""Errors double the interval up to an hour. A longer one would look dead, a shorter one keeps
+costing money."""
 CACHE_MARGIN_S = 10.0
 """A cached prompt is read again at the latest this long before it expires."""
 DREAM_RETRY_S = 3600.0
-"""A dream for which no model answered is dreamt again this long after it at the earliest, once one has answered."""
+"""A dream for which no model answered is dreamt again this long after it at the earliest, once one
+has answered."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 WIND_DOWN = {
@@ -83,8 +87,12 @@ def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
         DmnMode.FORAGING: policy.foraging_s,
         DmnMode.DREAMING: policy.dreaming_s,
     }.get(state.mode, policy.resting_s)
-    wait_s = max(mode_interval_s, min(mode_interval_s * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
-    for lifetime_s in policy.lifetimes_s:  # a tick at the end of a lifetime would come too late for that cache
+    wait_s = max(
+        mode_interval_s, min(mode_interval_s * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S)
+    )
+    for (
+        lifetime_s
+    ) in policy.lifetimes_s:  # a tick at the end of a lifetime would come too late for that cache
         if lifetime_s - CACHE_MARGIN_S < wait_s <= lifetime_s * 1.1 and lifetime_s > CACHE_MARGIN_S:
             wait_s = lifetime_s - CACHE_MARGIN_S
     for until in (state.quiet_until, state.stored_until):
@@ -104,19 +112,33 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
         (state.stopping, "the gateway is stopping"),
         (state.mode is DmnMode.OFF, "it is off"),
         (state.mode is DmnMode.PAUSED, "it is paused"),
-        (state.mode is DmnMode.STORED and not _is_woken(state, at), f"it rests until {_format_until(state)}"),
+        (
+            state.mode is DmnMode.STORED and not _is_woken(state, at),
+            f"it rests until {_format_until(state)}",
+        ),
         (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
-        (state.autonomous >= policy.max_autonomous_turns, f"{state.autonomous} turns in a row (max_autonomous_turns)"),
+        (
+            state.autonomous >= policy.max_autonomous_turns,
+            f"{state.autonomous} turns in a row (max_autonomous_turns)",
+        ),
         (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
-        (is_over_budget, f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} (daily_cost_usd)"),
+        (
+            is_over_budget,
+            (
+                f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} "
+                "(daily_cost_usd)"
+            ),
+        ),
         (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
     return tuple(reason for holds, reason in reasons if holds)
 
 
 def due_conversations(state: DmnState, policy: DmnPolicy) -> tuple[ConversationId, ...]:
-    """Return where an autonomous turn would start at the next tick if there were no `blocking_reasons`, in order."""
+    """Return where an autonomous turn would start at the next tick if there were no
+    `blocking_reasons`, in order.
+    """
     foraging = policy.forage and state.mode is DmnMode.FORAGING
     found = dict.fromkeys((*state.pending, *state.continuing, *(state.low if foraging else ())))
     return tuple(conversation for conversation in found if conversation not in state.running)
@@ -127,9 +149,14 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     after, signal_effects = _apply_signal(state, signal, policy)
     after, started = _dispatch_waiting(after, policy)
     effects = [*signal_effects, *started]
-    timed = isinstance(signal, Tick | Directive) or after.mode != state.mode or after.errors != state.errors
+    timed = (
+        isinstance(signal, Tick | Directive)
+        or after.mode != state.mode
+        or after.errors != state.errors
+    )
     if timed and not after.stopping:
-        # People who keep talking change the mode all the time: that must not delay what waits for a tick.
+        # People who keep talking change the mode all the time: that must not delay what waits for a
+        # tick.
         waits = bool(due_conversations(state, policy) and due_conversations(after, policy))
         sooner = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=sooner))
@@ -165,7 +192,9 @@ def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResu
     if not signal.elsewhere:
         return after, effects
     # It changes the mode here, too, but no turn is due here.
-    return replace(after, waiting=state.waiting, pending=state.pending, low=state.low, spared=state.spared), ()
+    return replace(
+        after, waiting=state.waiting, pending=state.pending, low=state.low, spared=state.spared
+    ), ()
 
 
 def _take_notice(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
@@ -185,7 +214,9 @@ def _take_notice(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepRes
         if policy.inner in state.running and not (state.spared and at_once):
             return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
         return state, ()
-    if state.mode is DmnMode.STORED and any(_is_subtype(signal.type, kind) for kind in state.wake_on):
+    if state.mode is DmnMode.STORED and any(
+        _is_subtype(signal.type, kind) for kind in state.wake_on
+    ):
         state = replace(state, mode=DmnMode.FORAGING, stored_until=None, wake_on=(), woken=True)
         # The agent asked for this type, however low its urgency is.
         return _queue_turn(state, conversation, max(signal.urgency, NORMAL)), ()
@@ -196,7 +227,9 @@ def _is_subtype(dotted: str, prefix: str) -> bool:
     return bool(prefix) and (dotted == prefix or dotted.startswith(f"{prefix}."))
 
 
-def _queue_turn(state: DmnState, conversation: ConversationId, urgency: int, *, direct: bool = False) -> DmnState:
+def _queue_turn(
+    state: DmnState, conversation: ConversationId, urgency: int, *, direct: bool = False
+) -> DmnState:
     """Record that a turn is due here.
 
     Nothing is recorded while a turn runs there: its end reports what is left.
@@ -206,7 +239,9 @@ def _queue_turn(state: DmnState, conversation: ConversationId, urgency: int, *, 
         return state
     if urgency >= URGENT:
         state = _clear_pending(state, conversation)
-        return replace(state, waiting=(*state.waiting, PendingTurn(conversation=conversation, direct=direct)))
+        return replace(
+            state, waiting=(*state.waiting, PendingTurn(conversation=conversation, direct=direct))
+        )
     if urgency == NORMAL and conversation not in state.pending:
         return replace(state, pending=(*state.pending, conversation))
     if urgency == LOW and conversation not in state.low:
@@ -238,7 +273,8 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
         return state
     spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
     running, chats = (
-        tuple(other for other in places if other != conversation) for places in (state.running, state.chats)
+        tuple(other for other in places if other != conversation)
+        for places in (state.running, state.chats)
     )
     state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
     if signal.addressed:  # it was counted as autonomous when it began
@@ -252,16 +288,38 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
             state = replace(state, dreamt=signal.at - timedelta(seconds=rested_s))
         state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
     elif signal.interrupted:
-        state = replace(state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode)
+        state = replace(
+            state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode
+        )
     else:
-        goes_on = signal.used_tools and not signal.yielded and not passive and state.mode is not DmnMode.DREAMING
+        goes_on = (
+            signal.used_tools
+            and not signal.yielded
+            and not passive
+            and state.mode is not DmnMode.DREAMING
+        )
         lower = WIND_DOWN.get(state.mode, state.mode)
-        mode = state.mode if passive else DmnMode.RESTING if signal.yielded else DmnMode.WORKING if goes_on else lower
-        state = replace(state, mode=mode, errors=0, spared=state.spared and conversation != policy.inner)
+        mode = (
+            state.mode
+            if passive
+            else DmnMode.RESTING
+            if signal.yielded
+            else DmnMode.WORKING
+            if goes_on
+            else lower
+        )
+        state = replace(
+            state, mode=mode, errors=0, spared=state.spared and conversation != policy.inner
+        )
     if signal.left >= URGENT and not passive:
         state = replace(state, mode=DmnMode.ENGAGED)
     state = _queue_turn(state, conversation, signal.left, direct=signal.direct)
-    if goes_on and signal.left < URGENT and not state.stopping and conversation not in state.continuing:
+    if (
+        goes_on
+        and signal.left < URGENT
+        and not state.stopping
+        and conversation not in state.continuing
+    ):
         state = replace(state, continuing=(*state.continuing, conversation))
     return state
 
@@ -278,11 +336,18 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
     if blocking_reasons(state, policy, signal.at):
         return lower, ends
     if candidates := due_conversations(state, policy):
-        due = tuple(conversation for conversation in candidates if conversation not in signal.arriving)
+        due = tuple(
+            conversation for conversation in candidates if conversation not in signal.arriving
+        )
         state, starts = _start_turns(state, due, policy)
         return state, (*ends, *starts)
     if _may_dream(state, signal, policy):
-        state = replace(_clear_pending(state, policy.inner), mode=DmnMode.DREAMING, dreamt=signal.at, spared=False)
+        state = replace(
+            _clear_pending(state, policy.inner),
+            mode=DmnMode.DREAMING,
+            dreamt=signal.at,
+            spared=False,
+        )
         state = _count_turn(state, policy.inner)
         return state, (Dream(),)
     return lower, ends
@@ -304,19 +369,31 @@ def _start_turns(state: DmnState, due: tuple[ConversationId, ...], policy: DmnPo
 
 def _count_turn(state: DmnState, conversation: ConversationId) -> DmnState:
     running = (*state.running, conversation)
-    return replace(state, running=running, autonomous=state.autonomous + 1, turns_today=state.turns_today + 1)
+    return replace(
+        state, running=running, autonomous=state.autonomous + 1, turns_today=state.turns_today + 1
+    )
 
 
 def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:
-    if not policy.dream_every_s or state.mode is not DmnMode.RESTING or state.running or state.waiting or state.errors:
+    if (
+        not policy.dream_every_s
+        or state.mode is not DmnMode.RESTING
+        or state.running
+        or state.waiting
+        or state.errors
+    ):
         return False
-    is_rested = state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
+    is_rested = (
+        state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
+    )
     return is_rested and signal.material_tokens >= policy.dream_tokens
 
 
 def _dream_left_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
     """Return the seconds that the dream may still take."""
-    return policy.dreaming_s - (at - state.dreamt).total_seconds() if state.dreamt is not None else 0.0
+    return (
+        policy.dreaming_s - (at - state.dreamt).total_seconds() if state.dreamt is not None else 0.0
+    )
 
 
 def _free_lanes(state: DmnState, policy: DmnPolicy) -> int:
@@ -325,9 +402,11 @@ def _free_lanes(state: DmnState, policy: DmnPolicy) -> int:
 
 
 def _has_free_lane(state: DmnState, policy: DmnPolicy, *, direct: bool) -> bool:
-    """Return whether a lane is free. One lane is for direct chats alone, so that no room keeps them waiting.
+    """Return whether a lane is free. One lane is for direct chats alone, so that no room keeps them
+    waiting.
 
-    The count is of lanes that rooms occupy, not of free lanes: otherwise a busy direct chat would block every room.
+    The count is of lanes that rooms occupy, not of free lanes: otherwise a busy direct chat would
+    block every room.
     """
     others = len(state.running) - len(state.chats)
     return len(state.running) < policy.lanes and (direct or others < max(1, policy.lanes - 1))
@@ -337,7 +416,9 @@ def _on_directive(state: DmnState, signal: Directive, policy: DmnPolicy) -> Step
     ends: tuple[Effect, ...] = ()
     match signal.order:
         case "wake":
-            mode = DmnMode.FORAGING if state.mode in {*PASSIVE_MODES, DmnMode.RESTING} else state.mode
+            mode = (
+                DmnMode.FORAGING if state.mode in {*PASSIVE_MODES, DmnMode.RESTING} else state.mode
+            )
             state = replace(state, mode=mode, autonomous=0, errors=0)
             state = replace(state, quiet_until=None, stored_until=None, wake_on=())
         case "quiet":
@@ -380,9 +461,13 @@ def _reset_daily(state: DmnState, at: datetime) -> DmnState:
 
 
 def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
-    """Start waiting turns in the free lanes: where the fewest run in the room, then in their order."""
+    """Start waiting turns in the free lanes: where the fewest run in the room, then in their
+    order.
+    """
     starts = []
-    while startable := [turn for turn in state.waiting if _has_free_lane(state, policy, direct=turn.direct)]:
+    while startable := [
+        turn for turn in state.waiting if _has_free_lane(state, policy, direct=turn.direct)
+    ]:
         running = Counter(map(room_of, state.running))
         turn = min(startable, key=lambda one: running[room_of(one.conversation)])
         conversation = turn.conversation

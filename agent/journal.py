@@ -1,6 +1,8 @@
-"""The journal: an append-only Markdown file of an agent's notes, for people to read and to edit. Pure.
+"""The journal: an append-only Markdown file of an agent's notes, for people to read and to edit.
+Pure.
 
-An entry is a header with its time and title, its scope, the text, and a last line with the id of the note:
+An entry is a header with its time and title, its scope, the text, and a last line with the id of
+the note:
 
     ## 2026-11-21 19:40:12Z — About the harbour
     scope: public
@@ -8,9 +10,10 @@ An entry is a header with its time and title, its scope, the text, and a last li
     Ada comes back on Monday.
     <!-- note 01KAM3Q0V5T9S8 -->
 
-That line comes last so that an interrupted write cannot pass for a complete entry. People may write entries of their
-own, without a scope and without that line: only a date and a time in the header make an entry, so ordinary headings are
-text. A time without a zone is UTC. An entry without a valid scope is private to the owner.
+That line comes last so that an interrupted write cannot pass for a complete entry. People may write
+entries of their own, without a scope and without that line: only a date and a time in the header
+make an entry, so ordinary headings are text. A time without a zone is UTC. An entry without a valid
+scope is private to the owner.
 """
 
 import json
@@ -63,7 +66,9 @@ def to_single_line(text: str, most: int = MAX_TITLE_CHARS) -> str:
     printable = (
         text
         if is_simple
-        else "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text))
+        else "".join(
+            c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text)
+        )
     )
     return " ".join(printable.split())[:most].rstrip()
 
@@ -75,14 +80,21 @@ def format_entry(entry: JournalEntry) -> str:
     """
     title = f" — {entry.title}" if entry.title else ""
     scope = f"scope: {_format_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
-    lines = "".join(f"\\{line}\n" if _ESCAPED.fullmatch(line) else f"{line}\n" for line in entry.text.split("\n"))
+    lines = "".join(
+        f"\\{line}\n" if _ESCAPED.fullmatch(line) else f"{line}\n"
+        for line in entry.text.split("\n")
+    )
     note = f"<!-- note {entry.note_id} -->\n" if entry.note_id else ""
-    at = entry.at.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat(" ")  # %Y has no zeros in front
+    at = (
+        entry.at.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat(" ")
+    )  # %Y has no zeros in front
     return f"\n## {at}Z{title}\n{scope}\n{lines}{note}"
 
 
 def parse_journal(text: str) -> list[JournalEntry]:
-    """Return all entries of a file, in its order. Text in front of the first is ignored. Accepts any text."""
+    """Return all entries of a file, in its order. Text in front of the first is ignored. Accepts
+    any text.
+    """
     return [_build_entry(*section) for section in _iter_sections(normalize_text(text).split("\n"))]
 
 
@@ -94,10 +106,14 @@ def find_note_ids(text: str) -> set[str]:
 def remove_note(text: str, note: str) -> str:
     """Return the file without this note; everything else is unchanged.
 
-    Text that a person wrote below the note becomes an entry of its own, with the note's time and scope.
+    Text that a person wrote below the note becomes an entry of its own, with the note's time and
+    scope.
     """
     lines = text.split("\n")
-    last = next((place for place, line in enumerate(lines) if line.rstrip() == f"<!-- note {note} -->"), None)
+    last = next(
+        (place for place, line in enumerate(lines) if line.rstrip() == f"<!-- note {note} -->"),
+        None,
+    )
     if last is None:
         return text
     heads = [place for place, line in enumerate(lines) if _is_entry_start(line)]
@@ -143,7 +159,9 @@ def _strip_title(line: str) -> str:
 def _parse_time(header: re.Match[str]) -> datetime | None:
     zone = header[4] if header[4] not in (None, "Z", "UTC") else "+00:00"
     try:
-        return datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ':00'}{zone}").astimezone(UTC)
+        return datetime.fromisoformat(
+            f"{header[1]} {header[2]}{header[3] or ':00'}{zone}"
+        ).astimezone(UTC)
     except (ValueError, OverflowError):  # the 31st of February; an hour before year 1
         return None
 
@@ -154,7 +172,9 @@ def _build_entry(at: datetime, title: str, body: list[str]) -> JournalEntry:
         scope, body = _parse_scope(match[1].strip()), body[1:]
     notes = [found for line in body if (found := _NOTE.fullmatch(line))]
     kept = [line for line in body if not _NOTE.fullmatch(line)]
-    text = "\n".join(line[1:] if line.startswith("\\") and _ESCAPED.fullmatch(line) else line for line in kept)
+    text = "\n".join(
+        line[1:] if line.startswith("\\") and _ESCAPED.fullmatch(line) else line for line in kept
+    )
     return JournalEntry(
         at=at,
         title=to_single_line(title),
@@ -166,7 +186,11 @@ def _build_entry(at: datetime, title: str, body: list[str]) -> JournalEntry:
 
 def _format_scope(scope: str) -> str:
     """Return the scope unchanged, or as JSON if it would not survive on a line."""
-    return scope if _parse_scope(scope) == scope and to_single_line(scope, len(scope)) == scope else json.dumps(scope)
+    return (
+        scope
+        if _parse_scope(scope) == scope and to_single_line(scope, len(scope)) == scope
+        else json.dumps(scope)
+    )
 
 
 def _parse_scope(written: str) -> str | None:

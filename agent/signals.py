@@ -1,7 +1,8 @@
-"""Vocabulary of the Default Mode Network: its policy, state, signals and effects. `agent.dmn` decides. Pure.
+"""Vocabulary of the Default Mode Network: its policy, state, signals and effects. `agent.dmn`
+decides. Pure.
 
-All types are frozen: a state is a value. Times are aware, in UTC, and come with the signals. States, policies and
-signals are stored, so their class and field names are a file format.
+All types are frozen: a state is a value. Times are aware, in UTC, and come with the signals.
+States, policies and signals are stored, so their class and field names are a file format.
 """
 
 from dataclasses import dataclass, replace
@@ -17,9 +18,9 @@ LOW, NORMAL, URGENT = 1, 2, 3
 """Urgencies that reach the agent. 0, ambient, never does."""
 
 ArrivalPolicy = Literal["steer", "queue", "interrupt"]
-"""Effect of a message to the agent on the turn that runs in the same conversation. `steer`: the turn receives it at its
-next tool boundary. `queue`: the turn goes on, and the next one receives it. `interrupt`: the turn ends, and the next
-one begins at once."""
+"""Effect of a message to the agent on the turn that runs in the same conversation. `steer`: the
+turn receives it at its next tool boundary. `queue`: the turn goes on, and the next one receives it.
+`interrupt`: the turn ends, and the next one begins at once."""
 
 
 DmnOrder = Literal["wake", "pause", "rest", "store", "quiet", "off"]
@@ -60,14 +61,15 @@ class DmnPolicy:
     forage: bool = False
     """True: an agent in `foraging` also takes up low notifications."""
     lanes: int = 8
-    """Limit of turns that run side by side. If it is more than one, one lane is for direct chats alone."""
+    """Limit of turns that run side by side. If it is more than one, one lane is for direct chats
+    alone."""
     dream_every_s: float = 64_800.0
     """Least time between two dreams. 0: no dreams."""
     dream_tokens: int = 500
     """Least amount of notes since the last dream."""
     lifetimes_s: tuple[float, ...] = (300.0, 3600.0)
-    """Lifetimes of cached prompts. An interval that would end shortly after one of them is shortened to end before
-    it."""
+    """Lifetimes of cached prompts. An interval that would end shortly after one of them is
+    shortened to end before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +109,8 @@ class DmnState:
     spent_today_usd: float = 0.0
     """Cost of these turns."""
     spent_up: bool = False
-    """True: a request was refused because it could have cost more than what is left of the daily budget."""
+    """True: a request was refused because it could have cost more than what is left of the daily
+    budget."""
     errors: int = 0
     """Failed turns in a row."""
     quiet_until: datetime | None = None
@@ -126,8 +129,8 @@ class DmnState:
     def persistent(self) -> "DmnState":
         """Part of the state that survives the process.
 
-        Owed turns are left out: unread messages are noticed again after a restart. A dream that a restart interrupts is
-        dreamt again; after a complete one there is nothing left to dream of.
+        Owed turns are left out: unread messages are noticed again after a restart. A dream that a
+        restart interrupts is dreamt again; after a complete one there is nothing left to dream of.
         """
         if self.mode is DmnMode.DREAMING:
             self = replace(self, mode=DmnMode.RESTING, dreamt=None)  # noqa: PLW0642 - the interrupted dream counts as never begun
@@ -179,10 +182,12 @@ class TurnEnded:
     autonomous: bool = False
     cost_usd: float = 0.0
     left: int = 0
-    """Highest urgency among messages that are still unread there: they arrived while the turn ran."""
+    """Highest urgency among messages that are still unread there: they arrived while the turn
+    ran."""
     direct: bool = False
     addressed: bool = False
-    """True: the turn began autonomously, and a person spoke to the agent during it. It does not count as autonomous."""
+    """True: the turn began autonomously, and a person spoke to the agent during it. It does not
+    count as autonomous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +216,8 @@ class Tick:
     material_tokens: int = 0
     """Amount of notes written since the last dream."""
     arriving: tuple[ConversationId, ...] = ()
-    """Conversations in which no turn begins now: a person has just spoken to the agent, and the `Noticed` that follows
-    in a moment begins the turn; or no model answers."""
+    """Conversations in which no turn begins now: a person has just spoken to the agent, and the
+    `Noticed` that follows in a moment begins the turn; or no model answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +242,9 @@ class Directive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOff:
-    """Cancellation of the work in a conversation: no turn is owed for anything that was pending there until now."""
+    """Cancellation of the work in a conversation: no turn is owed for anything that was pending
+    there until now.
+    """
 
     at: datetime
     conversation: ConversationId
@@ -260,7 +267,17 @@ class Stopping:
     at: datetime
 
 
-Signal = Noticed | TurnEnded | TurnFailed | Tick | Presence | Directive | LeftOff | BudgetSpent | Stopping
+Signal = (
+    Noticed
+    | TurnEnded
+    | TurnFailed
+    | Tick
+    | Presence
+    | Directive
+    | LeftOff
+    | BudgetSpent
+    | Stopping
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

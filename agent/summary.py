@@ -1,7 +1,9 @@
-"""Summaries by a model: the request, the judgement of the answer, and the names that must survive. Pure.
+"""Summaries by a model: the request, the judgement of the answer, and the names that must survive.
+Pure.
 
-A name, a number or a path that a summary leaves out is lost to its readers. So these are recognized by their form
-alone, and those that the summary does not contain word for word are listed beside it (`agent.view`).
+A name, a number or a path that a summary leaves out is lost to its readers. So these are recognized
+by their form alone, and those that the summary does not contain word for word are listed beside it
+(`agent.view`).
 """
 
 import re
@@ -16,7 +18,8 @@ from agent.workspace.character_card import normalize_text
 SUMMARY_TOKENS: Final = 2_000
 """Limit of a summary: some three pages."""
 WORDS_PER_TOKEN: Final = 0.5
-"""Words to ask for per token. Models count badly, and languages other than English take more tokens."""
+"""Words to ask for per token. Models count badly, and languages other than English take more
+tokens."""
 THINKING_SHARE: Final = 2
 """Output limit as a multiple of the summary's: a model may think as long before it writes."""
 MIN_CUT_SUMMARY_CHARS: Final = 200
@@ -33,7 +36,8 @@ MAX_TEXT_CHARS: Final = 100_000
 
 _SENTENCE_END: Final = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]»”]{0,3}(?=\s|$)|\n")
 _DECLINED: Final = re.compile(
-    r"(?:i['\u2019]m sorry|i am sorry|sorry|i can['\u2019]?t|i cannot|i['\u2019]m (?:not able|unable))\b",
+    r"(?:i['\u2019]m sorry|i am sorry|sorry|i can['\u2019]?t|i cannot|i['\u2019]m (?:not "
+    r"able|unable))\b",
     re.IGNORECASE,
 )
 _DECLINED_CHARS: Final = 300
@@ -46,13 +50,17 @@ _DECLINED_CHARS: Final = 300
 def build_summary_request(
     request: ModelRequest, *, tail: int, most_tokens: int = SUMMARY_TOKENS, hint: str = ""
 ) -> ModelRequest:
-    """Build the request for a summary of all but the last `tail` exchanges of this request's conversation.
+    """Build the request for a summary of all but the last `tail` exchanges of this request's
+    conversation.
 
-    It begins with the bytes of `request`, so that a cached prefix is read. `hint`: the fault of the previous answer.
+    It begins with the bytes of `request`, so that a cached prefix is read. `hint`: the fault of the
+    previous answer.
     """
     words = max(50, int(most_tokens * WORDS_PER_TOKEN) // 50 * 50)
     instruction = TextPart(
-        text=load_prompt("summarise").replace("{what}", _name_summarized_part(tail)).replace("{words}", str(words))
+        text=load_prompt("summarise")
+        .replace("{what}", _name_summarized_part(tail))
+        .replace("{words}", str(words))
     )
     *before, last = request.conversation or (ModelMessage(role="user", parts=()),)
     if last.role == "user":
@@ -60,7 +68,9 @@ def build_summary_request(
     else:
         conversation = (*request.conversation, ModelMessage(role="user", parts=(instruction,)))
     output_tokens = min(request.max_output_tokens, most_tokens * THINKING_SHARE)
-    return replace(request, conversation=conversation, aside="", now=hint, max_output_tokens=output_tokens)
+    return replace(
+        request, conversation=conversation, aside="", now=hint, max_output_tokens=output_tokens
+    )
 
 
 def _name_summarized_part(tail: int) -> str:
@@ -89,14 +99,20 @@ class SummaryDraft:
 
 
 def judge_summary(
-    text: str, *, stop: Literal["end", "tools", "length", "refused"], called: bool, most_tokens: int = SUMMARY_TOKENS
+    text: str,
+    *,
+    stop: Literal["end", "tools", "length", "refused"],
+    called: bool,
+    most_tokens: int = SUMMARY_TOKENS,
 ) -> SummaryDraft:
     """Judge a whole answer. An answer that was cut off is shortened to whole sentences.
 
     `called`: it contains tool calls.
     """
     if called:
-        return SummaryDraft(reason="the model called tools instead of writing a summary", hint=NO_CALLS_HINT)
+        return SummaryDraft(
+            reason="the model called tools instead of writing a summary", hint=NO_CALLS_HINT
+        )
     if stop == "refused":
         return SummaryDraft(reason="the model declined to write a summary")
     text = _strip_wrapping(normalize_text(text))
@@ -120,7 +136,8 @@ def _strip_wrapping(text: str) -> str:
 
 
 def truncate_at_sentence(text: str, most_bytes: int) -> str:
-    """Return all of the text, or its beginning up to the last sentence or word that fits, with a mark.
+    """Return all of the text, or its beginning up to the last sentence or word that fits, with a
+    mark.
 
     Empty if nothing but the mark would be left. At most `most_bytes` as UTF-8.
     """
@@ -139,12 +156,15 @@ def truncate_at_sentence(text: str, most_bytes: int) -> str:
 # Names that must survive
 
 
-def extract_identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most: int = MAX_IDENTIFIERS) -> list[str]:
+def extract_identifiers(
+    texts: Sequence[str], *, kept: Sequence[str] = (), most: int = MAX_IDENTIFIERS
+) -> list[str]:
     """Return names, numbers, paths and the like that must be kept word for word.
 
-    `texts`: oldest first. The most recent and most repeated identifiers come first. `kept`: identifiers of earlier
-    summaries (`agent.view.extract_exact_names`), the most important first. They get at least half of the places,
-    so that one long conversation does not displace early facts.
+    `texts`: oldest first. The most recent and most repeated identifiers come first. `kept`:
+    identifiers of earlier summaries (`agent.view.extract_exact_names`), the most important first.
+    They get at least half of the places, so that one long conversation does not displace early
+    facts.
     """
     weights = dict[str, int]()
     for place, text in enumerate(texts, start=1):
@@ -160,14 +180,18 @@ def extract_identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most:
 def secure_identifiers(summary: str, names: Iterable[str]) -> tuple[str, list[str]]:
     """Return the summary, and the identifiers that must be listed beside it.
 
-    The others can be found in the summary again by their form. An identifier that was recognized only by its quotation
-    marks, and stands in the summary without any, is marked as code.
+    The others can be found in the summary again by their form. An identifier that was recognized
+    only by its quotation marks, and stands in the summary without any, is marked as code.
     """
     names = list(dict.fromkeys(names))
     safe = _find_present(summary, names)
     for name in names:
         marked = re.sub(_exact_pattern(name), lambda match: f"`{match[0]}`", summary, count=1)
-        if name not in safe and marked != summary and (now := _find_present(marked, names)) >= {name, *safe}:
+        if (
+            name not in safe
+            and marked != summary
+            and (now := _find_present(marked, names)) >= {name, *safe}
+        ):
             summary, safe = marked, now
     return summary, [name for name in names if name not in safe]
 
@@ -187,10 +211,13 @@ _UNITS: Final = (
     "m?l|[kMG]?Hz|k?Wh?|m?A|k?V|°[CF]|°|%|tokens?|USD|EUR|GBP|CHF|JPY|€|£|\\$|dollars?|euros?|pounds?"
 )
 _MONTHS: Final = (
-    "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mär|Mai|Okt|Dez)"  # and any letters that follow
+    # and any letters that follow
+    "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mär|Mai|Okt|Dez)"
     r"[a-zäé]{0,7}\.?"
 )
-_CAPITAL: Final = "(?:[A-ZÀ-ÖØ-Þ]['\u2019])?[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+(?:-[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+)?"
+_CAPITAL: Final = (
+    "(?:[A-ZÀ-ÖØ-Þ]['\u2019])?[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+(?:-[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+)?"
+)
 _IDENTIFIER: Final = re.compile(
     "|".join(
         (
@@ -227,7 +254,8 @@ _IDENTIFIER: Final = re.compile(
         )
     )
 )
-"""Forms of identifiers; the first that fits at a place is taken. Each is bounded, so that no text takes long."""
+"""Forms of identifiers; the first that fits at a place is taken. Each is bounded, so that no text
+takes long."""
 _TRAILING_PUNCTUATION: Final = ".,;:!?'"
 
 
@@ -240,5 +268,9 @@ def _iter_identifiers(text: str) -> Iterator[str]:
         for opens, closes in ("()", "[]", "{}"):
             if name.endswith(closes) and opens not in name:
                 name = name.rstrip(closes + _TRAILING_PUNCTUATION)
-        if MIN_IDENTIFIER_CHARS <= len(name) <= MAX_IDENTIFIER_CHARS and name.isprintable() and "`" not in name:
+        if (
+            MIN_IDENTIFIER_CHARS <= len(name) <= MAX_IDENTIFIER_CHARS
+            and name.isprintable()
+            and "`" not in name
+        ):
             yield name

@@ -2,8 +2,8 @@
 
 The surface: each tool is offered by itself, or all through `call_capability` and a catalogue.
 
-With the catalogue a request always lists the same single tool: a new capability changes a block behind the identity,
-and nothing in front of it.
+With the catalogue a request always lists the same single tool: a new capability changes a block
+behind the identity, and nothing in front of it.
 """
 
 import json
@@ -25,7 +25,8 @@ STAY_SILENT = ToolSpec(
 )
 YIELD_TO_USER = ToolSpec(
     name="yield_to_user",
-    description="End this turn and rest until somebody speaks to you. Text written beside this call is posted.",
+    description="End this turn and rest until somebody speaks to you. Text written beside this "
+    "call is posted.",
     schema='{"properties":{},"type":"object"}',
     is_task=False,
 )
@@ -50,7 +51,8 @@ CALL_CAPABILITY: Final = define_tool(
     CallCapabilityArgs,
 )
 CAPABILITY_USAGE: Final = (
-    'Write {"capability": "...", "args": {...}, "purpose": "..."}: the name of a capability from the catalogue, and '
+    'Write {"capability": "...", "args": {...}, "purpose": "..."}: the name of a capability from '
+    "the catalogue, and "
     "an object with its arguments."
 )
 CATALOGUE_HEADING: Final = """\
@@ -58,7 +60,9 @@ CATALOGUE_HEADING: Final = """\
 Call them with `call_capability`. The arguments follow each name; those with `?` are optional."""
 
 
-def specs_on_wire(specs: Sequence[ToolSpec], surface: ToolSurface, *, late: bool = False) -> tuple[ToolSpec, ...]:
+def specs_on_wire(
+    specs: Sequence[ToolSpec], surface: ToolSurface, *, late: bool = False
+) -> tuple[ToolSpec, ...]:
     """Return the tools that the request lists.
 
     `late`: other tools may be added that the model could not call otherwise.
@@ -115,7 +119,11 @@ def _wrap_call(call: ToolCall) -> ToolCall:
         args = json.loads(call.arguments.strip() or "{}")
     except (ValueError, RecursionError):
         args = call.arguments
-    return replace(call, name=CALL_CAPABILITY.name, arguments=canonical_json({"capability": call.name, "args": args}))
+    return replace(
+        call,
+        name=CALL_CAPABILITY.name,
+        arguments=canonical_json({"capability": call.name, "args": args}),
+    )
 
 
 def _render_line(spec: ToolSpec) -> str:
@@ -127,13 +135,20 @@ def _render_signature(spec: ToolSpec) -> str:
     schema = json.loads(spec.schema)
     required = schema.get("required", [])
     parameters = [
-        f"{to_single_line(name, 40)}{'' if name in required else '?'}: {_render_type(parameter_schema)}"
+        (
+            f"{to_single_line(name, 40)}{'' if name in required else '?'}: "
+            f"{_render_type(parameter_schema)}"
+        )
         for name, parameter_schema in sorted(
             schema.get("properties", {}).items(), key=lambda item: item[0] not in required
         )
     ]
     signature = f"({', '.join(parameters)})"
-    return signature if len(signature) <= MAX_SIGNATURE_CHARS else f"{signature[:MAX_SIGNATURE_CHARS]}...)"
+    return (
+        signature
+        if len(signature) <= MAX_SIGNATURE_CHARS
+        else f"{signature[:MAX_SIGNATURE_CHARS]}...)"
+    )
 
 
 def _render_type(schema: object) -> str:

@@ -1,7 +1,8 @@
 """One turn: ask the model, carry out its tool calls, ask again, until it replies or chooses not to.
 
-`take_turn` is the loop. `ask_model` reads one answer to its end, `ToolExecution` carries out the calls of one answer,
-`presentable_text` returns the part of an unfinished answer that may be shown. `agent.turn_context` builds the requests.
+`take_turn` is the loop. `ask_model` reads one answer to its end, `ToolExecution` carries out the
+calls of one answer, `presentable_text` returns the part of an unfinished answer that may be shown.
+`agent.turn_context` builds the requests.
 """
 
 import asyncio
@@ -25,7 +26,13 @@ from agent.models.base import (
     ThinkingDelta,
     ToolResult,
 )
-from agent.prompt import SHARED_BLOCKS, PromptInput, build_called, join_surrogates, make_call_ids_unique
+from agent.prompt import (
+    SHARED_BLOCKS,
+    PromptInput,
+    build_called,
+    join_surrogates,
+    make_call_ids_unique,
+)
 from agent.prompts import load_prompt
 from agent.tools import (
     CALL_CAPABILITY,
@@ -57,41 +64,49 @@ from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_CALLS = 64
-"""Limit of the calls of one answer, also of those recovered from its text. A model that asks for more is out of
-control, or under the control of others."""
+"""Limit of the calls of one answer, also of those recovered from its text. A model that asks for
+more is out of control, or under the control of others."""
 MAX_UNREADABLE = 2
 """Answers with unreadable calls after which the turn fails."""
 TOO_MANY_IN_ANSWER = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
 CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 CALL_AS_TEXT = (
-    "(You wrote a tool call as text, so it was neither carried out nor posted. Call the tool itself. If you want to "
+    "(You wrote a tool call as text, so it was neither carried out nor posted. Call the tool "
+    "itself. If you want to "
     "show such text to somebody, put words beside it.)"
 )
-ANSWER_NOW_HINT = "(No more tool calls are carried out in this turn. Answer now from the results above.)"
+ANSWER_NOW_HINT = (
+    "(No more tool calls are carried out in this turn. Answer now from the results above.)"
+)
 TOO_MANY_IN_TURN = "Not carried out: there were too many tool calls in this turn."
 ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
 UNANSWERED_HINT = (
-    "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to post, or call "
+    "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to "
+    "post, or call "
     "stay_silent.)"
 )
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
 MAX_CUT_ANSWERS = 3
 """Answers of one turn that were cut by the output limit and are carried on."""
 CUT_CALL = (
-    "Not carried out: your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of this call. "
+    "Not carried out: your answer reached its limit of {limit} tokens (max_output_tokens) in the "
+    "middle of this call. "
     "Do it in smaller pieces, one call after the other."
 )
 CUT_LEAKED_CALL = (
-    "(Your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of a tool call, which was not "
+    "(Your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of a tool "
+    "call, which was not "
     "carried out. Do it in smaller pieces, one call after the other.)"
 )
 CUT_TEXT_HINT = (
-    '(Your answer reached its limit of {limit} tokens (max_output_tokens) behind "{end}". Write the rest, beginning '
+    '(Your answer reached its limit of {limit} tokens (max_output_tokens) behind "{end}". Write '
+    "the rest, beginning "
     "with the next word; repeat nothing, and say nothing about this.)"
 )
 CUT_THINKING_HINT = (
-    "(You thought until the limit of {limit} tokens (max_output_tokens) was reached, and wrote no answer. Think only "
+    "(You thought until the limit of {limit} tokens (max_output_tokens) was reached, and wrote no "
+    "answer. Think only "
     "briefly this time.)"
 )
 _LAST_WORD = re.compile(r"(?<=\s)\S{1,80}\Z")
@@ -103,7 +118,9 @@ class Toolset(Protocol):
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Tools of the turn. The same list in every turn: permission is checked at the call, no tool is ever hidden."""
+        """Tools of the turn. The same list in every turn: permission is checked at the call, no
+        tool is ever hidden.
+        """
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Carry out one call. A mistake of the model is an error result and never raises."""
@@ -120,10 +137,14 @@ class ModelAnswer:
     end: StreamEnd | None = None
     """End of the stream. None: not reached yet."""
 
-    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...], *, may_leak: bool) -> None:
-        """Parse the text as calls of known tools. If the model is not known to leak them (`may_leak`), refuse them.
+    def recover_calls(
+        self, request: ModelRequest, known: tuple[ToolSpec, ...], *, may_leak: bool
+    ) -> None:
+        """Parse the text as calls of known tools. If the model is not known to leak them
+        (`may_leak`), refuse them.
 
-        Nothing changes if the text holds anything else, or if the calls already stand in the request.
+        Nothing changes if the text holds anything else, or if the calls already stand in the
+        request.
         """
         if presentable_text(self.text):
             return
@@ -133,13 +154,21 @@ class ModelAnswer:
         calls = tuple(
             [
                 _clean_call(
-                    ToolCall(id=f"leak_{number}", name=leaked.name, arguments=leaked.arguments, is_recovered=True)
+                    ToolCall(
+                        id=f"leak_{number}",
+                        name=leaked.name,
+                        arguments=leaked.arguments,
+                        is_recovered=True,
+                    )
                 )
                 for number, leaked in enumerate(found, start=1)
                 if not leaked.problem
             ]
         )
-        whole = [ToolCall(id="", name=leaked.name, arguments=json.dumps(self.text)) for leaked in found[:1]]
+        whole = [
+            ToolCall(id="", name=leaked.name, arguments=json.dumps(self.text))
+            for leaked in found[:1]
+        ]
         if found and not any(is_call_in_request(call, request) for call in (*calls, *whole)):
             self.text, self.calls = "", calls if may_leak else ()
             problems = tuple([leaked.problem for leaked in found if leaked.problem])
@@ -160,27 +189,36 @@ async def take_turn(
 ) -> TurnOutcome:
     """Carry out one turn and return its outcome.
 
-    `host` is asked before each request whether it can be afforded; after each round of tools for messages that arrived
-    meanwhile, which follow the results; and for less history when the conversation has become too long in the middle of
-    the turn, which then goes on with less of its older results, too. `progress` is kept up to date, also with tools
-    that were interrupted. `evidence` limits how much of the tools' results the model receives, and keeps the results
-    that are shortened. `fits`: hints about the sizes of the requests. Images from tools are left out once the provider
-    refuses them.
+    `host` is asked before each request whether it can be afforded; after each round of tools for
+    messages that arrived meanwhile, which follow the results; and for less history when the
+    conversation has become too long in the middle of the turn, which then goes on with less of its
+    older results, too. `progress` is kept up to date, also with tools that were interrupted.
+    `evidence` limits how much of the tools' results the model receives, and keeps the results that
+    are shortened. `fits`: hints about the sizes of the requests. Images from tools are left out
+    once the provider refuses them.
 
-    Raises what `evidence` and `host` raise, and for the very first request only: `PromptTooLong` if it does not fit the
-    window (fold, then call again), `RequestRefused` if it holds images (leave them out, then call again). Every other
-    model failure is an outcome. Cancelling closes the provider's connection, ends the tools under way and leaves
-    nothing behind.
+    Raises what `evidence` and `host` raise, and for the very first request only: `PromptTooLong` if
+    it does not fit the window (fold, then call again), `RequestRefused` if it holds images (leave
+    them out, then call again). Every other model failure is an outcome. Cancelling closes the
+    provider's connection, ends the tools under way and leaves nothing behind.
     """
     host, progress = host or TurnHost(), progress or TurnProgress()
     turn_request = TurnRequest(
-        brief, model, tools.specs, key=key, progress=progress, truncator=ResultTruncator(evidence), fits=fits
+        brief,
+        model,
+        tools.specs,
+        key=key,
+        progress=progress,
+        truncator=ResultTruncator(evidence),
+        fits=fits,
     )
     turn = _TurnLoop(turn_request, tools, max_tool_rounds, host)
     known = (*ENDING_TOOLS, *tools.specs, *turn_request.request.tools) if model.takes_tools else ()
     while await host.can_afford(turn_request.request):
         try:
-            answer = await ask_model(model, turn_request.request, progress, known, host, begun=turn.begun)
+            answer = await ask_model(
+                model, turn_request.request, progress, known, host, begun=turn.begun
+            )
         except ModelError as error:
             is_recoverable = isinstance(error, PromptTooLong) or (
                 isinstance(error, RequestRefused) and _has_images(turn_request.request)
@@ -194,31 +232,41 @@ async def take_turn(
                 continue
             wait_s = error.retry_after_s if isinstance(error, ModelBusy) else None
             return progress.finish(
-                TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause, retry_after_s=wait_s)
+                TurnOutcome(
+                    outcome="failed", reason=error.reason, cause=error.cause, retry_after_s=wait_s
+                )
             )
         outcome = await turn.handle_answer(answer)
         if outcome is not None:
             return progress.finish(outcome)
     if turn.begun:
         return progress.finish(turn.end_cut(turn.begun))
-    return replace(progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True)
+    return replace(
+        progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True
+    )
 
 
 async def _retry_with_less(turn_request: TurnRequest, error: ModelError, host: TurnHost) -> bool:
     """Make the request smaller. Return whether it is worth sending again."""
     if isinstance(error, PromptTooLong):
         return await turn_request.shorten(host)
-    return isinstance(error, RequestRefused) and turn_request.hide_images()  # an image may look intact and be damaged
+    return (
+        isinstance(error, RequestRefused) and turn_request.hide_images()
+    )  # an image may look intact and be damaged
 
 
 def _has_images(request: ModelRequest) -> bool:
-    return any(isinstance(part, Image) for message in request.conversation for part in message.parts)
+    return any(
+        isinstance(part, Image) for message in request.conversation for part in message.parts
+    )
 
 
 class _TurnLoop:
     """State of one turn under way."""
 
-    def __init__(self, request: TurnRequest, tools: Toolset, max_rounds: int, host: TurnHost) -> None:
+    def __init__(
+        self, request: TurnRequest, tools: Toolset, max_rounds: int, host: TurnHost
+    ) -> None:
         self._request = request
         self._progress = request.progress
         self._tools = tools
@@ -229,7 +277,8 @@ class _TurnLoop:
         self._unreadable = 0
         self._must_answer = False
         self.begun = ""
-        """Beginning of an answer that the output limit has cut, while the model is asked for the rest."""
+        """Beginning of an answer that the output limit has cut, while the model is asked for the
+        rest."""
         self._cut_count = 0
         self._limit_tokens = 0
         """Output limit of the last answer that was cut."""
@@ -243,7 +292,8 @@ class _TurnLoop:
         is_cut = self._take_piece(answer)
         self._request.record_answer(answer.end)
         answer.calls = make_call_ids_unique(
-            wrap_calls(answer.calls, self._request.request.tools), self._request.request.conversation
+            wrap_calls(answer.calls, self._request.request.tools),
+            self._request.request.conversation,
         )
         if answer.problems and not answer.calls:
             return self._reject_unreadable(answer)
@@ -252,7 +302,9 @@ class _TurnLoop:
         outcome = _find_outcome(answer)
         if outcome is None and answer.calls and self._must_answer:
             return self._accept_text(answer)
-        unanswered = outcome is not None and outcome.outcome == "yielded" and self._host.is_addressed
+        unanswered = (
+            outcome is not None and outcome.outcome == "yielded" and self._host.is_addressed
+        )
         if answer.calls and (outcome is None or outcome.outcome != "failed"):
             await self._call_tools(answer)
             if not unanswered:
@@ -260,7 +312,9 @@ class _TurnLoop:
         if outcome is not None and not unanswered:
             return outcome
         if self._nudged:
-            return TurnOutcome(outcome="failed", reason="the model answered with nothing, twice", cause="nothing")
+            return TurnOutcome(
+                outcome="failed", reason="the model answered with nothing, twice", cause="nothing"
+            )
         self._nudged = True
         self._request.add_hint(UNANSWERED_HINT if unanswered else EMPTY_ANSWER_HINT)
         if unanswered:
@@ -268,18 +322,25 @@ class _TurnLoop:
         return None
 
     def _take_piece(self, answer: ModelAnswer) -> bool:
-        """Put the text behind its beginning from earlier answers. Return whether the output limit has cut it again."""
+        """Put the text behind its beginning from earlier answers. Return whether the output limit
+        has cut it again.
+        """
         assert answer.end is not None
         is_cut = answer.end.stop_reason == "length"
         if is_cut:
-            self._cut_count, self._limit_tokens = self._cut_count + 1, self._request.request.max_output_tokens
+            self._cut_count, self._limit_tokens = (
+                self._cut_count + 1,
+                self._request.request.max_output_tokens,
+            )
             leaked = bool(answer.problems) or (
                 answer.end.may_leak_calls and _LEAKED_CALL.search(answer.text) is not None
             )
             if leaked and not answer.calls:
                 answer.problems = (CUT_LEAKED_CALL.format(limit=self._limit_tokens),)
         if not {unwrap_call(call).name for call in answer.calls} - ENDING_TOOL_NAMES:
-            answer.text = self.begun + (answer.text.lstrip() if self.begun[-1:].isspace() else answer.text)
+            answer.text = self.begun + (
+                answer.text.lstrip() if self.begun[-1:].isspace() else answer.text
+            )
         self.begun = ""
         return is_cut
 
@@ -296,18 +357,27 @@ class _TurnLoop:
         whole = _LAST_WORD.sub("", text)  # the last word may be half a word
         self.begun = whole if whole.strip() else text
         end = " ".join(self.begun.split())[-_QUOTED_CHARS:].replace('"', "'")
-        self._request.continue_answer(self.begun.rstrip(), CUT_TEXT_HINT.format(limit=self._limit_tokens, end=end))
+        self._request.continue_answer(
+            self.begun.rstrip(), CUT_TEXT_HINT.format(limit=self._limit_tokens, end=end)
+        )
         return None
 
     def end_cut(self, text: str) -> TurnOutcome:
         """Return the outcome of a turn whose answer is not whole. `text`: what there is of it."""
-        text, reason = join_surrogates(text).strip(), f"max_output_tokens ({self._limit_tokens}) cut the answer off"
+        text, reason = (
+            join_surrogates(text).strip(),
+            f"max_output_tokens ({self._limit_tokens}) cut the answer off",
+        )
         if text:
             return TurnOutcome(outcome="replied", text=text, reason=reason, cause="cut")
-        return TurnOutcome(outcome="failed", reason=f"{reason}: all of it was thinking", cause="cut")
+        return TurnOutcome(
+            outcome="failed", reason=f"{reason}: all of it was thinking", cause="cut"
+        )
 
     def _accept_text(self, answer: ModelAnswer) -> TurnOutcome | None:
-        """Take the text of an answer as the reply although it calls tools that are not allowed any more."""
+        """Take the text of an answer as the reply although it calls tools that are not allowed any
+        more.
+        """
         if text := join_surrogates(answer.text).strip():
             return TurnOutcome(outcome="replied", text=text)
         if self._request.drop_tools():
@@ -320,10 +390,14 @@ class _TurnLoop:
         if self._unreadable > MAX_UNREADABLE:
             if answer.end is not None and answer.end.stop_reason == "length":
                 return TurnOutcome(
-                    outcome="failed", reason=f"max_output_tokens ({self._limit_tokens}) cut tool calls off", cause="cut"
+                    outcome="failed",
+                    reason=f"max_output_tokens ({self._limit_tokens}) cut tool calls off",
+                    cause="cut",
                 )
             return TurnOutcome(
-                outcome="failed", reason="the model wrote tool calls that cannot be read", cause="nothing"
+                outcome="failed",
+                reason="the model wrote tool calls that cannot be read",
+                cause="nothing",
             )
         self._request.add_hint("\n".join(answer.problems))
         return None
@@ -336,9 +410,13 @@ class _TurnLoop:
         self._request.set_reminder(
             ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
             # The calls of the first answer stand right above.
-            format_call_list(self._call_list, self._duplicates.repeated_count) if self._rounds > 1 else "",
+            format_call_list(self._call_list, self._duplicates.repeated_count)
+            if self._rounds > 1
+            else "",
         )
-        arrivals = join_surrogates(await self._host.fetch_arrivals(self._request.remaining_tokens()))
+        arrivals = join_surrogates(
+            await self._host.fetch_arrivals(self._request.remaining_tokens())
+        )
         if self._host.is_addressed:
             self._request.require_answer()
         await self._request.continue_with(arrivals)
@@ -349,11 +427,18 @@ class _TurnLoop:
         is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
         self._call_list += [unwrap_call(call).name for call in calls]
-        execution = ToolExecution(calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates)
-        if answer.end is not None and answer.end.stop_reason == "length":  # the limit was reached in the last one
+        execution = ToolExecution(
+            calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates
+        )
+        if (
+            answer.end is not None and answer.end.stop_reason == "length"
+        ):  # the limit was reached in the last one
             execution.refuse(answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens))
         names = {unwrap_call(call).name for call in answer.calls}
-        text, posted = join_surrogates(answer.text), names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name}
+        text, posted = (
+            join_surrogates(answer.text),
+            names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name},
+        )
         room = self._request.result_tokens(text, answer.calls)
         records = dict[str, ToolCallRecord]()
         try:
@@ -369,11 +454,15 @@ class _TurnLoop:
         finally:
             step = TurnStep(
                 text="" if posted or not text.strip() else text,
-                calls=tuple([self._record_call(call, records.get(call.id)) for call in answer.calls]),
+                calls=tuple(
+                    [self._record_call(call, records.get(call.id)) for call in answer.calls]
+                ),
                 thinking=answer.end.thinking if answer.end is not None else "",
             )
             worked = any(
-                self._is_task(unwrap_call(call).name) for call in calls if call.id not in execution.ineffective_ids
+                self._is_task(unwrap_call(call).name)
+                for call in calls
+                if call.id not in execution.ineffective_ids
             )
             self._progress.record_step(step, worked=worked)
 
@@ -383,11 +472,15 @@ class _TurnLoop:
     def _record_call(self, call: ToolCall, record: ToolCallRecord | None) -> ToolCallRecord:
         """Return the record of a call. `record` None: the call ended the turn."""
         spec = self._specs.get(unwrap_call(call).name)
-        return replace(record or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
+        return replace(
+            record or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral
+        )
 
 
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
-    """Return the outcome of a turn that this answer ends, once its calls are carried out. None: it goes on."""
+    """Return the outcome of a turn that this answer ends, once its calls are carried out. None: it
+    goes on.
+    """
     text = join_surrogates(answer.text).strip()
     names = {unwrap_call(call).name for call in answer.calls}
     yields = YIELD_TO_USER.name in names
@@ -395,7 +488,9 @@ def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
         return TurnOutcome(outcome="silent", yielded=yields)
     if yields:
         return TurnOutcome(outcome="replied" if text else "yielded", text=text, yielded=True)
-    if answer.end is not None and answer.end.stop_reason == "refused":  # the text before a refusal is not an answer
+    if (
+        answer.end is not None and answer.end.stop_reason == "refused"
+    ):  # the text before a refusal is not an answer
         return TurnOutcome(outcome="failed", reason="the model declined to answer", cause="refused")
     if not names and text:
         return TurnOutcome(outcome="replied", text=text)
@@ -413,10 +508,9 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
 ) -> ModelAnswer:
     """Send a request and read the answer to its end. Raises a ModelError.
 
-    `host` is told how the answer grows, behind what is `begun` of it. If cancelled, `progress` gets the requests that
-    are billed all the same.
-    `known`: tools whose calls are looked for in the text, and carried out if
-    the model is known to write them there (`StreamEnd.may_leak_calls`).
+    `host` is told how the answer grows, behind what is `begun` of it. If cancelled, `progress` gets
+    the requests that are billed all the same. `known`: tools whose calls are looked for in the
+    text, and carried out if the model is known to write them there (`StreamEnd.may_leak_calls`).
     """
     answer, billed, reports_whole_text = ModelAnswer(), _no_accounts, False
     stream = model.stream(request)
@@ -454,9 +548,13 @@ def _no_accounts() -> tuple[RequestUsage, ...]:
 
 
 def _clean_call(call: ToolCall) -> ToolCall:
-    """Return the call with surrogate halves joined or replaced, so that it can be logged as UTF-8."""
+    """Return the call with surrogate halves joined or replaced, so that it can be logged as
+    UTF-8.
+    """
     arguments = replace_half_escapes(join_surrogates(call.arguments))
-    return replace(call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=arguments)
+    return replace(
+        call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=arguments
+    )
 
 
 class ToolExecution:
@@ -479,28 +577,38 @@ class ToolExecution:
         self._duplicates = duplicates
         self._results: dict[str, ToolResult] = {}
         self.ineffective_ids = set[str]()
-        """Ids of calls that changed nothing: refused, failed, or answered from an earlier result."""
+        """Ids of calls that changed nothing: refused, failed, or answered from an earlier
+        result."""
 
     def refuse(self, call_id: str, reason: str) -> None:
-        """Give this call an error result, so that it is not carried out. Ignored if there is no such call."""
+        """Give this call an error result, so that it is not carried out. Ignored if there is no
+        such call.
+        """
         self._results[call_id] = ToolResult(id=call_id, text=reason, is_error=True)
         self.ineffective_ids.add(call_id)
 
     def results(self) -> list[ToolResult]:
         """Return one result for each call, in their order."""
-        missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER for number in range(len(self._calls))]
+        missing_reasons = [
+            CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER
+            for number in range(len(self._calls))
+        ]
         return [
             self._results.get(call.id) or ToolResult(id=call.id, text=reason, is_error=True)
             for call, reason in zip(self._calls, missing_reasons, strict=True)
         ]
 
     async def run(self) -> None:
-        """Carry out the calls. If cancelled, those under way are cancelled and the others do not start."""
+        """Carry out the calls. If cancelled, those under way are cancelled and the others do not
+        start.
+        """
         for group in self._parallel_groups():
             await _gather([asyncio.ensure_future(self._run_call(call)) for call in group])
 
     def _parallel_groups(self) -> Iterator[list[ToolCall]]:
-        """Yield groups of neighbouring calls that are safe side by side. The same call twice is not."""
+        """Yield groups of neighbouring calls that are safe side by side. The same call twice is
+        not.
+        """
         group: list[ToolCall] = []
         for call in self._calls[:MAX_CALLS]:
             safe = unwrap_call(call).name in self._parallel
@@ -550,31 +658,38 @@ async def _gather(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 _LEAKED_CALL = re.compile(
-    r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)   # <tool_call>, <function=, <|tool_calls|>
-    |<[|\N{FULLWIDTH VERTICAL LINE}]                              # a special token
-    |\[TOOL_CALLS\]|\[/?INST\]                                    # Mistral's
-    |^[ \t]*\[\w*\(                                               # Llama 4's
+    r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)
+    |<[|\N{FULLWIDTH VERTICAL LINE}]  # a special token
+    |\[TOOL_CALLS\]|\[/?INST\]  # Mistral's
+    |^[ \t]*\[\w*\(  # Llama 4's
     |```tool
-    |\A\s*(\{|\[\s*\{)                                            # an answer that begins as JSON
-    |\A\s*to=                                                     # gpt-oss', whose first tokens are missing
+    |\A\s*(\{|\[\s*\{)  # an answer that begins as JSON
+    |\A\s*to=  # gpt-oss', whose first tokens are missing
     """,
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
-"""Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too little: text that
-was meant as text is in the final answer again."""
-_UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4}|\A\s*to?)\Z", re.IGNORECASE)
+"""Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too
+little: text that was meant as text is in the final answer again."""
+_UNFINISHED_CALL = re.compile(
+    r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4}|\A\s*to?)\Z", re.IGNORECASE
+)
 """End of a text that may become such a beginning with the next piece."""
 
 
 def presentable_text(text: str) -> str:
-    """Return the beginning of `text` that is surely prose: no tool call, partial or whole, no half character."""
+    """Return the beginning of `text` that is surely prose: no tool call, partial or whole, no half
+    character.
+    """
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
     call = _LEAKED_CALL.search(whole)
     return (whole[: call.start()] if call else _UNFINISHED_CALL.sub("", whole)).strip()
 
 
-def build_prefix_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> ModelRequest:
-    """Build a request for the prefix that all requests of this agent's turns share, without an answer.
+def build_prefix_request(
+    brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], *, key: str
+) -> ModelRequest:
+    """Build a request for the prefix that all requests of this agent's turns share, without an
+    answer.
 
     It makes a provider read the prefix into its cache.
     """

@@ -1,8 +1,8 @@
 """Requests of one turn: the first, those after tool results, and the same ones made smaller.
 
-`TurnRequest` is the request, which grows at its end. `ContextWindow` estimates the room that is left in the model's
-window, `ResultTruncator` decides how much of each tool result the model receives and archives the rest,
-`DuplicateCalls` answers repeated calls from the first result.
+`TurnRequest` is the request, which grows at its end. `ContextWindow` estimates the room that is
+left in the model's window, `ResultTruncator` decides how much of each tool result the model
+receives and archives the rest, `DuplicateCalls` answers repeated calls from the first result.
 """
 
 import json
@@ -59,16 +59,19 @@ class TurnOutcome:
     text: str = ""
     """Text to post. Empty unless `replied`."""
     reason: str = ""
-    """Reason for a failure, for half an answer, or for not asking the model; otherwise empty. Holds no secrets."""
+    """Reason for a failure, for half an answer, or for not asking the model; otherwise empty. Holds
+    no secrets."""
     cause: FailureCause = "broken"
-    """Cause of a failure, from which messages to people are made. `cut` with `replied`: `text` is not the whole answer.
+    """Cause of a failure, from which messages to people are made. `cut` with `replied`: `text` is
+    not the whole answer.
     """
     retry_after_s: float | None = None
     """Seconds after which the provider wants to be asked again. None: it did not say."""
     yielded: bool = False
     """True: the agent wants to rest. It may have replied too."""
     used_tools: bool = False
-    """True: a tool worked on a task (`ToolSpec.is_task`). Calls that were refused, failed or repeated do not count."""
+    """True: a tool worked on a task (`ToolSpec.is_task`). Calls that were refused, failed or
+    repeated do not count."""
     is_over_budget: bool = False
     """True: the next request would have cost more than is left."""
     model: str = ""
@@ -79,7 +82,8 @@ class TurnOutcome:
     accounts: tuple[RequestUsage, ...] = ()
     """Accounts of the requests for which cache accounting is done."""
     steps: tuple[TurnStep, ...] = ()
-    """Answers with tool calls, each with the results and arrivals that the model received after it."""
+    """Answers with tool calls, each with the results and arrivals that the model received after
+    it."""
     prompt_tokens: int = 0
     """Billed tokens of the last prompt. 0: not reported."""
     prompt_estimate: int = 0
@@ -127,13 +131,19 @@ class TurnProgress:
         )
 
     def record_step(self, step: TurnStep, *, worked: bool) -> None:
-        """Record a step with tools, also one that was interrupted. `worked`: as `TurnOutcome.used_tools`."""
+        """Record a step with tools, also one that was interrupted. `worked`: as
+        `TurnOutcome.used_tools`.
+        """
         self.current = replace(
-            self.current, steps=(*self.current.steps, step), used_tools=self.current.used_tools or worked
+            self.current,
+            steps=(*self.current.steps, step),
+            used_tools=self.current.used_tools or worked,
         )
 
     def add_arrivals(self, arrivals: str) -> TurnStep:
-        """Add messages that arrived meanwhile behind the results of the last step. Return that step."""
+        """Add messages that arrived meanwhile behind the results of the last step. Return that
+        step.
+        """
         *before, step = self.current.steps
         step = replace(step, heard=arrivals)
         self.current = replace(self.current, steps=(*before, step))
@@ -142,7 +152,8 @@ class TurnProgress:
     def replace_steps(self, steps: tuple[TurnStep, ...]) -> None:
         """Replace the last steps by these, which stand for them with shorter results."""
         self.current = replace(
-            self.current, steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps)
+            self.current,
+            steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps),
         )
 
     def finish(self, ending: TurnOutcome) -> TurnOutcome:
@@ -161,13 +172,14 @@ class TurnProgress:
 RESULT_FRAME_TOKENS: Final = 100
 """Tokens of a shortened result without its excerpt, or nearly. A shorter result is always whole."""
 MIN_ANSWER_TOKENS: Final = 256
-"""Least tokens to ask for. If there is no room for them, the provider's error is better than an answer that is cut
-off."""
+"""Least tokens to ask for. If there is no room for them, the provider's error is better than an
+answer that is cut off."""
 _MIN_BILL_SHARE: Final = 0.5
-"""Least bill, as a share of the estimate, that counts. A lower one is not for the whole prompt; some servers report
-0."""
+"""Least bill, as a share of the estimate, that counts. A lower one is not for the whole prompt;
+some servers report 0."""
 _REFUSED_SHARE: Final = 0.7
-"""Assumed share of the allowed length. A refused prompt is too long by an unknown amount: about one round."""
+"""Assumed share of the allowed length. A refused prompt is too long by an unknown amount: about one
+round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,14 +193,20 @@ class ResultShare:
 
 
 def share_budget(
-    texts: Sequence[str], left_tokens: int, most_tokens: int, room_tokens: int, *, is_excerpt: Sequence[bool]
+    texts: Sequence[str],
+    left_tokens: int,
+    most_tokens: int,
+    room_tokens: int,
+    *,
+    is_excerpt: Sequence[bool],
 ) -> tuple[tuple[ResultShare, ...], int]:
     """Return the share of each result of one answer, in their order, and the rest of `left_tokens`.
 
-    `left_tokens`: budget of the turn for text of results. `most_tokens`: limit of one result. `room_tokens`: free room
-    in the window. `is_excerpt`: for each result, whether the model asked for this part of it. Another result that does
-    not fit whole gets at most half of what is free, so that something is left for later ones. All shares together never
-    exceed `left_tokens` and a frame for each.
+    `left_tokens`: budget of the turn for text of results. `most_tokens`: limit of one result.
+    `room_tokens`: free room in the window. `is_excerpt`: for each result, whether the model asked
+    for this part of it. Another result that does not fit whole gets at most half of what is free,
+    so that something is left for later ones. All shares together never exceed `left_tokens` and a
+    frame for each.
     """
     shares = []
     for index, text in enumerate(texts):
@@ -196,13 +214,19 @@ def share_budget(
         size = estimate_tokens(text)
         free = max(
             0,
-            min(left_tokens, most_tokens, room_tokens - (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - index - 1)),
+            min(
+                left_tokens,
+                most_tokens,
+                room_tokens - (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - index - 1),
+            ),
         )
         if size <= max(free, RESULT_FRAME_TOKENS):
             spent = size
             shares.append(ResultShare(chars=None))
         else:
-            chars = count_fitting_chars(text, max(free, RESULT_FRAME_TOKENS) if is_excerpt[index] else free // 2)
+            chars = count_fitting_chars(
+                text, max(free, RESULT_FRAME_TOKENS) if is_excerpt[index] else free // 2
+            )
             spent = estimate_tokens(text[:chars]) if chars else 0
             room_tokens -= RESULT_FRAME_TOKENS
             shares.append(ResultShare(chars=chars, is_oversized=size > most_tokens))
@@ -222,7 +246,12 @@ class ContextWindow:
     """Free room in a model's window during a turn: estimated, and corrected by each bill."""
 
     def __init__(
-        self, context_tokens: int, max_output_tokens: int, *, scale: float = 1.0, refused: bool = False
+        self,
+        context_tokens: int,
+        max_output_tokens: int,
+        *,
+        scale: float = 1.0,
+        refused: bool = False,
     ) -> None:
         """Start with estimates.
 
@@ -242,7 +271,9 @@ class ContextWindow:
         return self._size[1].total
 
     def output_tokens(self) -> int:
-        """Return the limit for the answer to that request: a prompt and its answer share the window."""
+        """Return the limit for the answer to that request: a prompt and its answer share the
+        window.
+        """
         left = self._usable_tokens - int(self._estimate() / self._factor)
         return max(min(self._max_output, left), min(self._max_output, MIN_ANSWER_TOKENS))
 
@@ -253,12 +284,18 @@ class ContextWindow:
             self._factor = estimate / prompt_tokens
 
     def record_refusal(self) -> None:
-        """Record that the provider refused the same request as too long, whatever the estimate was."""
+        """Record that the provider refused the same request as too long, whatever the estimate
+        was.
+        """
         self._max_output = self._answer_tokens
-        self._factor = min(self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._prompt_limit))
+        self._factor = min(
+            self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._prompt_limit)
+        )
 
     def remaining_tokens(self) -> int:
-        """Return the estimated tokens that can still be added to that request. Negative: too many."""
+        """Return the estimated tokens that can still be added to that request. Negative: too
+        many.
+        """
         return int(self._prompt_limit * self._factor) - self._estimate()
 
     def _estimate(self) -> int:
@@ -280,7 +317,9 @@ class ResultArchive(Protocol):
         """Limit of tokens of one result."""
 
     async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
-        """Store the whole result durably. Raises to end the turn. If cancelled, it is stored or not."""
+        """Store the whole result durably. Raises to end the turn. If cancelled, it is stored or
+        not.
+        """
 
     def record_cut(self) -> None:
         """Count a result that is shortened because it is longer than `max_result_tokens`."""
@@ -305,8 +344,8 @@ class ResultTruncator:
     def __init__(self, archive: ResultArchive | None) -> None:
         """Start with the archive's budget.
 
-        `archive`: None for a caller without an archive. Then results are shown as far as the window has room, and the
-        rest of them is lost.
+        `archive`: None for a caller without an archive. Then results are shown as far as the window
+        has room, and the rest of them is lost.
         """
         self._archive = archive
         self._left_tokens = archive.budget_tokens if archive is not None else _NO_LIMIT
@@ -318,8 +357,8 @@ class ResultTruncator:
     ) -> dict[str, ToolCallRecord]:
         """Return the records of the calls with what the model receives, by call id.
 
-        Results that are shortened have been stored durably then. `room`: tokens that the window has for all of them.
-        Raises what `ResultArchive.keep` raises.
+        Results that are shortened have been stored durably then. `room`: tokens that the window has
+        for all of them. Raises what `ResultArchive.keep` raises.
         """
         results, shares, left_tokens = self._share_budget(results, room)
         records = {}
@@ -327,7 +366,9 @@ class ResultTruncator:
             if share.is_oversized and self._archive is not None and result.excerpt is None:
                 self._archive.record_cut()
             source = await self._archive_result(call, result) if share.chars is not None else None
-            records[call.id] = self._render_result(_ShownResult(call, result, source, len(result.text)), share.chars)
+            records[call.id] = self._render_result(
+                _ShownResult(call, result, source, len(result.text)), share.chars
+            )
         self._left_tokens = left_tokens
         return records
 
@@ -338,7 +379,9 @@ class ResultTruncator:
         results, shares, _ = self._share_budget(results, room)
         kept = {name: shown.source for name, shown in self._shown.items()}
         return {
-            call.id: self._render_result(_ShownResult(call, result, kept.get(call.id), len(result.text)), share.chars)
+            call.id: self._render_result(
+                _ShownResult(call, result, kept.get(call.id), len(result.text)), share.chars
+            )
             for call, result, share in zip(calls, results, shares, strict=True)
         }
 
@@ -349,7 +392,12 @@ class ResultTruncator:
         """
         return tuple(
             [
-                replace(step, calls=tuple([await self._shrink_result(record, tokens) for record in step.calls]))
+                replace(
+                    step,
+                    calls=tuple(
+                        [await self._shrink_result(record, tokens) for record in step.calls]
+                    ),
+                )
                 for step in steps
             ]
         )
@@ -358,12 +406,19 @@ class ResultTruncator:
         self, results: Iterable[ToolResult], room: int
     ) -> tuple[list[ToolResult], Sequence[ResultShare], int]:
         clean = [
-            replace(result, text=join_surrogates(result.text), origin=join_surrogates(result.origin))
+            replace(
+                result, text=join_surrogates(result.text), origin=join_surrogates(result.origin)
+            )
             for result in results
         ]
-        texts, is_excerpt = [result.text for result in clean], [result.excerpt is not None for result in clean]
+        texts, is_excerpt = (
+            [result.text for result in clean],
+            [result.excerpt is not None for result in clean],
+        )
         room -= FENCE_TOKENS * sum(result.is_untrusted for result in clean)
-        shares, left = share_budget(texts, self._left_tokens, self._max_result_tokens, room, is_excerpt=is_excerpt)
+        shares, left = share_budget(
+            texts, self._left_tokens, self._max_result_tokens, room, is_excerpt=is_excerpt
+        )
         return clean, shares, left
 
     async def _archive_result(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:
@@ -391,11 +446,17 @@ class ResultTruncator:
             text, plain = _fence_behind_head(first, shown.call.id, result, name), False
             if chars is not None:
                 then = chars + result.excerpt.offset
-                text += f"\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
+                text += (
+                    "\n[cut here, for want of room in this turn: what follows begins at "
+                    f"offset {then}]"
+                )
         elif chars is None:
             text = first
         elif source is not None:
-            text, plain = render_partial_result(source, name, first, call=shown.call.id if plain else ""), False
+            text, plain = (
+                render_partial_result(source, name, first, call=shown.call.id if plain else ""),
+                False,
+            )
         else:
             text = f"{first} [... {shown.total_chars - chars} more characters]"
         self._shown[shown.call.id] = replace(shown, result=replace(result, text=first))
@@ -405,13 +466,18 @@ class ResultTruncator:
 def _fence_behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
     """Return an excerpt with its body fenced; its first line is our own text."""
     head, line_end, body = text.partition("\n")
-    return head + line_end + fence_result(body, tool, result.origin, call) if result.is_untrusted and body else text
+    return (
+        head + line_end + fence_result(body, tool, result.origin, call)
+        if result.is_untrusted and body
+        else text
+    )
 
 
 MAX_RETRIES: Final = 2
 """Times that a turn goes on with less after the provider found it too long because of its tools."""
 SHRUNK_RESULT_TOKENS: Final = 200
-"""Tokens of each of the newest results at the second retry, or at the first if there is clearly no room for more."""
+"""Tokens of each of the newest results at the second retry, or at the first if there is clearly no
+room for more."""
 
 DIRECTIVE_TOKENS: Final = 60
 """Tokens of the directive that follows tool results."""
@@ -420,30 +486,41 @@ CALL_LIST_TOKENS: Final = 40
 
 
 class TurnHost:
-    """Where a turn is taken: it is told of the turn's progress, and asked for what the turn needs meanwhile.
+    """Where a turn is taken: it is told of the turn's progress, and asked for what the turn needs
+    meanwhile.
 
-    This one ignores the progress, can afford everything, and has neither arrivals nor a shorter history.
+    This one ignores the progress, can afford everything, and has neither arrivals nor a shorter
+    history.
     """
 
     is_addressed = False
-    """True: `fetch_arrivals` has returned a message to the agent, which must be answered before the agent rests."""
+    """True: `fetch_arrivals` has returned a message to the agent, which must be answered before the
+    agent rests."""
 
     def answer_grew(self, text: str) -> None:
-        """Receive the text so far of a growing answer, which may be withdrawn: see `agent.turn.presentable_text`."""
+        """Receive the text so far of a growing answer, which may be withdrawn: see
+        `agent.turn.presentable_text`.
+        """
 
     def thinking_grew(self, text: str) -> None:
         """Receive the next piece of the model's thinking."""
 
     async def can_afford(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for hosts with a budget
-        """Return whether the request may be made, once that is known. False ends the turn silently."""
+        """Return whether the request may be made, once that is known. False ends the turn
+        silently.
+        """
         return True
 
     async def fetch_arrivals(self, room: int) -> str:  # noqa: ARG002 - for hosts of conversations
-        """Return the messages that arrived meanwhile, in at most `room` tokens. Empty: none, or none that fits."""
+        """Return the messages that arrived meanwhile, in at most `room` tokens. Empty: none, or
+        none that fits.
+        """
         return ""
 
     async def shorten(self, times: int) -> PromptInput | None:  # noqa: ARG002 - for hosts of conversations
-        """Build the input of the turn anew with less history, for the first or the second time. None: not possible."""
+        """Build the input of the turn anew with less history, for the first or the second time.
+        None: not possible.
+        """
         return None
 
 
@@ -477,7 +554,8 @@ class TurnRequest:
     ) -> None:
         """Build the first request.
 
-        `progress` collects the steps; it may already hold those of an earlier turn in front of them.
+        `progress` collects the steps; it may already hold those of an earlier turn in front of
+        them.
         """
         self.progress = progress
         self.truncator = truncator
@@ -485,7 +563,10 @@ class TurnRequest:
         self._specs = specs
         self._key = key
         self._window = ContextWindow(
-            model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.was_refused
+            model.context_tokens,
+            model.max_output_tokens,
+            scale=fits.scale,
+            refused=fits.was_refused,
         )
         self._hints: tuple[str, ...] = ()
         self._must_answer_first = False
@@ -510,11 +591,17 @@ class TurnRequest:
         return self._window.remaining_tokens() - answer_tokens_used - overhead
 
     def remaining_tokens(self) -> int:
-        """Return the tokens for text behind the results of the last step, which are not in the request yet."""
-        return self._window.remaining_tokens() - estimate_step_tokens(self.progress.current.steps[-1:])
+        """Return the tokens for text behind the results of the last step, which are not in the
+        request yet.
+        """
+        return self._window.remaining_tokens() - estimate_step_tokens(
+            self.progress.current.steps[-1:]
+        )
 
     def add_hint(self, hint: str) -> None:
-        """Add a hint for the model behind everything that is worth caching. It lasts for this turn only."""
+        """Add a hint for the model behind everything that is worth caching. It lasts for this turn
+        only.
+        """
         self._hints = (*self._hints, hint)
         self._set_conversation(self.request.conversation)
 
@@ -530,7 +617,9 @@ class TurnRequest:
         return not before
 
     def continue_answer(self, text: str, hint: str) -> None:
-        """Ask for the rest of an answer that was cut. A request that is built anew does not have its beginning."""
+        """Ask for the rest of an answer that was cut. A request that is built anew does not have
+        its beginning.
+        """
         begun = ModelMessage(role="assistant", parts=(TextPart(text=text),))
         asked = ModelMessage(role="user", parts=(TextPart(text=hint),))
         self._set_conversation((*self.request.conversation, begun, asked))
@@ -544,7 +633,9 @@ class TurnRequest:
         self._only_answers = True
 
     def drop_tools(self) -> bool:
-        """Repeat the request without tools, because the model calls them in any case. False: done before."""
+        """Repeat the request without tools, because the model calls them in any case. False: done
+        before.
+        """
         before, self._without_tools = self._without_tools, True
         self._set_conversation(self.request.conversation)
         return not before
@@ -560,14 +651,18 @@ class TurnRequest:
     def show_images(self, results: Sequence[ToolResult]) -> None:
         """Show images that tools returned, from the next request on."""
         if self._model.takes_images:
-            self._tool_images |= {reference.sha256: image for result in results for reference, image in result.images}
+            self._tool_images |= {
+                reference.sha256: image for result in results for reference, image in result.images
+            }
 
     def hide_images(self) -> bool:
         """Repeat the request without images from tools. False: there were none."""
         if not self._tool_images:
             return False
         self._tool_images = {}
-        self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
+        self._set_conversation(
+            (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
+        )
         return True
 
     async def continue_with(self, arrivals: str) -> None:
@@ -578,11 +673,15 @@ class TurnRequest:
         Raises what `ResultArchive.keep` raises.
         """
         step = self.progress.add_arrivals(arrivals)
-        self._set_conversation((*self.request.conversation, *render_steps((step,), self._tool_images)))
+        self._set_conversation(
+            (*self.request.conversation, *render_steps((step,), self._tool_images))
+        )
         self._window.measure(self.request)
         if self._window.remaining_tokens() < 0 and len(self._steps) > 1:
             await self._shrink_results(len(self._steps) - 1, 0)
-            self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
+            self._set_conversation(
+                (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
+            )
 
     async def shorten(self, host: TurnHost) -> bool:
         """Make the request shorter after the provider found it too long. False: not possible.
@@ -609,8 +708,12 @@ class TurnRequest:
         return self.progress.current.steps[self._earlier_steps :]
 
     def _rebuild(self, brief: PromptInput) -> None:
-        self._first_request = self.request = build_first_request(brief, self._model, self._specs, self._key)
-        self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
+        self._first_request = self.request = build_first_request(
+            brief, self._model, self._specs, self._key
+        )
+        self._set_conversation(
+            (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
+        )
 
     def _set_conversation(self, conversation: tuple[ModelMessage, ...]) -> None:
         now = self._first_request.now
@@ -637,17 +740,25 @@ class TurnRequest:
         """Shorten the results of the first steps."""
         if first > 0:
             steps = self._steps
-            self.progress.replace_steps((*await self.truncator.shrink_steps(steps[:first], tokens), *steps[first:]))
+            self.progress.replace_steps(
+                (*await self.truncator.shrink_steps(steps[:first], tokens), *steps[first:])
+            )
 
 
-def build_first_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], key: str) -> ModelRequest:
+def build_first_request(
+    brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], key: str
+) -> ModelRequest:
     """Build the first request of a turn."""
     specs = (*ENDING_TOOLS, *specs) if model.takes_tools else ()
     if specs and brief.tool_surface == "capability":
-        brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, render_catalogue(specs)])))
+        brief = replace(
+            brief, skills="\n\n".join(filter(None, [brief.skills, render_catalogue(specs)]))
+        )
     plain = model.family == "local"
     tools = specs_on_wire(specs, brief.tool_surface, late=brief.has_late_tools) if specs else ()
-    return build_request(brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
+    return build_request(
+        brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain
+    )
 
 
 MAX_NAME_CHARS: Final = 64
@@ -658,7 +769,8 @@ MAX_FAILED_CALLS: Final = 2
 MAX_SAME_CALLS: Final = 2
 """Times that a turn may make the same call."""
 REPEATED_CALL: Final = (
-    "Not carried out: you have made the same call twice in this turn, and its result stands above. Answer from it, or "
+    "Not carried out: you have made the same call twice in this turn, and its result stands above. "
+    "Answer from it, or "
     "do something else."
 )
 
@@ -676,7 +788,8 @@ class DuplicateCalls:
         """Calls that were answered from an earlier result."""
 
     def find_result(self, call: ToolCall) -> ToolResult | None:
-        """Return the result of the same call if it would bring the same again, or an error if it was made too often.
+        """Return the result of the same call if it would bring the same again, or an error if it
+        was made too often.
 
         None: carry it out.
         """
@@ -691,7 +804,9 @@ class DuplicateCalls:
         return replace(found[0], id=call.id)
 
     def record_result(self, call: ToolCall, result: ToolResult) -> None:
-        """Record the result of a call. Earlier results become invalid if this call may have changed something."""
+        """Record the result of a call. Earlier results become invalid if this call may have changed
+        something.
+        """
         spec, name = self._specs.get(unwrap_call(call).name), call_key(call)
         count = self._results[name][1] if name in self._results else 0
         if spec is None or spec.is_polling or not spec.is_parallel:
@@ -711,9 +826,13 @@ def call_key(call: ToolCall) -> str:
 
 
 def format_call_list(names: Sequence[str], repeated: int) -> str:
-    """Return the list of this turn's calls, by the names of the tools: what each asked for stands right above."""
+    """Return the list of this turn's calls, by the names of the tools: what each asked for stands
+    right above.
+    """
     counts = Counter(to_single_line(name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS) for name in names)
     listed = [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
     more = f" and {len(listed) - MAX_LISTED_CALLS} more" if len(listed) > MAX_LISTED_CALLS else ""
-    repeats = f"\n({repeated} calls were repeated and got the first result again.)" if repeated else ""
+    repeats = (
+        f"\n({repeated} calls were repeated and got the first result again.)" if repeated else ""
+    )
     return f"Calls in this turn so far: {', '.join(listed[-MAX_LISTED_CALLS:])}{more}{repeats}"

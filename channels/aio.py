@@ -1,7 +1,8 @@
 """Asyncio helpers for adapters.
 
-Reconnect back-off, timeouts on a given clock, cancellation, shared answers, and the back-pressure buffer. Waits use the
-`Clock` that is passed in, and randomness is passed in. Only `_DRAIN_TIMEOUT_S` is in real seconds.
+Reconnect back-off, timeouts on a given clock, cancellation, shared answers, and the back-pressure
+buffer. Waits use the `Clock` that is passed in, and randomness is passed in. Only
+`_DRAIN_TIMEOUT_S` is in real seconds.
 """
 
 import asyncio
@@ -17,10 +18,12 @@ from gateway.core.ratelimit import LruDict
 FIRST_DELAY_S, MAX_DELAY_S = 1.0, 60.0
 """Shortest and longest delay between two connection attempts."""
 RECONNECT_DELAY_S = (1.0, 5.0)
-"""Shortest and longest delay after a connection that worked; Discord asks for the same after opcode 9."""
+"""Shortest and longest delay after a connection that worked; Discord asks for the same after opcode
+9."""
 WORKED_S = 5.0
-"""Uptime in seconds after which a connection to a platform has worked. A server that cuts each one at once does not
-want us, and coming back every few seconds would use up Discord's new sessions, and be noise in IRC's rooms."""
+"""Uptime in seconds after which a connection to a platform has worked. A server that cuts each one
+at once does not want us, and coming back every few seconds would use up Discord's new sessions, and
+be noise in IRC's rooms."""
 STABLE_UPTIME_S = 60.0
 """Uptime in seconds after which a connection counts as a success and the back-off starts again."""
 
@@ -28,8 +31,8 @@ STABLE_UPTIME_S = 60.0
 class Backoff:
     """Exponential back-off with jitter.
 
-    The delay doubles from 1 s to `max_delay_s`; each wait is a random value between half of it and all of it, and at
-    least 1 s.
+    The delay doubles from 1 s to `max_delay_s`; each wait is a random value between half of it and
+    all of it, and at least 1 s.
     """
 
     def __init__(self, max_delay_s: float = MAX_DELAY_S) -> None:
@@ -46,9 +49,11 @@ class Backoff:
         self._failures = 0
 
     def reconnect_delay_s(self, up_s: float, chance: float) -> float:
-        """Return the delay after a connection to a platform that was up for `up_s` (0: never); `chance` is from 0 to 1.
+        """Return the delay after a connection to a platform that was up for `up_s` (0: never);
+        `chance` is from 0 to 1.
 
-        After one that worked it is random within `RECONNECT_DELAY_S`: in an hour of bad network it does not grow.
+        After one that worked it is random within `RECONNECT_DELAY_S`: in an hour of bad network it
+        does not grow.
         """
         if up_s < WORKED_S:
             return self.next_delay_s(0.0, chance)
@@ -57,7 +62,9 @@ class Backoff:
         return shortest_s + (longest_s - shortest_s) * chance
 
     def next_delay_s(self, up_s: float, chance: float) -> float:
-        """Return the delay after a connection that was up for `up_s` (0: never); `chance` is from 0 to 1."""
+        """Return the delay after a connection that was up for `up_s` (0: never); `chance` is from 0
+        to 1.
+        """
         if up_s >= STABLE_UPTIME_S:
             self.reset()
         delay_s = min(self._max_delay_s, FIRST_DELAY_S * 2.0 ** min(self._failures, 20))
@@ -100,7 +107,8 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of `work`. Cancellation, however often, takes effect only after `work` has ended.
+    """Return the result of `work`. Cancellation, however often, takes effect only after `work` has
+    ended.
 
     For short work that must not be left half done.
     """
@@ -148,13 +156,17 @@ class AnswerCache(Generic[KeyT, AnswerT]):
     """Answers of a platform to the same questions, each asked once at a time."""
 
     def __init__(self, clock: Clock, max_age_s: float) -> None:
-        """Use an answer for `max_age_s` after its request; 0: only for questions put before that."""
+        """Use an answer for `max_age_s` after its request; 0: only for questions put before
+        that.
+        """
         self._clock = clock
         self._max_age_s = max_age_s
         self._answers = LruDict[KeyT, _Answer[AnswerT]]()
 
     async def get(self, key: KeyT, ask: Callable[[], Awaitable[AnswerT | None]]) -> AnswerT | None:
-        """Return the answer of `ask`. None: there is none, which is not kept, or it was forgotten meanwhile."""
+        """Return the answer of `ask`. None: there is none, which is not kept, or it was forgotten
+        meanwhile.
+        """
         put_s = self._clock.monotonic()
         self._answers.put(key, answer := self._answers.get(key) or _Answer())
         async with answer.lock:
@@ -177,7 +189,8 @@ ItemT = TypeVar("ItemT")
 _HIGH_WATER, _LOW_WATER = 1024, 256
 """Items at which the buffer is full, and at which it has room again."""
 _DRAIN_TIMEOUT_S = 1.0
-"""Real seconds that `emit` has, after cancellation, for items that were already received: a slow disk takes a while."""
+"""Real seconds that `emit` has, after cancellation, for items that were already received: a slow
+disk takes a while."""
 
 
 class BackpressureBuffer(Generic[ItemT]):
@@ -203,7 +216,9 @@ class BackpressureBuffer(Generic[ItemT]):
         return not self._room_event.is_set()
 
     def set_paused(self, paused: bool) -> None:
-        """Called when the buffer becomes full, and when there is room again; to be extended where reading can stop."""
+        """Called when the buffer becomes full, and when there is room again; to be extended where
+        reading can stop.
+        """
 
     async def wait_for_room(self) -> None:
         """Return once most of the items are taken."""
@@ -228,13 +243,17 @@ class BackpressureBuffer(Generic[ItemT]):
             self.set_paused(True)
 
     async def get_batch(self, limit: int) -> list[ItemT]:
-        """Return 1 to `limit` items, in order. The call also marks the previous batch as processed."""
+        """Return 1 to `limit` items, in order. The call also marks the previous batch as
+        processed.
+        """
         self._in_progress = []
         if not self._items:
             self._nonempty_event.clear()
             self._drained_event.set()
         await self._nonempty_event.wait()
-        self._in_progress = batch = [self._items.popleft() for _ in range(min(limit, len(self._items)))]
+        self._in_progress = batch = [
+            self._items.popleft() for _ in range(min(limit, len(self._items)))
+        ]
         if len(self._items) <= _LOW_WATER:
             self._capacity = float(_HIGH_WATER)
             if self.is_full:
@@ -252,12 +271,15 @@ class BackpressureBuffer(Generic[ItemT]):
         self._items = deque(kept)
         return kept
 
-    async def run_producer_consumer(self, work: Coroutine[Any, Any, None], pump: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, which puts items, and `pump`, which takes them, until either ends; raise the error of either.
+    async def run_producer_consumer(
+        self, work: Coroutine[Any, Any, None], pump: Coroutine[Any, Any, None]
+    ) -> None:
+        """Run `work`, which puts items, and `pump`, which takes them, until either ends; raise the
+        error of either.
 
-        If `work` fails, all items put before are still processed; after cancellation there is a short time for that.
-        Items that are not processed then stay in the buffer. They may have been processed: the next call takes them
-        again.
+        If `work` fails, all items put before are still processed; after cancellation there is a
+        short time for that. Items that are not processed then stay in the buffer. They may have
+        been processed: the next call takes them again.
         """
         working, pumping = asyncio.create_task(work), asyncio.create_task(pump)
         try:
@@ -272,7 +294,9 @@ class BackpressureBuffer(Generic[ItemT]):
             try:
                 await cancel_and_wait(working)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wait_first(pumping, self.wait_until_drained()), _DRAIN_TIMEOUT_S)
+                    await asyncio.wait_for(
+                        wait_first(pumping, self.wait_until_drained()), _DRAIN_TIMEOUT_S
+                    )
             finally:
                 await cancel_and_wait(pumping, working)
                 self._items.extendleft(reversed(self._in_progress))

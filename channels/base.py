@@ -1,7 +1,7 @@
 """Contract between a platform adapter and the gateway.
 
-An adapter turns platform events into `Notification`s and `Part`s into platform messages. It decides nothing about
-people, attention or answers, stores nothing on disk, and knows no other adapter.
+An adapter turns platform events into `Notification`s and `Part`s into platform messages. It decides
+nothing about people, attention or answers, stores nothing on disk, and knows no other adapter.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,10 +35,10 @@ class Emit(Protocol):
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Return once the whole batch and `cursor` are durable (one transaction).
 
-        Only then may the platform get an acknowledgement. A batch may be emitted again: events whose id is already
-        known are dropped. May block for long (back-pressure): meanwhile the adapter must stop reading from its platform
-        instead of letting a queue grow. Raises only errors that the adapter cannot handle; the adapter lets them pass
-        out of `run`.
+        Only then may the platform get an acknowledgement. A batch may be emitted again: events
+        whose id is already known are dropped. May block for long (back-pressure): meanwhile the
+        adapter must stop reading from its platform instead of letting a queue grow. Raises only
+        errors that the adapter cannot handle; the adapter lets them pass out of `run`.
         """
 
 
@@ -53,19 +53,21 @@ class Capabilities:
     replies: bool = False
     """True: `Part.reply_to` is honoured. False: it is dropped silently."""
     resend_window_s: float = 0.0
-    """Seconds after the first hand-over of a part during which sending it again with the same key cannot show it twice
-    (Discord's enforced nonce). 0: never; an uncertain part stays uncertain."""
+    """Seconds after the first hand-over of a part during which sending it again with the same key
+    cannot show it twice (Discord's enforced nonce). 0: never; an uncertain part stays uncertain."""
     max_file_bytes: int = 0
     """Largest `Part.file` in bytes. 0: files are not accepted."""
     buttons: bool = False
-    """True: `Part.buttons` are shown, and a tap is emitted as a `Command` with the origin `button`, which waits for a
-    post that replies to it. `Part.replaces` is honoured, too."""
+    """True: `Part.buttons` are shown, and a tap is emitted as a `Command` with the origin `button`,
+    which waits for a post that replies to it. `Part.replaces` is honoured, too."""
     defers_commands: bool = False
-    """The platform shows a native command as pending until it is answered, so each one must get an answer."""
+    """The platform shows a native command as pending until it is answered, so each one must get an
+    answer."""
     max_in_flight: int = 1
     """Number of parts of one post that may be in flight at once.
 
-    More than 1 only where a part that was surely not sent implies that no later one was sent: otherwise order breaks.
+    More than 1 only where a part that was surely not sent implies that no later one was sent:
+    otherwise order breaks.
     """
 
 
@@ -93,22 +95,24 @@ class Part:
     private: bool = False
     """See `Post.private`."""
     file: OutgoingFile | None = None
-    """Sent with `body` as its caption, in one platform message; only within `Capabilities.max_file_bytes`."""
+    """Sent with `body` as its caption, in one platform message; only within
+    `Capabilities.max_file_bytes`."""
     buttons: tuple[PostButton, ...] = ()
     """See `Post.buttons`. Those of a part that answers a tap are not shown."""
     replaces: MessageId | None = None
-    """Message of ours that gets this text and these buttons in place of its own; the same ones are no error.
-    `reply_to`, `style` and `file` do not count then."""
+    """Message of ours that gets this text and these buttons in place of its own; the same ones are
+    no error. `reply_to`, `style` and `file` do not count then."""
     finishes: MessageId | None = None
-    """Preview of ours that gets this text and these buttons, which may be repeated; `reply_to` does not count then. If
-    it is not there, the part is sent like any other."""
+    """Preview of ours that gets this text and these buttons, which may be repeated; `reply_to` does
+    not count then. If it is not there, the part is sent like any other."""
     notify: tuple[Sender, ...] = ()
     """See `Post.notify`."""
     thread_title: str = ""
     """See `Post.thread_title`."""
     maybe_sent_after: str | None = None
-    """Not None: an earlier attempt may have shown it, after this position of the channel (`FindsSent`; empty: not
-    known). `send` looks for it first, and returns its receipt if it is there."""
+    """Not None: an earlier attempt may have shown it, after this position of the channel
+    (`FindsSent`; empty: not known). `send` looks for it first, and returns its receipt if it is
+    there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +128,8 @@ class CommandArg:
     choices: tuple[str, ...] = ()
     """Allowed values, at most 25. Empty: any value."""
     rest: bool = False
-    """The argument takes the rest of the line; only the last one may. All others are one word each."""
+    """The argument takes the rest of the line; only the last one may. All others are one word
+    each."""
     suggests: bool = False
     """The gateway can suggest values (`CanCompleteCommands`)."""
     secret: bool = False
@@ -175,8 +180,9 @@ async def no_before_send() -> None:
 class Channel(Protocol):
     """One account on one platform.
 
-    Adapters are built with `(name, config, clock, *, cursor, commands)`: the last durable cursor (None: there is none),
-    and the command table. A cursor belongs to the adapter; no other code looks inside.
+    Adapters are built with `(name, config, clock, *, cursor, commands)`: the last durable cursor
+    (None: there is none), and the command table. A cursor belongs to the adapter; no other code
+    looks inside.
     """
 
     @property
@@ -188,10 +194,11 @@ class Channel(Protocol):
         """Constant for the lifetime of the object."""
 
     async def run(self, emit: Emit) -> None:
-        """Connect, receive, reconnect with jittered back-off; emit `ConnectionChanged` on every change.
+        """Connect, receive, reconnect with jittered back-off; emit `ConnectionChanged` on every
+        change.
 
-        Ends only by cancellation (says goodbye to the platform within a second, while `emit` may take another for what
-        was received; leaves no task behind) or by raising `Denied`.
+        Ends only by cancellation (says goodbye to the platform within a second, while `emit` may
+        take another for what was received; leaves no task behind) or by raising `Denied`.
         """
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -203,10 +210,11 @@ class Channel(Protocol):
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         """Return once the platform has certainly accepted the part, else raise a `SendError`.
 
-        `before_send` is awaited once, when only the hand-over itself is left. If it raises, its error comes out and
-        nothing was sent. Until then a part was surely not sent, whatever happens. Parts for one place go out in the
-        order of the calls, also when several are in flight. Waits for the platform's rate limit. After cancellation it
-        is unknown whether the part was sent.
+        `before_send` is awaited once, when only the hand-over itself is left. If it raises, its
+        error comes out and nothing was sent. Until then a part was surely not sent, whatever
+        happens. Parts for one place go out in the order of the calls, also when several are in
+        flight. Waits for the platform's rate limit. After cancellation it is unknown whether the
+        part was sent.
         """
 
 
@@ -221,7 +229,9 @@ class CanType(Protocol):
     """Seconds after which the indicator must be renewed."""
 
     async def typing(self, at: Address, *, active: bool) -> None:
-        """Show the typing indicator, or (False) end it. Best effort: returns soon, raises only cancellation."""
+        """Show the typing indicator, or (False) end it. Best effort: returns soon, raises only
+        cancellation.
+        """
 
 
 _PROVISIONAL = "?"
@@ -243,7 +253,8 @@ def provisional_hint(message: MessageId) -> str:
 
 
 Announce = Callable[[MessageId], Awaitable[None]]
-"""Callback that records a provisional id: it stands for the message until its own is known, also in a later process."""
+"""Callback that records a provisional id: it stands for the message until its own is known, also in
+a later process."""
 
 
 async def no_announcement(_: MessageId) -> None:
@@ -267,16 +278,19 @@ class CanPreview(Protocol):
         reply_to: MessageId | None = None,
         announce: Announce = no_announcement,
     ) -> MessageId | None:
-        """Show one message of the unfinished answer, as `split` cuts it. `preview_id`: the earlier result for it.
+        """Show one message of the unfinished answer, as `split` cuts it. `preview_id`: the earlier
+        result for it.
 
-        `is_full`: the answer goes on in the next message, so this one stays visible. Without it, None may be returned:
-        nothing remains visible. An id: a message that becomes the part (`Part.finishes`), or must be deleted with
-        `delete_preview`. `reply_to`: what the message replies to. `announce` is awaited immediately before such a
-        message is sent. Best effort: raises `SendError` if it was not shown, `Uncertain` if it may have been.
+        `is_full`: the answer goes on in the next message, so this one stays visible. Without it,
+        None may be returned: nothing remains visible. An id: a message that becomes the part
+        (`Part.finishes`), or must be deleted with `delete_preview`. `reply_to`: what the message
+        replies to. `announce` is awaited immediately before such a message is sent. Best effort:
+        raises `SendError` if it was not shown, `Uncertain` if it may have been.
         """
 
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
-        """Delete a preview; one that is already gone is no error. Raises `SendError`: `Rejected`, if it must stay.
+        """Delete a preview; one that is already gone is no error. Raises `SendError`: `Rejected`,
+        if it must stay.
 
         A provisional id: looks for the message. `FindsSent.learn` comes before.
         """
@@ -303,7 +317,9 @@ class CanPage(Protocol):
 
 @runtime_checkable
 class HasSpaces(Protocol):
-    """Channel whose rooms belong to larger units that an operator may open as a whole (Discord's guilds)."""
+    """Channel whose rooms belong to larger units that an operator may open as a whole (Discord's
+    guilds).
+    """
 
     def space(self, room: RoomId) -> RoomId | None:
         """Return the unit that the platform assigns the room to; None: none, or not known.
@@ -315,8 +331,8 @@ class HasSpaces(Protocol):
 MEMBERSHIP_TIMEOUT_S = 5.0
 """Longest wait for a platform that is asked about a member, in seconds."""
 Audience = Literal["everybody", "space", "room", "thread"]
-"""People who can read a place: everybody; all members of the room's space (`HasSpaces`); members of the room; members
-of the thread."""
+"""People who can read a place: everybody; all members of the room's space (`HasSpaces`); members of
+the room; members of the thread."""
 
 
 @runtime_checkable
@@ -324,7 +340,8 @@ class HasAudience(Protocol):
     """Channel that knows who can read its places."""
 
     def audience(self, at: Address) -> Audience | None:
-        """Return the audience as last reported by the platform, never a smaller one than the true one; None: not known.
+        """Return the audience as last reported by the platform, never a smaller one than the true
+        one; None: not known.
 
         Pure and cheap. An event's own data about its place is known when that event is emitted.
         """
@@ -339,23 +356,28 @@ class KnowsMembers(Protocol):
     """Channel that knows who is a member of its places."""
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
-        """Return what the person with this verified id (`Sender.verified`) can read there now, as the platform says.
+        """Return what the person with this verified id (`Sender.verified`) can read there now, as
+        the platform says.
 
-        None: nothing, or it is not known for sure; so also while the link is down. `at`: a room, a thread, or with the
-        id of a space as its room (`HasSpaces`) what all members of the space can read. May ask the platform, and block
-        for `MEMBERSHIP_TIMEOUT_S`. Raises only cancellation.
+        None: nothing, or it is not known for sure; so also while the link is down. `at`: a room, a
+        thread, or with the id of a space as its room (`HasSpaces`) what all members of the space
+        can read. May ask the platform, and block for `MEMBERSHIP_TIMEOUT_S`. Raises only
+        cancellation.
         """
 
 
 @runtime_checkable
 class KnowsLogins(Protocol):
-    """Channel whose people are known by a login that may end, or pass to another name, while they are connected."""
+    """Channel whose people are known by a login that may end, or pass to another name, while they
+    are connected.
+    """
 
     async def is_logged_in(self, person: Sender) -> bool:
-        """Return whether the person with this verified id is logged in still, as the platform says now.
+        """Return whether the person with this verified id is logged in still, as the platform says
+        now.
 
-        True while the link is down: then nothing can have been learned. May ask the platform, and block for
-        `MEMBERSHIP_TIMEOUT_S`; without an answer it is False. Raises only cancellation.
+        True while the link is down: then nothing can have been learned. May ask the platform, and
+        block for `MEMBERSHIP_TIMEOUT_S`; without an answer it is False. Raises only cancellation.
         """
 
 
@@ -375,7 +397,9 @@ class HasRooms(Protocol):
     """Channel that knows which rooms it is in."""
 
     def is_joined(self, room: RoomId) -> bool | None:
-        """Return whether the bot is in the room, as last reported by the platform; None: not known now. Pure."""
+        """Return whether the bot is in the room, as last reported by the platform; None: not known
+        now. Pure.
+        """
 
 
 @runtime_checkable
@@ -400,10 +424,14 @@ class KnowsRecipients(Protocol):
 
 @runtime_checkable
 class KnowsPostingRights(Protocol):
-    """Channel that hears of changes of what it may do in a place. Its `send` raises `MayNotPost`."""
+    """Channel that hears of changes of what it may do in a place. Its `send` raises
+    `MayNotPost`.
+    """
 
     async def wait_for_rights(self, at: Address) -> None:
-        """Return once the platform reports a change by which the bot may be able to post there again."""
+        """Return once the platform reports a change by which the bot may be able to post there
+        again.
+        """
 
 
 @runtime_checkable
@@ -411,7 +439,9 @@ class CanOpenDirect(Protocol):
     """Channel that can write in private to somebody who has written in a room."""
 
     async def open_direct(self, person: Sender) -> RoomId:
-        """Return the direct chat with them; posting there may be refused all the same. Raises `SendError`."""
+        """Return the direct chat with them; posting there may be refused all the same. Raises
+        `SendError`.
+        """
 
 
 @runtime_checkable
@@ -419,28 +449,35 @@ class CanDirectMessage(Protocol):
     """Channel that can write to people who share no room with the bot."""
 
     def direct_room(self, sender: Sender) -> RoomId | None:
-        """Return the direct chat with the sender of an event. None: nothing can be said to them alone. Pure."""
+        """Return the direct chat with the sender of an event. None: nothing can be said to them
+        alone. Pure.
+        """
 
 
 @runtime_checkable
 class FindsSent(Protocol):
-    """Channel that can find out whether a message of its own is there. Its `send` honours `Part.maybe_sent_after`.
+    """Channel that can find out whether a message of its own is there. Its `send` honours
+    `Part.maybe_sent_after`.
 
     Its `Uncertain` is final, and its `Unsettled` is not.
     """
 
     def position(self, at: Address) -> str:
-        """Return the position behind which the next message there will be; empty: not known. Pure and cheap."""
+        """Return the position behind which the next message there will be; empty: not known. Pure
+        and cheap.
+        """
 
     def learn(self, at: Address, message: MessageId | None, sent: datetime, *, own: bool) -> None:
-        """Take in a message that is in the log. Called in its order, before anything is handed over to this object.
+        """Take in a message that is in the log. Called in its order, before anything is handed over
+        to this object.
 
         `message`: None, for one of ours that may be there under an id that nobody knows.
         """
 
 
 CommandCompleter = Callable[["CommandCompletion"], Awaitable[Sequence[str]]]
-"""Suggestions for an argument that is being typed: the likeliest first, at most 25, each at most 100 characters."""
+"""Suggestions for an argument that is being typed: the likeliest first, at most 25, each at most
+100 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,15 +503,23 @@ class CanCompleteCommands(Protocol):
     """Channel that suggests values for command arguments."""
 
     def set_completer(self, suggest: CommandCompleter) -> None:
-        """Use this completer from now on. It may raise, and may be slow: then nothing is suggested."""
+        """Use this completer from now on. It may raise, and may be slow: then nothing is
+        suggested.
+        """
 
 
 @runtime_checkable
 class CanSetCommandMenus(Protocol):
-    """Channel that shows each person the commands that they may use, in the chat where they may use them."""
+    """Channel that shows each person the commands that they may use, in the chat where they may use
+    them.
+    """
 
-    async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
-        """Show these people, and nobody else, more commands than guests see. Best effort: raises only cancellation."""
+    async def set_command_menus(
+        self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
+    ) -> None:
+        """Show these people, and nobody else, more commands than guests see. Best effort: raises
+        only cancellation.
+        """
 
 
 @runtime_checkable
@@ -482,7 +527,9 @@ class CanLeave(Protocol):
     """Channel that can leave rooms."""
 
     async def leave(self, at: Address) -> None:
-        """Leave; not being there is no error. Raises `SendError`: `Rejected` with the platform's reason."""
+        """Leave; not being there is no error. Raises `SendError`: `Rejected` with the platform's
+        reason.
+        """
 
 
 @runtime_checkable
@@ -490,7 +537,9 @@ class CanJoin(Protocol):
     """Channel that can join rooms."""
 
     async def join(self, at: Address) -> None:
-        """Join; being there already is no error. Raises `SendError`: `Rejected` with the platform's reason."""
+        """Join; being there already is no error. Raises `SendError`: `Rejected` with the platform's
+        reason.
+        """
 
 
 @runtime_checkable
@@ -498,7 +547,9 @@ class CanApplyConfig(Protocol):
     """Channel that can apply some configuration changes while it is connected."""
 
     def apply_config(self, config: ConfigSection) -> bool:
-        """Apply `config` at once, including joins and leaves. False: it cannot, and the channel must be built anew."""
+        """Apply `config` at once, including joins and leaves. False: it cannot, and the channel
+        must be built anew.
+        """
 
 
 @runtime_checkable
@@ -506,7 +557,9 @@ class CanReact(Protocol):
     """Channel that can add reactions to messages."""
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        """Add the bot's `reaction` (an emoji) or remove it; already done is no error. Raises `SendError`."""
+        """Add the bot's `reaction` (an emoji) or remove it; already done is no error. Raises
+        `SendError`.
+        """
 
 
 @runtime_checkable
@@ -516,7 +569,8 @@ class CanEdit(Protocol):
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
         """Replace the text (Markdown) of one message of the bot; the same text is no error.
 
-        Raises `SendError`: `Rejected` also if it does not fit one message, is gone, or is not the bot's.
+        Raises `SendError`: `Rejected` also if it does not fit one message, is gone, or is not the
+        bot's.
         """
 
 
@@ -525,7 +579,9 @@ class KnowsJoinRefusals(Protocol):
     """Channel that knows why the bot is not in a configured room."""
 
     def join_refusal(self, room: RoomId) -> str:
-        """Return the reason in one line, untrusted; empty: the bot is there, or it is not known. Pure and cheap."""
+        """Return the reason in one line, untrusted; empty: the bot is there, or it is not known.
+        Pure and cheap.
+        """
 
 
 @runtime_checkable
@@ -538,7 +594,9 @@ class KnowsAccountProblem(Protocol):
 
 @runtime_checkable
 class CountsDropped(Protocol):
-    """Channel that drops received events if nobody accepts them for long, because its platform sends nothing twice."""
+    """Channel that drops received events if nobody accepts them for long, because its platform
+    sends nothing twice.
+    """
 
     @property
     def dropped_count(self) -> int:
@@ -550,7 +608,9 @@ class CanDelete(Protocol):
     """Channel that can delete the bot's messages."""
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        """Delete one message of the bot; one that is already gone is no error. Raises `SendError`."""
+        """Delete one message of the bot; one that is already gone is no error. Raises
+        `SendError`.
+        """
 
 
 @runtime_checkable
@@ -558,7 +618,9 @@ class CanSetTopic(Protocol):
     """Channel that can change the topic of a room."""
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        """Set the topic, one line. Raises `SendError`: `Rejected` with the platform's reason if the bot may not."""
+        """Set the topic, one line. Raises `SendError`: `Rejected` with the platform's reason if the
+        bot may not.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -570,7 +632,8 @@ class RoomMembers:
     total: int | None = None
     """Number of members. None: the platform does not report it."""
     note: str = ""
-    """One sentence about the list, e.g. that it holds administrators only. Empty: nothing to note."""
+    """One sentence about the list, e.g. that it holds administrators only. Empty: nothing to
+    note."""
 
 
 @runtime_checkable
@@ -604,7 +667,9 @@ class Denied(SendError):
     """The platform refuses us, e.g. the credentials: stop this channel and inform the operator."""
 
     def __init__(self, reason: str, *, retry_after_s: float = 0.0, may_pass: bool = False) -> None:
-        """`retry_after_s`: shortest time until another attempt. `may_pass`: it may end without the operator's doing."""
+        """`retry_after_s`: shortest time until another attempt. `may_pass`: it may end without the
+        operator's doing.
+        """
         super().__init__(reason)
         self.retry_after_s, self.may_pass = retry_after_s, may_pass
 
@@ -622,7 +687,9 @@ class RateLimited(SendError):
 
 
 class RecipientAway(SendError):
-    """Surely not sent: the recipient is not known to be present. Try again once they are (`KnowsRecipients`)."""
+    """Surely not sent: the recipient is not known to be present. Try again once they are
+    (`KnowsRecipients`).
+    """
 
 
 class Rejected(SendError):
@@ -630,10 +697,11 @@ class Rejected(SendError):
 
 
 class MayNotPost(Rejected):
-    """Surely not sent: the platform takes nothing from the bot in that place until people change that.
+    """Surely not sent: the platform takes nothing from the bot in that place until people change
+    that.
 
-    E.g. a missing right, a mute, a ban, a block. `reason` names it. Try again when that may have happened
-    (`KnowsPostingRights`).
+    E.g. a missing right, a mute, a ban, a block. `reason` names it. Try again when that may have
+    happened (`KnowsPostingRights`).
     """
 
 
@@ -642,4 +710,6 @@ class Uncertain(SendError):
 
 
 class Unsettled(Uncertain):
-    """Perhaps sent, and not looked for yet: hand the part over again with `Part.maybe_sent_after`."""
+    """Perhaps sent, and not looked for yet: hand the part over again with
+    `Part.maybe_sent_after`.
+    """

@@ -2,9 +2,11 @@
 
 Differences from https://spec.commonmark.org/0.31.2/, and the reasons:
 
-- Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier (`__init__`,
-  `_private_`), never at a slash (`src/**/*.py`); but also where CJK text has no spaces.
-- `~~strike~~` and `||spoiler||` are supported; HTML, link definitions and underlined headings are text.
+- Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier
+  (`__init__`, `_private_`), never at a slash (`src/**/*.py`); but also where CJK text has no
+  spaces.
+- `~~strike~~` and `||spoiler||` are supported; HTML, link definitions and underlined headings are
+  text.
 - A line continues a quote or a list item only if it is marked or indented itself.
 - `>` quotes only before a space: `>=`, `>_<` and Python's `>>> ` are text.
 - A table is a code block, its columns aligned.
@@ -24,7 +26,8 @@ from markdown_it.rules_inline import StateInline, image, link
 from markdown_it.rules_inline.state_inline import Delimiter
 
 _MAX_DEPTH = 20
-"""Levels of quotes (one each) and lists (two each); parsing recurses, and the output is for people."""
+"""Levels of quotes (one each) and lists (two each); parsing recurses, and the output is for
+people."""
 _MAX_DELIMITER_RUN = 3
 """Longer runs of `*` or `_` are ornaments or blanks to fill in, not emphasis."""
 _IDENTIFIER = re.compile(r"_[A-Za-z0-9_]*[A-Za-z0-9][A-Za-z0-9_]*_(?![A-Za-z0-9_])")
@@ -38,7 +41,8 @@ _CELL_MARKS = re.compile(r"(\*\*|~~|`)(?=\S)(.*?\S)\1")
 MATHS = re.compile(
     r"\\\((?:[^\\]|\\[^()])+?\\\)|\\\[(?:[^\\]|\\[^\[\]])+?\\\]|\$\$[^$]+\$\$|\$(?=\S)[^$\n]*(?<=\S)\$(?!\d)"
 )
-"""Mathematics in LaTeX. Between single dollars it is some only with a backslash: else they may be prices."""
+"""Mathematics in LaTeX. Between single dollars it is some only with a backslash: else they may be
+prices."""
 _PAIRS = {"~": "s", "|": "spoiler"}
 
 
@@ -74,7 +78,11 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     def line(at: int) -> str:
         return state.src[state.bMarks[at] + state.tShift[at] : state.eMarks[at]]
 
-    if start + 1 >= end or "|" not in line(start) or not _TABLE_RULE.fullmatch(line(start + 1).rstrip()):
+    if (
+        start + 1 >= end
+        or "|" not in line(start)
+        or not _TABLE_RULE.fullmatch(line(start + 1).rstrip())
+    ):
         return False
     if silent or state.is_code_block(start):
         return silent and not state.is_code_block(start)
@@ -82,21 +90,34 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     while after < end and "|" in line(after) and state.sCount[after] >= state.blkIndent:
         after += 1
     token = state.push("fence", "code", 0)
-    token.content, token.map = "\n".join(format_table([line(at) for at in range(start, after)])) + "\n", [start, after]
+    token.content, token.map = (
+        "\n".join(format_table([line(at) for at in range(start, after)])) + "\n",
+        [start, after],
+    )
     state.line = after
     return True
 
 
 def format_table(lines: Sequence[str]) -> list[str]:
-    """Return the rows of a Markdown table with aligned columns, for a font of equal widths; `lines[1]` is its rule.
+    """Return the rows of a Markdown table with aligned columns, for a font of equal widths;
+    `lines[1]` is its rule.
 
     Links become their text with the address behind it.
     """
     head, rule, *body = map(split_cells, lines)
-    rows = [[_CELL_MARKS.sub(r"\2", _CELL_LINK.sub(r"\1 (\2)", cell)) for cell in row] for row in (head, *body)]
+    rows = [
+        [_CELL_MARKS.sub(r"\2", _CELL_LINK.sub(r"\1 (\2)", cell)) for cell in row]
+        for row in (head, *body)
+    ]
     columns = max(map(len, rows))
-    widths = [max(_display_width(row[at]) if at < len(row) else 0 for row in rows) for at in range(columns)]
-    is_right = [at < len(rule) and rule[at].endswith(":") and not rule[at].startswith(":") for at in range(columns)]
+    widths = [
+        max(_display_width(row[at]) if at < len(row) else 0 for row in rows)
+        for at in range(columns)
+    ]
+    is_right = [
+        at < len(rule) and rule[at].endswith(":") and not rule[at].startswith(":")
+        for at in range(columns)
+    ]
     return [
         " | ".join(
             " " * (widths[at] - _display_width(cell)) + cell
@@ -110,13 +131,18 @@ def format_table(lines: Sequence[str]) -> list[str]:
 
 def split_cells(line: str) -> list[str]:
     """Return the cells of a row of a Markdown table, as they are written."""
-    cells = [cell.strip().replace("\\|", "|") for cell in _CELL_END.split(line.strip().removeprefix("|"))]
+    cells = [
+        cell.strip().replace("\\|", "|") for cell in _CELL_END.split(line.strip().removeprefix("|"))
+    ]
     return cells[:-1] if len(cells) > 1 and not cells[-1] else cells
 
 
 def _display_width(text: str) -> int:
     """Return the columns of a terminal that the text takes (UAX 11)."""
-    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+    return sum(
+        0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
+    )
 
 
 def _parse_quote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
@@ -135,7 +161,9 @@ def _ends_quote(_state: StateBlock, _start: int, _end: int, silent: bool) -> boo
 
 
 def _ends_list_item(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
-    """Return whether a line to the left of its list item's text ends the item. It starts nothing."""
+    """Return whether a line to the left of its list item's text ends the item. It starts
+    nothing.
+    """
     return silent and state.sCount[start] < state.blkIndent
 
 
@@ -162,7 +190,9 @@ def _parse_maths(state: StateInline, silent: bool) -> bool:
 
 def _parse_url(state: StateInline, silent: bool) -> bool:
     at = state.pos
-    if state.src[at] != ":" or not any(_SCHEME.fullmatch(state.src, max(at - size, 0), at) for size in (4, 5)):
+    if state.src[at] != ":" or not any(
+        _SCHEME.fullmatch(state.src, max(at - size, 0), at) for size in (4, 5)
+    ):
         return False
     found = _URL_REST.match(state.src, at, state.posMax)
     if not found:
@@ -182,7 +212,9 @@ def _parse_image(state: StateInline, silent: bool) -> bool:
 
 
 def _may_link(state: StateInline) -> bool:
-    """Return whether a link can still end after this position: each needs a `](`. Saves a long search."""
+    """Return whether a link can still end after this position: each needs a `](`. Saves a long
+    search.
+    """
     known, last = state.env.get("last_link", ("", -1))
     if known is not state.src:
         last = state.src.rfind("](")
@@ -196,7 +228,11 @@ def _scan_delimiters(state: StateInline, silent: bool) -> bool:
     if silent or marker not in "*_~|":
         return False
     before = state.src[at - 1] if at else " "
-    if marker == "_" and not _is_word(before) and (word := _IDENTIFIER.match(state.src, at, state.posMax)):
+    if (
+        marker == "_"
+        and not _is_word(before)
+        and (word := _IDENTIFIER.match(state.src, at, state.posMax))
+    ):
         return _append_literal(state, word.end())
     end = at
     while end < state.posMax and state.src[end] == marker:
@@ -212,7 +248,9 @@ def _scan_delimiters(state: StateInline, silent: bool) -> bool:
         state.push("text", "", 0).content = marker * (length if paired else 1)
         # Length 0 leaves the "rule of 3" (section 6.2 of the standard) out of pairs.
         size = 0 if paired else length
-        state.delimiters.append(Delimiter(ord(marker), size, len(state.tokens) - 1, -1, opens, closes))
+        state.delimiters.append(
+            Delimiter(ord(marker), size, len(state.tokens) - 1, -1, opens, closes)
+        )
     state.pos = end
     return True
 
@@ -224,7 +262,9 @@ def _append_literal(state: StateInline, end: int) -> bool:
 
 
 def _is_word(char: str) -> bool:
-    """Return whether the character belongs to a word in a script that separates words by spaces, or to a path."""
+    """Return whether the character belongs to a word in a script that separates words by spaces, or
+    to a path.
+    """
     return (char.isalnum() and char < "\u0590") or char in "_/"
 
 

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from channels.base import BeforeSend, Capabilities, Emit, Part, Rejected, Unreachable, no_before_send
+from channels.base import (
+    BeforeSend,
+    Capabilities,
+    Emit,
+    Part,
+    Rejected,
+    Unreachable,
+    no_before_send,
+)
 from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
@@ -31,7 +39,9 @@ from gateway.core.events import (
 class ConsoleChannel:
     """Adapter without a platform; implements `channels.base.Channel`."""
 
-    capabilities = Capabilities(platform="console", formatting="Markdown is shown as it is.", replies=True)
+    capabilities = Capabilities(
+        platform="console", formatting="Markdown is shown as it is.", replies=True
+    )
 
     def __init__(
         self,
@@ -64,7 +74,8 @@ class ConsoleChannel:
         attachments: tuple[Attachment, ...] = (),
         bot: bool = False,
     ) -> Message:
-        """Emit a message in a room or (None) a direct chat; return once it is durable, if the bot is there.
+        """Emit a message in a room or (None) a direct chat; return once it is durable, if the bot
+        is there.
 
         Waits until `run` is up. The sender's id is the name given here, and counts as verified.
         """
@@ -86,7 +97,11 @@ class ConsoleChannel:
 
     async def receive_edit(self, message: Message, text: str, *, sender: str | None = None) -> None:
         """Emit an edit by the author of the message, or by `sender`; return once it is durable."""
-        author = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
+        author = (
+            message.sender
+            if sender is None
+            else Sender(id=SenderId(sender), name=sender, verified=True)
+        )
         await self._emit_event(
             MessageEdited(
                 id=self._new_event_id(),
@@ -102,7 +117,9 @@ class ConsoleChannel:
     async def receive_delete(self, message: Message) -> None:
         """Emit the deletion of a message; return once it is durable."""
         await self._emit_event(
-            MessageDeleted(id=self._new_event_id(), at=message.at, message=message.id, sent=self._now())
+            MessageDeleted(
+                id=self._new_event_id(), at=message.at, message=message.id, sent=self._now()
+            )
         )
 
     async def receive_topic(self, text: str, *, room: str, sender: str = "you") -> None:
@@ -110,7 +127,12 @@ class ConsoleChannel:
         author = Sender(id=SenderId(sender), name=sender, verified=True)
         at = Address(channel=self.name, room=RoomId(room))
         event = MembershipChanged(
-            id=self._new_event_id(), at=at, sender=author, change="topic", sent=self._now(), text=text
+            id=self._new_event_id(),
+            at=at,
+            sender=author,
+            change="topic",
+            sent=self._now(),
+            text=text,
         )
         await self._emit_event(event)
 
@@ -123,7 +145,9 @@ class ConsoleChannel:
         content_type: str | None = None,
         duration_s: float | None = None,
     ) -> Attachment:
-        """Return an attachment for `receive_message`, with the properties that a sender would declare."""
+        """Return an attachment for `receive_message`, with the properties that a sender would
+        declare.
+        """
         attachment = Attachment(
             id=new_id(self._now()),
             form=form,
@@ -168,7 +192,9 @@ class ConsoleChannel:
             self._up.clear()
 
     def _link(self, *, up: bool) -> ConnectionChanged:
-        return ConnectionChanged(id=EventId(new_id(self._now())), channel=self.name, up=up, reason="", sent=self._now())
+        return ConnectionChanged(
+            id=EventId(new_id(self._now())), channel=self.name, up=up, reason="", sent=self._now()
+        )
 
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)

@@ -1,8 +1,9 @@
 """Markdown parsed once for all renderers: plain text with marks on stretches of it. Pure.
 
-Models write CommonMark with habits of their own; people read it on three platforms. So the parser follows the intended
-meaning, not the rendering of a browser: line breaks stay, code is never changed, and an underscore or asterisk inside a
-word is a character. `channels/commonmark.py` has the rules.
+Models write CommonMark with habits of their own; people read it on three platforms. So the parser
+follows the intended meaning, not the rendering of a browser: line breaks stay, code is never
+changed, and an underscore or asterisk inside a word is a character. `channels/commonmark.py` has
+the rules.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +31,8 @@ class TextRun:
     text: str
     """Not empty; may hold line breaks. Bullets, numbers and rules are part of the text."""
     marks: frozenset[Mark] = frozenset()
-    """`code` and `pre` exclude the inline formatting marks (`code` may be in a `quote`, a link or inside bold text; its
-    content is never parsed as Markdown)."""
+    """`code` and `pre` exclude the inline formatting marks (`code` may be in a `quote`, a link or
+    inside bold text; its content is never parsed as Markdown)."""
     href: str | None = None
     """Link target as written: it may be relative or no address at all. Not empty."""
     lang: str | None = None
@@ -41,12 +42,14 @@ class TextRun:
 def parse_markdown(markdown: str) -> tuple[TextRun, ...]:
     """Return the content of `markdown`; text without Markdown comes back unchanged. Never raises.
 
-    Blocks are separated by as many line breaks as in the source (at most one blank line), whatever marks they have;
-    those line breaks are in runs with their own marks. A bullet is "• ", a number stays as written, and nested list
-    content is indented by two spaces a level, except code: a `pre` is the code, byte for byte, without a line break
-    at its end. A quote has no `>`, a table is a `pre` with aligned columns. Two neighbouring runs differ. Control
-    characters but tabs and line feeds are dropped, and so are invisible characters and direction marks; lone
-    surrogates become U+FFFD. If the text is nothing but marks, the marks are its content; only blank text gives ().
+    Blocks are separated by as many line breaks as in the source (at most one blank line), whatever
+    marks they have; those line breaks are in runs with their own marks. A bullet is "• ", a number
+    stays as written, and nested list content is indented by two spaces a level, except code: a
+    `pre` is the code, byte for byte, without a line break at its end. A quote has no `>`, a table
+    is a `pre` with aligned columns. Two neighbouring runs differ. Control characters but tabs and
+    line feeds are dropped, and so are invisible characters and direction marks; lone surrogates
+    become U+FFFD. If the text is nothing but marks, the marks are its content; only blank text
+    gives ().
     """
     # Here and not above: it costs 50 ms and 4 MB, and check-config needs none of it.
     from channels.commonmark import commonmark_parser  # noqa: PLC0415
@@ -91,7 +94,12 @@ class _RunWriter:
             match token.type:
                 case "blockquote_open" | "blockquote_close":
                     self._quotes += token.nesting
-                case "bullet_list_open" | "ordered_list_open" | "bullet_list_close" | "ordered_list_close":
+                case (
+                    "bullet_list_open"
+                    | "ordered_list_open"
+                    | "bullet_list_close"
+                    | "ordered_list_close"
+                ):
                     self._lists += token.nesting
                 case "heading_open" | "heading_close":
                     self._heading = token.nesting > 0
@@ -110,7 +118,9 @@ class _RunWriter:
                     self._add_run(self._rule_text(token))
 
     def _rule_text(self, token: "Token") -> str:
-        """Return a rule as it was written: it may be meant as an underline or as a blank in a form."""
+        """Return a rule as it was written: it may be meant as an underline or as a blank in a
+        form.
+        """
         written = self._lines[(token.map or [0])[0]].rstrip()
         return written[len(written.rstrip(f"{token.markup[0]} \t")) :].strip()
 
@@ -121,7 +131,11 @@ class _RunWriter:
         if not self._marker:
             written = self._lines[start]
             # Two or three spaces are too few to nest under "1. ", but writers mean it so.
-            sloppy = self._lists == 1 and not self._quotes and len(written) - len(written.lstrip(" ")) > 1
+            sloppy = (
+                self._lists == 1
+                and not self._quotes
+                and len(written) - len(written.lstrip(" ")) > 1
+            )
             self._marker = "  " * (self._lists - 1 + sloppy)
         self._marker += f"{token.info}{token.markup} " if token.info else f"{BULLET} "
 
@@ -148,7 +162,9 @@ class _RunWriter:
         self._add_run(code, frozenset(["pre"]), lang=label[0] if label else None)
 
     def _start_block(self, lines: list[int] | None, indent: str | None = None) -> None:
-        """Separate a block from the one before; write its list item's marker if it is the first there."""
+        """Separate a block from the one before; write its list item's marker if it is the first
+        there.
+        """
         start, end = lines or [0, 0]
         if self._last_line is not None:
             quote = _QUOTE if self._quotes and self._was_quote else _NONE
@@ -177,7 +193,9 @@ class _RunWriter:
                     href = None
                 case "image":
                     source = str(token.attrGet("src") or "") or None
-                    self._add_run(_image_text(token) or source or "![]()", frozenset(marks), href or source)
+                    self._add_run(
+                        _image_text(token) or source or "![]()", frozenset(marks), href or source
+                    )
                 case "softbreak" | "hardbreak":
                     self._add_run("\n" + "  " * self._lists, frozenset(marks), href)
                     aligned = self._lists > 0
@@ -185,20 +203,32 @@ class _RunWriter:
                 case "code_inline":
                     self._add_run(token.content, frozenset([*marks, "code"]), href)
                 case _:
-                    self._add_run(token.content.lstrip() if aligned else token.content, frozenset(marks), href)
+                    self._add_run(
+                        token.content.lstrip() if aligned else token.content, frozenset(marks), href
+                    )
             aligned = aligned and not token.content
 
     def _add_run(
-        self, text: str, marks: frozenset[Mark] = _NONE, href: str | None = None, lang: str | None = None
+        self,
+        text: str,
+        marks: frozenset[Mark] = _NONE,
+        href: str | None = None,
+        lang: str | None = None,
     ) -> None:
         if self._heading:
             marks |= {"heading"}
         if self._quotes:
             marks |= _QUOTE
         # Cleaned again: an entity may encode any character.
-        self.runs.append(TextRun(text=clean_text(text), marks=marks, href=clean_text(href or "") or None, lang=lang))
+        self.runs.append(
+            TextRun(
+                text=clean_text(text), marks=marks, href=clean_text(href or "") or None, lang=lang
+            )
+        )
 
 
 def _image_text(token: "Token") -> str:
     """Return an image's description without its marks."""
-    return "".join(_image_text(child) if child.children else child.content for child in token.children or [])
+    return "".join(
+        _image_text(child) if child.children else child.content for child in token.children or []
+    )

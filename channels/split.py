@@ -1,4 +1,6 @@
-"""Text cut into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units. Pure."""
+"""Text cut into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units.
+Pure.
+"""
 
 import re
 from collections.abc import Sequence
@@ -9,9 +11,9 @@ _LONGEST_CODE_POINT_BYTES = 4
 def split_text(text: str, limit_bytes: int) -> tuple[str, ...]:
     """Return pieces of at most `limit_bytes` UTF-8 bytes each; none is blank; none for blank text.
 
-    Cuts at the last white space that fits, else between two code points (never inside one). Joined again, only white
-    space at the cuts is missing; white space at the very start stays, because it is the indentation of code. Lone
-    surrogates become `?`. Raises ValueError if `limit_bytes` < 4.
+    Cuts at the last white space that fits, else between two code points (never inside one). Joined
+    again, only white space at the cuts is missing; white space at the very start stays, because it
+    is the indentation of code. Lone surrogates become `?`. Raises ValueError if `limit_bytes` < 4.
     """
     if limit_bytes < _LONGEST_CODE_POINT_BYTES:
         raise ValueError(f"a code point may need 4 bytes; the limit is {limit_bytes}")
@@ -49,18 +51,20 @@ _MIN_UNITS = 64
 
 
 def utf16_length(text: str) -> int:
-    """Return the length in UTF-16 code units: never less than in code points, which other platforms count."""
+    """Return the length in UTF-16 code units: never less than in code points, which other platforms
+    count.
+    """
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
     """Return pieces of at most `limit_units` UTF-16 units each; none is blank; none for blank text.
 
-    A fenced block that is cut is closed, and opened again with its language in the next piece; an unclosed one is
-    closed at the end. A block that fits a piece is not cut, and a heading goes with what follows it. Cuts between lines
-    where that wastes less than half a piece, else at white space, else between two characters; inside inline code or a
-    link only if that is longer than a piece. Only white space at the cuts is lost. Raises ValueError if `limit_units` <
-    64.
+    A fenced block that is cut is closed, and opened again with its language in the next piece; an
+    unclosed one is closed at the end. A block that fits a piece is not cut, and a heading goes with
+    what follows it. Cuts between lines where that wastes less than half a piece, else at white
+    space, else between two characters; inside inline code or a link only if that is longer than a
+    piece. Only white space at the cuts is lost. Raises ValueError if `limit_units` < 64.
     """
     if limit_units < _MIN_UNITS:
         raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_MIN_UNITS}")
@@ -77,7 +81,11 @@ def _block_of(lines: Sequence[str], start: int, limit_units: int) -> str:
     while end < len(lines) and size <= limit_units:
         fence = _FENCE.fullmatch(lines[end].rstrip())
         size, end = size + 1 + utf16_length(lines[end]), end + 1
-        if fence and not fence["lang"].strip() and _closes_fence(fence["marks"], lines[start].strip()):
+        if (
+            fence
+            and not fence["lang"].strip()
+            and _closes_fence(fence["marks"], lines[start].strip())
+        ):
             break
     return "\n".join(lines[start:end])
 
@@ -98,10 +106,15 @@ class _MarkdownSplitter:
         """Add `line`, which is `lines[index]`."""
         fence = _FENCE.fullmatch(line.rstrip())
         closes = bool(
-            self._fence_line and fence and not fence["lang"].strip() and _closes_fence(fence["marks"], self._fence_line)
+            self._fence_line
+            and fence
+            and not fence["lang"].strip()
+            and _closes_fence(fence["marks"], self._fence_line)
         )
         opens = bool(not self._fence_line and fence)
-        if opens and utf16_length(line) > self._limit // 4:  # too long for a language: a line of text
+        if (
+            opens and utf16_length(line) > self._limit // 4
+        ):  # too long for a language: a line of text
             opens = False
         if opens and fence:
             block = _block_of(lines, index, self._limit)
@@ -125,14 +138,19 @@ class _MarkdownSplitter:
 
     def _fits(self, *more: str, closer: str | None = None) -> bool:
         closing = self._closer() if closer is None else closer
-        return utf16_length("\n".join([*self._lines, *more, *([closing] if closing else [])])) <= self._limit
+        return (
+            utf16_length("\n".join([*self._lines, *more, *([closing] if closing else [])]))
+            <= self._limit
+        )
 
     def _closer(self) -> str:
         found = _FENCE.match(self._fence_line)
         return found["marks"] if found else ""
 
     def _end_piece(self, *, heading_moves: bool = False) -> None:
-        """End the piece; the next one begins in the same fence, or with the heading that this one would end with."""
+        """End the piece; the next one begins in the same fence, or with the heading that this one
+        would end with.
+        """
         moved: list[str] = []
         if heading_moves and self._lines and not self._fence_line:
             end = max((at for at, line in enumerate(self._lines) if line.strip()), default=0)
@@ -141,7 +159,9 @@ class _MarkdownSplitter:
                 del self._lines[end:]
         if any(line.strip() for line in self._lines[self._reopened :]):
             piece = "\n".join([*self._lines, *([self._closer()] if self._fence_line else [])])
-            self._finished.append(piece.strip("\n") if self._fence_line else piece.strip("\n").rstrip())
+            self._finished.append(
+                piece.strip("\n") if self._fence_line else piece.strip("\n").rstrip()
+            )
         self._lines = [self._fence_line] if self._fence_line else moved
         self._reopened = len(self._lines) if self._fence_line else 0
 
@@ -152,7 +172,11 @@ class _MarkdownSplitter:
         """
         used = utf16_length("\n".join(self._lines)) + 1 if self._lines else 0
         begun = len(self._lines) > self._reopened
-        frame = utf16_length(self._fence_line) + 1 + utf16_length(self._closer()) + 1 if self._fence_line else 0
+        frame = (
+            utf16_length(self._fence_line) + 1 + utf16_length(self._closer()) + 1
+            if self._fence_line
+            else 0
+        )
         if begun and (used > self._limit // 2 or utf16_length(line) + frame <= self._limit):
             self._end_piece(heading_moves=True)
             return line
@@ -190,7 +214,8 @@ def _fitting_length(line: str, room: int) -> int:
 
 
 def character_boundary(text: str, start: int, end: int) -> int:
-    """Return the last index at or before `end` that parts no character as people see it (UAX 29), reading from `start`.
+    """Return the last index at or before `end` that parts no character as people see it (UAX 29),
+    reading from `start`.
 
     `end` itself if a single character is longer than that.
     """

@@ -18,11 +18,13 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that file names must not contain."""
 _RESERVED_CHARS = str.maketrans(dict.fromkeys('"<>|?*:;', "_"))
-"""Characters that some file systems refuse in names, or that parsers of headers read differently (the first and the
-last)."""
+"""Characters that some file systems refuse in names, or that parsers of headers read differently
+(the first and the last)."""
 _FILE_NAME_CHARS = 100
 _EXTENSION_CHARS = 12
-_MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,63}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,63}")
+_MEDIA_TYPE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,63}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,63}"
+)
 """RFC 6838 section 4.2, without parameters."""
 _DEFAULT_MEDIA_TYPE = "application/octet-stream"
 
@@ -30,8 +32,8 @@ _DEFAULT_MEDIA_TYPE = "application/octet-stream"
 def clean_text(text: str) -> str:
     """Return `text` with clean line ends and control characters, and without surrogates.
 
-    Line feeds are the only line ends and tabs the only other control characters. A lone surrogate becomes U+FFFD: it
-    cannot be encoded as UTF-8.
+    Line feeds are the only line ends and tabs the only other control characters. A lone surrogate
+    becomes U+FFFD: it cannot be encoded as UTF-8.
     """
     return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _LINE_ENDS.sub("\n", text)))
 
@@ -42,23 +44,30 @@ def single_line(text: str, chars: int) -> str:
 
 
 def clean_name(text: str) -> str:
-    """Return the name of a person, chat or file on one line of bounded length, without invisible characters."""
+    """Return the name of a person, chat or file on one line of bounded length, without invisible
+    characters.
+    """
     return single_line(strip_hidden(clean_text(text)), _NAME_CHARS)
 
 
 def clean_outgoing(text: str) -> str:
-    """Return `text` as it may be sent: cleaned, and without invisible characters and direction marks."""
+    """Return `text` as it may be sent: cleaned, and without invisible characters and direction
+    marks.
+    """
     return strip_hidden(clean_text(text))
 
 
 def safe_file_name(text: str) -> str:
-    """Return a file name to send: no path, only visible characters, its extension kept; never empty.
+    """Return a file name to send: no path, only visible characters, its extension kept; never
+    empty.
 
     Direction marks are removed, too: they display `exe.txt` as `txt.exe`.
     """
     base = re.split(r"[/\\]", text)[-1]
     visible = "".join(
-        character for character in base if unicodedata.category(character) not in _INVISIBLE_CATEGORIES
+        character
+        for character in base
+        if unicodedata.category(character) not in _INVISIBLE_CATEGORIES
     ).translate(_RESERVED_CHARS)
     bare = single_line(visible, len(visible)).strip(". ")
     stem, dot, extension = bare.rpartition(".")
@@ -76,9 +85,11 @@ _BUTTON_COMMAND: Final = re.compile(r"([a-z0-9_]{1,32})(?: (\S.*))?")
 
 
 def parse_button_command(data: str) -> tuple[str, str] | None:
-    """Return name and arguments of the command that a tap gives (`gateway.core.events.PostButton.command`).
+    """Return name and arguments of the command that a tap gives
+    (`gateway.core.events.PostButton.command`).
 
-    None: no button of ours has this data. Data that a client made up is as good as a written command, and no better.
+    None: no button of ours has this data. Data that a client made up is as good as a written
+    command, and no better.
     """
     found = _BUTTON_COMMAND.fullmatch(data) if data.isprintable() else None
     return (found[1], (found[2] or "").strip()) if found else None
@@ -123,7 +134,9 @@ def get_bool(source: object, key: str) -> bool:
 
 
 def get_raw_str(source: object, key: str) -> str:
-    """Return the unchanged string at `key`, for offsets that count in it. Empty if there is none."""
+    """Return the unchanged string at `key`, for offsets that count in it. Empty if there is
+    none.
+    """
     value = _get_value(source, key)
     return value if isinstance(value, str) else ""
 

@@ -19,7 +19,14 @@ from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
-from gateway.cluster.cluster import AGENT_PREFIX, UPKEEP, Cluster, LeaseName, agent_lease, channel_lease
+from gateway.cluster.cluster import (
+    AGENT_PREFIX,
+    UPKEEP,
+    Cluster,
+    LeaseName,
+    agent_lease,
+    channel_lease,
+)
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import Settings
@@ -52,7 +59,12 @@ from gateway.core.facts import (
 )
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
-from gateway.core.process_files import ProcessNameInUse, default_process_name, hold_process_files, process_name
+from gateway.core.process_files import (
+    ProcessNameInUse,
+    default_process_name,
+    hold_process_files,
+    process_name,
+)
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
@@ -114,10 +126,11 @@ TURN_GRACE_S = 5.0
 OUTAGE_GRACE_S = 3.0
 """Longest wait for a log that cannot be written while the gateway stops: less than for turns."""
 RETRY_OPEN_S = 1.0
-"""Wait between two tries to open a store that is locked or has no room; a try itself may take some seconds."""
-SEND_GRACE_S = 2.0
-"""Longest wait for the outbox. With one second of goodbye for the channels the stop stays below SIGTERM's ten
+"""Wait between two tries to open a store that is locked or has no room; a try itself may take some
 seconds."""
+SEND_GRACE_S = 2.0
+"""Longest wait for the outbox. With one second of goodbye for the channels the stop stays below
+SIGTERM's ten seconds."""
 
 
 class NoChannelsLeft(Exception):
@@ -125,11 +138,15 @@ class NoChannelsLeft(Exception):
 
 
 class ProcessRemoved(Exception):
-    """The other processes of the gateway took this one for dead: another one has taken over what it did."""
+    """The other processes of the gateway took this one for dead: another one has taken over what it
+    did.
+    """
 
 
 class StoreGivenUp(Exception):
-    """The log could not be written for `store.exit_after`, or the database went away at the start."""
+    """The log could not be written for `store.exit_after`, or the database went away at the
+    start.
+    """
 
 
 async def run(
@@ -144,15 +161,17 @@ async def run(
     stays: bool = False,
     name: str = "",
 ) -> None:
-    """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
+    """Run the gateway until `stop` is set; then finish or park the work in progress, within ten
+    seconds, and return.
 
-    `channels` and `model`: used in place of the configured ones; the model is closed. `live`: settings that may change
-    at run time. `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
-    `stays`: go on trying although every channel was refused, in place of `NoChannelsLeft`.
-    `name`: of this one among processes that share a store; empty: host and process id.
-    Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
-    `NoChannelsLeft`, `StoreGivenUp`, `ProcessRemoved`. Any other exception is a bug. On cancellation nothing is
-    finished or parked: what was durable is taken up at the next start.
+    `channels` and `model`: used in place of the configured ones; the model is closed. `live`:
+    settings that may change at run time. `redactor`: redactor with the configuration's secrets;
+    None: one is built from the settings. `stays`: go on trying although every channel was refused,
+    in place of `NoChannelsLeft`. `name`: of this one among processes that share a store; empty:
+    host and process id. Raises `StoreError` if the store cannot be opened or written,
+    `ChannelUnavailable`, `PriceTableError`, `NoChannelsLeft`, `StoreGivenUp`, `ProcessRemoved`. Any
+    other exception is a bug. On cancellation nothing is finished or parked: what was durable is
+    taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     if channels is None:
@@ -163,26 +182,39 @@ async def run(
     async with contextlib.AsyncExitStack() as held:
         try:
             process = held.enter_context(_hold_process_files(live.settings, name, clock))
-            opened = await _open_store(live.settings, clock, redactor, stop, process, is_shared=is_shared)
+            opened = await _open_store(
+                live.settings, clock, redactor, stop, process, is_shared=is_shared
+            )
         finally:
             if opened is None and model is not None:
                 await model.aclose()
         if opened is None:
             return
         cluster = (
-            await _join(held, opened, live.settings, name=process_name(process, live.settings.store.path))
+            await _join(
+                held, opened, live.settings, name=process_name(process, live.settings.store.path)
+            )
             if is_shared
             else None
         )
         services = _opened(
-            live, clock, channels, opened, model=model, redactor=redactor, process=process, cluster=cluster
+            live,
+            clock,
+            channels,
+            opened,
+            model=model,
+            redactor=redactor,
+            process=process,
+            cluster=cluster,
         )
         async with services as (gateway, tasks):
             with tasks.watch_failure() as failure:
                 await gateway.serve(stop, failure, stays=stays)
 
 
-async def _join(held: contextlib.AsyncExitStack, store: Store, settings: Settings, *, name: str) -> Cluster:
+async def _join(
+    held: contextlib.AsyncExitStack, store: Store, settings: Settings, *, name: str
+) -> Cluster:
     """Join the processes that share the store, until `held` ends.
 
     Raises StoreGivenUp if the database has just gone away; the store is closed then.
@@ -199,7 +231,9 @@ async def _join(held: contextlib.AsyncExitStack, store: Store, settings: Setting
     except BaseException as error:
         await store.close()
         if isinstance(error, StoreError):
-            raise StoreGivenUp(f"the database went away while this process joined the others: {error}") from error
+            raise StoreGivenUp(
+                f"the database went away while this process joined the others: {error}"
+            ) from error
         raise
     cluster.add_log_listener(store.follow_soon)
     return cluster
@@ -207,7 +241,9 @@ async def _join(held: contextlib.AsyncExitStack, store: Store, settings: Setting
 
 @contextlib.contextmanager
 def _hold_process_files(settings: Settings, name: str, clock: Clock) -> Iterator[Path]:
-    """See `hold_process_files`: a store in SQLite has one process, without a name. Raises StoreError."""
+    """See `hold_process_files`: a store in SQLite has one process, without a name. Raises
+    StoreError.
+    """
     name = (name or default_process_name()) if settings.store.url is not None else ""
     with contextlib.ExitStack() as held:
         try:
@@ -215,33 +251,48 @@ def _hold_process_files(settings: Settings, name: str, clock: Clock) -> Iterator
         except ProcessNameInUse as error:
             raise StoreInUse(str(error), None) from error
         except OSError as error:
-            raise StoreUnreadable(f"no files can be made beside {settings.store.path}: {error.strerror}") from error
+            raise StoreUnreadable(
+                f"no files can be made beside {settings.store.path}: {error.strerror}"
+            ) from error
         yield process
 
 
 async def _open_store(
-    settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event, process: Path, *, is_shared: bool
+    settings: Settings,
+    clock: Clock,
+    redactor: Redactor,
+    stop: asyncio.Event,
+    process: Path,
+    *,
+    is_shared: bool,
 ) -> Store | None:
-    """Open and migrate the store. None: the gateway was stopped before. `process`: see `process_path`.
+    """Open and migrate the store. None: the gateway was stopped before. `process`: see
+    `process_path`.
 
     `is_shared`: other processes may open it so, too.
 
-    A full disk and another program's lock are waited out as in a running gateway: `/ready` and `reverie health` say so,
-    and after `store.exit_after` it raises StoreGivenUp.
+    A full disk and another program's lock are waited out as in a running gateway: `/ready` and
+    `reverie health` say so, and after `store.exit_after` it raises StoreGivenUp.
     """
     since, waiting = clock.now(), asyncio.create_task(stop.wait())
     ops_task: asyncio.Task[None] | None = None
     try:
         while not stop.is_set():
             try:
-                return await Store.open(store_location(settings.store), clock, patient=True, is_shared=is_shared)
+                return await Store.open(
+                    store_location(settings.store), clock, patient=True, is_shared=is_shared
+                )
             except StoreUnavailable as error:
                 if ops_task is None:
                     logger.error("%s; it is tried again and again", error)  # noqa: TRY400 - the operator can fix it
-                    platforms = {ChannelName(name): one.platform for name, one in settings.channels.items()}
+                    platforms = {
+                        ChannelName(name): one.platform for name, one in settings.channels.items()
+                    }
                     stats = GatewayStats(platforms, since)
                     stats.report_problem("store", str(error), since)
-                    ops_task = asyncio.create_task(OpsService(settings.ops, process, clock, stats, redactor).run())
+                    ops_task = asyncio.create_task(
+                        OpsService(settings.ops, process, clock, stats, redactor).run()
+                    )
             age_s, limit_s = (clock.now() - since).total_seconds(), settings.store.exit_after
             if limit_s is not None and age_s >= limit_s:
                 raise StoreGivenUp("the log could not be opened for too long (store.exit_after)")
@@ -257,16 +308,22 @@ async def _open_store(
 
 
 async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
-    """Carry out a command of the operator on the store of a stopped gateway: its services are built, and none starts.
+    """Carry out a command of the operator on the store of a stopped gateway: its services are
+    built, and none starts.
 
-    Raises `StoreError` if the store cannot be opened or written, `GatewayNotRunning` for a command that needs a running
-    gateway, `ChannelUnavailable`, `PriceTableError`.
+    Raises `StoreError` if the store cannot be opened or written, `GatewayNotRunning` for a command
+    that needs a running gateway, `ChannelUnavailable`, `PriceTableError`.
     """
     clock = SystemClock()
-    names = [ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"]
+    names = [
+        ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"
+    ]
     channels = {name: make_channel(name, settings, clock, None) for name in names}
     store = await Store.open(store_location(settings.store), clock)
-    async with _opened(LiveSettings(settings), clock, channels, store, is_stopped=True) as (gateway, tasks):
+    async with _opened(LiveSettings(settings), clock, channels, store, is_stopped=True) as (
+        gateway,
+        tasks,
+    ):
         await gateway.load()
         answer = await gateway.dispatcher.carry_out(order, stopped=True)
         tasks.cancel()  # e.g. deliveries of what was appended: the next gateway begins them
@@ -288,10 +345,14 @@ async def _opened(
 ) -> AsyncIterator[tuple["_Gateway", StoreTasks]]:
     """Open the models, and build the services. The store is closed with them.
 
-    `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs. `process`: see
-    `process_path`; None: the store's own. `cluster` None: this is the only process.
+    `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs.
+    `process`: see `process_path`; None: the store's own. `cluster` None: this is the only process.
     """
-    settings, make, cluster = live.settings, make_channel if channels is None else None, cluster or Cluster()
+    settings, make, cluster = (
+        live.settings,
+        make_channel if channels is None else None,
+        cluster or Cluster(),
+    )
     try:
         async with (
             store,
@@ -299,8 +360,13 @@ async def _opened(
             StoreTasks(store) as tasks,
         ):
             names = [ChannelName(name) for name in settings.channels]
-            if channels is None:  # in place of those whose leases others hold stand adapters that never run
-                channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
+            if (
+                channels is None
+            ):  # in place of those whose leases others hold stand adapters that never run
+                channels = {
+                    name: make_channel(name, settings, clock, await store.saved_cursor(name))
+                    for name in names
+                }
             if settings.ops.token is not None and not is_stopped:
                 channels = {**channels, OPERATOR_CHANNEL: OperatorChannel(clock)}
             gateway = _Gateway(
@@ -309,7 +375,9 @@ async def _opened(
                 channels=channels,
                 make=make,
                 model_services=model_services,
-                states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
+                states=await load_dmn_states(
+                    store, [agent.id for agent in settings.agents], clock.now()
+                ),
                 chosen=await load_chosen_models(store, settings),
                 redactor=redactor or Redactor(collect_secrets(settings)),
                 tasks=tasks,
@@ -347,10 +415,15 @@ class _Gateway:
     ) -> None:
         """`states`: DMN state of each agent from the last run. `chosen`: see `load_chosen_models`.
 
-        `make`: see `make_channel`, for channels that are added or changed at run time. None: the channels stay the
-        same. `process`: see `process_path`; None: the store's own.
+        `make`: see `make_channel`, for channels that are added or changed at run time. None: the
+        channels stay the same. `process`: see `process_path`; None: the store's own.
         """
-        self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
+        self.store, self.clock, self.model_services, self.tasks = (
+            store,
+            clock,
+            model_services,
+            tasks,
+        )
         process = self.process = process or store.path
         cluster = self.cluster = cluster or Cluster()
         self._upkeep_tasks: list[asyncio.Task[None]] = []
@@ -366,7 +439,9 @@ class _Gateway:
         bindings = LiveBindings(live)
         access_policy = self.access_policy = LiveAccessPolicy(live, roster, self.channels, bindings)
         linker = AccountLinker(roster, access_policy, clock, self.channels)
-        greeter = Greeter(roster, access_policy, clock, linking=linker, channels=self.channels, titles=titles)
+        greeter = Greeter(
+            roster, access_policy, clock, linking=linker, channels=self.channels, titles=titles
+        )
         owners = self.owners = OwnerNotifier(
             store,
             clock,
@@ -398,7 +473,9 @@ class _Gateway:
         journal = self.journal = JournalStore(store, clock, live.agent_directory, cluster)
         memory = self.memory = MemoryStore(store, clock, live.agent_directory)
         dreamer = Dreamer(store, journal, memory)
-        forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
+        forgetter = self.forgetter = NoteForgetter(
+            store, clock, places, journal, memory, redactor=redactor
+        )
         reminders = self.reminders = ReminderService(
             store, clock, live=live, access_policy=access_policy, internal=internal, cluster=cluster
         )
@@ -418,9 +495,15 @@ class _Gateway:
             redactor=redactor,
             cluster=cluster,
         )
-        self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor, teach=self.outbox.teach)
-        self.mute = MutePlaces(store, clock, self.channels, tasks, owners=owners, titles=titles, inbox=self.inbox)
-        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
+        self.previews = TurnPreviews(
+            store, clock, self.channels, tasks, redactor, teach=self.outbox.teach
+        )
+        self.mute = MutePlaces(
+            store, clock, self.channels, tasks, owners=owners, titles=titles, inbox=self.inbox
+        )
+        self.room_membership = RoomMembership(
+            store, self.channels, tasks, self.outbox, access_policy
+        )
 
         # What the agents can do.
         files = AgentFiles(live, store.path, places)
@@ -436,13 +519,19 @@ class _Gateway:
             cluster=cluster,
         )
         tool_stats = ToolStats()
-        store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True)
+        store.subscribe(
+            tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True
+        )
         store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
         skills = SkillTools(live, bindings)
-        self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, places=places)
+        self.shell = ShellTools(
+            live, clock, files, skills, internal, access_policy=access_policy, places=places
+        )
         store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
         self.web = WebTools(live, clock, store, access_policy, self.media)
-        self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
+        self.mcp = McpServers(
+            live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions
+        )
         rooms = RoomReader(
             reader=store,
             places=places,
@@ -493,8 +582,12 @@ class _Gateway:
         )
 
         # The agents.
-        self.agent_stats = AgentStats(model_services.workspaces.counts.by_path, lambda: self.agents.dmn_status)
-        store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES, own=True)
+        self.agent_stats = AgentStats(
+            model_services.workspaces.counts.by_path, lambda: self.agents.dmn_status
+        )
+        store.subscribe(
+            self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES, own=True
+        )
         self.agents = Agents(
             store=store,
             clock=clock,
@@ -522,16 +615,23 @@ class _Gateway:
             cluster=cluster,
         )
         self.rewinder = Rewinder(
-            store=store, clock=clock, room_locks=self.agents.room_locks, agents=self.agents, tasks=tasks
+            store=store,
+            clock=clock,
+            room_locks=self.agents.room_locks,
+            agents=self.agents,
+            tasks=tasks,
         )
         self.model_selector = ModelSelector(self.agents, chosen)
 
         # The platforms.
-        platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
+        platforms = {
+            name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)
+        }
         if cluster.is_shared:  # each runs where its lease is held
             platforms = {}
         self.stats = GatewayStats(
-            {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
+            {name: channel.capabilities.platform for name, channel in platforms.items()},
+            clock.now(),
         )
         self.processes: ProcessMonitor | None = None
         if cluster.is_shared:
@@ -666,14 +766,22 @@ class _Gateway:
             )
             live.add_listener(self.reconciler)
 
-    async def serve(self, stop: asyncio.Event, failure: asyncio.Future[StoreError], *, stays: bool = False) -> None:
-        """Start the services in the order of their dependencies, and stop them along the way of a message.
+    async def serve(
+        self, stop: asyncio.Event, failure: asyncio.Future[StoreError], *, stays: bool = False
+    ) -> None:
+        """Start the services in the order of their dependencies, and stop them along the way of a
+        message.
 
         So work in progress can end. `failure`: see `StoreTasks.watch_failure`. `stays`: as `run`.
         """
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
-        logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.location)
+        logger.info(
+            "serving %s with %s; the log is %s",
+            names,
+            self.agents.model_labels,
+            self.store.location,
+        )
         background = [
             self.tasks.create_task(self._give_up_store(stop, OUTAGE_GRACE_S)),
             self.tasks.create_task(self._give_up_store(self.outages.store_given_up, 0.0)),
@@ -696,7 +804,9 @@ class _Gateway:
         if self.outages.store_given_up.is_set():
             raise StoreGivenUp("the log could not be written for too long (store.exit_after)")
         if not stop.is_set():
-            raise NoChannelsLeft("every channel was refused by its platform; the reasons are logged above")
+            raise NoChannelsLeft(
+                "every channel was refused by its platform; the reasons are logged above"
+            )
 
     async def load(self) -> None:
         """Load from the log what commands and decisions need. Raises StoreError."""
@@ -707,7 +817,9 @@ class _Gateway:
         await self.attention.load()
 
     async def recover_knowledge(self) -> None:
-        """Recover what an earlier process left of the agents' files. Call once, before the first turn."""
+        """Recover what an earlier process left of the agents' files. Call once, before the first
+        turn.
+        """
         agents = [agent.id for agent in self.live.settings.agents]
         await self.places.load()
         await self.presence.load(self.store)
@@ -759,15 +871,22 @@ class _Gateway:
             for arrival in await self.agents.find_pending_arrivals():
                 self.inbox.add(arrival)
         self.agents.start()
-        background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
+        background += map(
+            start, (self.command_menus.run(), self.reminders.run(), self.presence.run())
+        )
         self.channel_supervisor.start(self.intake, stays=stays or is_shared)
         if is_shared:
             await self._recover_posts(is_shared=True)
             await self.cluster.start(self, self._find_leases(self.live.settings))
-            self.live.add_reload_listener(lambda _: self.cluster.want(self._find_leases(self.live.settings)))
+            self.live.add_reload_listener(
+                lambda _: self.cluster.want(self._find_leases(self.live.settings))
+            )
 
     def _start_upkeep(self) -> None:
-        work = self.media.sweep(), run_retention(self.store, self.live.settings.store.keep, self.clock)
+        work = (
+            self.media.sweep(),
+            run_retention(self.store, self.live.settings.store.keep, self.clock),
+        )
         self._upkeep_tasks = [self.tasks.create_task(one) for one in work]
 
     def _find_leases(self, settings: Settings) -> list[LeaseName]:
@@ -801,15 +920,18 @@ class _Gateway:
             await self.reconciler.on_lease_ending(lease)
 
     async def _recover_posts(self, *, is_shared: bool) -> None:
-        """Take over the previews and posts of an earlier process, on all channels or (shared) when they are opened.
+        """Take over the previews and posts of an earlier process, on all channels or (shared) when
+        they are opened.
 
         What a log that has lost its end does not know may have been sent: that is uncertain.
         """
         unsure = ""
         if (end := self.store.lost_end) is not None:
             logger.error(
-                "the end of the log is lost: it had come to %d at %s, and comes to %d now; somebody restored an older "
-                "copy, or the disk lost data. What waited to be sent is uncertain, and not sent again",
+                "the end of the log is lost: it had come to %d at %s, and comes to %d now; "
+                "somebody restored an older "
+                "copy, or the disk lost data. What waited to be sent is uncertain, and not sent "
+                "again",
                 end.marked,
                 f"{end.at:%Y-%m-%d %H:%M:%S}",
                 end.last,
@@ -822,7 +944,9 @@ class _Gateway:
             await self.previews.recover(unsure=unsure)
             await self.outbox.give_up_posts(unsure)
 
-    async def _wait_until_stopped(self, stop: asyncio.Event, failure: asyncio.Future[StoreError]) -> None:
+    async def _wait_until_stopped(
+        self, stop: asyncio.Event, failure: asyncio.Future[StoreError]
+    ) -> None:
         """Return once it is set, no channel is left, or the log is given up or cannot be used."""
         ends: list[Coroutine[None, None, object]] = [
             stop.wait(),
@@ -834,7 +958,9 @@ class _Gateway:
         try:
             await asyncio.wait([*waits, failure], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to notify
+            await (
+                self.inbox.close()
+            )  # its windows are no tasks of the group, and would find nobody to notify
             raise
         finally:
             for one in waits:

@@ -20,8 +20,12 @@ from tests.kits.examples import examples
 
 settings.register_profile("reverie", max_examples=examples(), deadline=None)
 settings.load_profile("reverie")
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all be that a test starts and interrupts
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # so a shell starts what runs in its background
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # and so would all be that a test starts and interrupts
 
 ROOT = Path(__file__).parent
 BOX = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true")
@@ -33,7 +37,11 @@ def no_box() -> str:
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed: apt-get install bubblewrap"
     done = subprocess.run(BOX, capture_output=True, check=False, timeout=30)
-    return f"bubblewrap does not work here: {done.stderr.decode(errors='replace').strip()}" if done.returncode else ""
+    return (
+        f"bubblewrap does not work here: {done.stderr.decode(errors='replace').strip()}"
+        if done.returncode
+        else ""
+    )
 
 
 INTEGRATION = (
@@ -78,13 +86,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name in ("passed", "failed", "xfailed", "xpassed"):
         for report in terminalreporter.getreports(name):
             if report.when == "call":
-                sums.update({key: value for key, value in report.user_properties if isinstance(value, int)})
+                sums.update(
+                    {key: value for key, value in report.user_properties if isinstance(value, int)}
+                )
     for key, value in sums.items():
         terminalreporter.write_line(f"{value:>6} {key}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test in a sandbox is skipped where there is none, and fails for that where it must not be missing."""
+    """A test in a sandbox is skipped where there is none, and fails for that where it must not be
+    missing."""
     if item.get_closest_marker("boxed") is not None and no_box():
         if os.environ.get("CI"):
             pytest.fail(no_box())
@@ -93,7 +104,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Tests and fixtures that are coroutines run on one asyncio loop (https://anyio.readthedocs.io/en/stable/testing.html)."""
+    """Tests and fixtures that are coroutines run on one asyncio loop
+    (https://anyio.readthedocs.io/en/stable/testing.html)."""
     return "asyncio"
 
 

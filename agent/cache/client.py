@@ -1,11 +1,14 @@
-"""A model whose prompt cache is managed: plans the breakpoints of each request, and accounts for what came of them.
+"""A model whose prompt cache is managed: plans the breakpoints of each request, and accounts for
+what came of them.
 
-`CachingModel` is the wrapper. `LastRequests` keeps the last request of each conversation, `SingleFlight` lets only one
-request at a time write a cold prefix: others wait until it can be read, for a limited time.
+`CachingModel` is the wrapper. `LastRequests` keeps the last request of each conversation,
+`SingleFlight` lets only one request at a time write a cold prefix: others wait until it can be
+read, for a limited time.
 
-`CacheWarmer` sends the refreshes that `agent.cache.plan` finds worth their cost; without a budget it sends nothing. A
-refresh begins only while the model has no other request under way, one at a time, and its last request did not fail. A
-refresh that failed is not tried again before the conversation goes on.
+`CacheWarmer` sends the refreshes that `agent.cache.plan` finds worth their cost; without a budget
+it sends nothing. A refresh begins only while the model has no other request under way, one at a
+time, and its last request did not fail. A refresh that failed is not tried again before the
+conversation goes on.
 """
 
 import asyncio
@@ -60,22 +63,24 @@ logger = logging.getLogger("reverie.cache")
 MAX_CONVERSATIONS = 256
 """Limit of conversations whose last request is kept."""
 MAX_BYTES = 64_000_000
-"""Limit of all kept requests, roughly: they hold their texts and images whole, and views are kept for fewer of them."""
+"""Limit of all kept requests, roughly: they hold their texts and images whole, and views are kept
+for fewer of them."""
 _BYTES_PER_TOKEN = 5
 _MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
-"""Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading twice costs that time;
-a remote one begins to answer within seconds, or hangs."""
+"""Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading
+twice costs that time; a remote one begins to answer within seconds, or hangs."""
 _FRAME_TOKENS = 4_000
 """Tokens that a provider may add to any prompt, at most."""
 _MIN_BILL_TOKENS = 1_000
 """A smaller bill says nothing about a server's window: some bill only what was not cached."""
 _READ_SHARE, _FIRST_READ_SHARE = 0.7, 0.5
-"""A bill for less of the estimate is for a prompt that was cut: with a ratio known from bills, and without."""
+"""A bill for less of the estimate is for a prompt that was cut: with a ratio known from bills, and
+without."""
 _WINDOW_SHARE = 0.95
 """The same for a bill that is a power of two, as windows are (Ollama: 4,096)."""
 _RETRY_S = 60.0
-"""A request so soon after a failure is a retry (`agent.models.failover.MAX_RETRY_AFTER_S`), and says nothing about
-gaps."""
+"""A request so soon after a failure is a retry (`agent.models.failover.MAX_RETRY_AFTER_S`), and
+says nothing about gaps."""
 
 
 class SingleFlight:
@@ -86,10 +91,11 @@ class SingleFlight:
         self._writers: dict[Digest, asyncio.Event] = {}
 
     async def wait_for_writer(self, prefix: Digest | None, until_s: float) -> bool:
-        """Wait for the request that writes this prefix, until `until_s` of the clock's `monotonic` at the latest.
+        """Wait for the request that writes this prefix, until `until_s` of the clock's `monotonic`
+        at the latest.
 
-        True: the prefix can be read, or its writer has failed. False: there is no writer, or it took too long; then the
-        caller can start writing before its next suspension without a race.
+        True: the prefix can be read, or its writer has failed. False: there is no writer, or it
+        took too long; then the caller can start writing before its next suspension without a race.
         """
         written = self._writers.get(prefix) if prefix is not None else None
         left_s = until_s - self._clock.monotonic()
@@ -99,7 +105,8 @@ class SingleFlight:
         return written.is_set()
 
     def start(self, prefix: Digest | None) -> asyncio.Event:
-        """Begin to write. Set the returned event once the prefix can be read, and call `finish` in any case.
+        """Begin to write. Set the returned event once the prefix can be read, and call `finish` in
+        any case.
 
         `prefix` None: the request writes no shared prefix.
         """
@@ -135,11 +142,16 @@ class LastRequests:
 
     def put(self, planned: PlannedRequest) -> PlannedRequest | None:
         """Keep this request. Return the one before it."""
-        key, size = (planned.request.shared_key, planned.request.conversation_id), _estimate_bytes(planned)
+        key, size = (
+            (planned.request.shared_key, planned.request.conversation_id),
+            _estimate_bytes(planned),
+        )
         before, freed = self._requests.pop(key, (None, 0))
         self._requests[key] = planned, size
         self._bytes += size - freed
-        while len(self._requests) > 1 and (len(self._requests) > MAX_CONVERSATIONS or self._bytes > MAX_BYTES):
+        while len(self._requests) > 1 and (
+            len(self._requests) > MAX_CONVERSATIONS or self._bytes > MAX_BYTES
+        ):
             self._bytes -= self._requests.popitem(last=False)[1][1]
         return before
 
@@ -155,9 +167,9 @@ def _estimate_bytes(planned: PlannedRequest) -> int:
 class CachingModel:
     """A `Model` around another one.
 
-    It forwards everything but `stream`. `StreamEnd` comes with an `account`. The first request that writes a cold
-    prefix of all conversations is sent alone: others wait for its first chunk, or its end, because the prefix can be
-    read only then.
+    It forwards everything but `stream`. `StreamEnd` comes with an `account`. The first request that
+    writes a cold prefix of all conversations is sent alone: others wait for its first chunk, or its
+    end, because the prefix can be read only then.
     """
 
     def __init__(
@@ -172,8 +184,9 @@ class CachingModel:
     ) -> None:
         """Wrap `model`.
 
-        `policy` and `gauge` are called before each request, `policy` with the agent's id (`ModelRequest.shared_key`).
-        `warmer`: is told of each request's end. None: nothing is kept warm.
+        `policy` and `gauge` are called before each request, `policy` with the agent's id
+        (`ModelRequest.shared_key`). `warmer`: is told of each request's end. None: nothing is kept
+        warm.
         """
         self._model = model
         self.dialect = dialect  # replaced when its price changes
@@ -184,9 +197,11 @@ class CachingModel:
         self.pending_requests = 0
         """Requests under way whose answer is wanted."""
         self.is_failing = False
-        """Its last request failed, and not for what it held: no cache is refreshed until an answer is complete."""
+        """Its last request failed, and not for what it held: no cache is refreshed until an answer
+        is complete."""
         self.cut_prompt: tuple[int, int] | None = None
-        """Tokens that the server has read of a prompt that it cut, and of the whole, about. None: it reads all."""
+        """Tokens that the server has read of a prompt that it cut, and of the whole, about. None:
+        it reads all."""
         self._is_billed = self._doubts_usage = False
         self._cache_state = CacheState()
         self._cadence: dict[str, Cadence] = {}
@@ -214,7 +229,8 @@ class CachingModel:
         self._cadence.setdefault(agent, cadence)
 
     def observe_elsewhere(self, agent: str, place: str, at_s: float) -> None:
-        """Add a request of a conversation that another process made: its gaps count, and it is kept warm there.
+        """Add a request of a conversation that another process made: its gaps count, and it is kept
+        warm there.
 
         Before `restore_cadence`, which knows it from the log, it is ignored.
         """
@@ -233,7 +249,11 @@ class CachingModel:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         # A request without an answer does not come from a message, so it says nothing about gaps.
-        return self._stream_planned(request) if request.max_output_tokens else self._stream_unplanned(request)
+        return (
+            self._stream_planned(request)
+            if request.max_output_tokens
+            else self._stream_unplanned(request)
+        )
 
     async def _stream_unplanned(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         with self._count_pending(request):
@@ -246,7 +266,10 @@ class CachingModel:
             key, at_s = (request.shared_key, request.conversation_id), self._now_s()
             if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
                 self._cadence_of(request).observe_request(request.conversation_id, at_s)
-            planned, until_s = self._plan_request(request), self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching]
+            planned, until_s = (
+                self._plan_request(request),
+                self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching],
+            )
             while await self._single_flight.wait_for_writer(planned.written_prefix, until_s):
                 planned = self._plan_request(request)
             written, billed = self._single_flight.start(planned.written_prefix), None
@@ -257,10 +280,21 @@ class CachingModel:
                             self._record_sent(planned)
                             self._single_flight.finish(planned.written_prefix, written)
                         if isinstance(chunk, StreamStart):
-                            billed = self._bound_usage(planned, chunk.usage) if chunk.usage is not None else None
-                            yield replace(chunk, billed_accounts=partial(self._account_partial, planned, billed))
+                            billed = (
+                                self._bound_usage(planned, chunk.usage)
+                                if chunk.usage is not None
+                                else None
+                            )
+                            yield replace(
+                                chunk,
+                                billed_accounts=partial(self._account_partial, planned, billed),
+                            )
                         else:
-                            yield self._finish(planned, chunk) if isinstance(chunk, StreamEnd) else chunk
+                            yield (
+                                self._finish(planned, chunk)
+                                if isinstance(chunk, StreamEnd)
+                                else chunk
+                            )
             except ModelError as error:
                 self.is_failing = isinstance(error, ModelBusy | ModelUnusable)
                 self._failed_s[key] = self._now_s()
@@ -286,7 +320,9 @@ class CachingModel:
         measured = (before.request, before.estimate) if before is not None else None
         meter, estimate = self._gauge.estimate(self.dialect.model, request, measured)
         segments = segment_prompt(
-            request, estimate.size, (before.request, before.segments) if before is not None else None
+            request,
+            estimate.size,
+            (before.request, before.segments) if before is not None else None,
         )
         digests = tuple([segment.digest for segment in segments])
         policy = self._policy(request.shared_key)
@@ -305,7 +341,9 @@ class CachingModel:
                 own=cadence.odds(request.conversation_id),
                 cached=cached,
             )
-        plan = replace(plan, blocks=tuple([calibrate_block(block, estimate) for block in plan.blocks]))
+        plan = replace(
+            plan, blocks=tuple([calibrate_block(block, estimate) for block in plan.blocks])
+        )
         marked = replace(request, breakpoints=plan.breakpoints)
         return PlannedRequest(
             request=marked,
@@ -319,24 +357,36 @@ class CachingModel:
 
     def _record_sent(self, planned: PlannedRequest) -> None:
         self._cache_state.record_request(
-            planned.digests, read=planned.plan.read_segments, writes=planned.plan.writes, at_s=planned.sent_at_s
+            planned.digests,
+            read=planned.plan.read_segments,
+            writes=planned.plan.writes,
+            at_s=planned.sent_at_s,
         )
 
     def _finish(self, planned: PlannedRequest, end: StreamEnd) -> StreamEnd:
         """Record a complete answer: compare the bill with the plan."""
         self.is_failing = False
-        if end.usage == Usage() and end.stop_reason == "length":  # it was broken off before the usage came
+        if (
+            end.usage == Usage() and end.stop_reason == "length"
+        ):  # it was broken off before the usage came
             asked = planned.request.max_output_tokens
-            end = replace(end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=asked))
+            end = replace(
+                end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=asked)
+            )
         end = replace(end, usage=self._bound_usage(planned, end.usage))
         planned = replace(planned, billed_tokens=count_prompt_tokens(end.usage))
         if not self._is_cut(planned.estimate.tokens, planned.billed_tokens):
             planned.meter.record_bill(planned.estimate, end.usage)
         account = self._build_account(
-            planned, self.last_requests.get(planned.request.shared_key, planned.request.conversation_id), end
+            planned,
+            self.last_requests.get(planned.request.shared_key, planned.request.conversation_id),
+            end,
         )
         self.last_requests.put(replace(planned, account=account))
-        if end.stop_reason not in {"tools", "length"}:  # the loop is over: its own messages will not be sent again
+        if end.stop_reason not in {
+            "tools",
+            "length",
+        }:  # the loop is over: its own messages will not be sent again
             self._cache_state.forget(planned.digests_from(end.ephemeral_from))
         return replace(end, account=account)
 
@@ -346,14 +396,21 @@ class CachingModel:
         most_prompt = min(self.context_tokens, int(RATIO_BOUNDS[1] * size) + _FRAME_TOKENS)
         most_output = min(self.context_tokens, int(RATIO_BOUNDS[1] * asked) + _FRAME_TOKENS)
         bounded = usage
-        if not 0 <= count_prompt_tokens(usage) <= most_prompt or min(usage.input_tokens, usage.cache_read_tokens) < 0:
-            bounded = Usage(input_tokens=min(planned.estimate.tokens, most_prompt), output_tokens=usage.output_tokens)
+        if (
+            not 0 <= count_prompt_tokens(usage) <= most_prompt
+            or min(usage.input_tokens, usage.cache_read_tokens) < 0
+        ):
+            bounded = Usage(
+                input_tokens=min(planned.estimate.tokens, most_prompt),
+                output_tokens=usage.output_tokens,
+            )
         if not 0 <= usage.output_tokens <= most_output:
             bounded = replace(bounded, output_tokens=asked)
         if bounded is not usage and not self._doubts_usage:
             self._doubts_usage = True
             logger.warning(
-                "%s reports more tokens than its window or the request can hold: %d read, %d written; they are "
+                "%s reports more tokens than its window or the request can hold: %d read, %d "
+                "written; they are "
                 "estimated instead",
                 self.label,
                 count_prompt_tokens(usage),
@@ -365,7 +422,9 @@ class CachingModel:
         """Return whether the server has read less than it was sent; the first time, log it."""
         share = _READ_SHARE if self._is_billed else _FIRST_READ_SHARE
         share = _WINDOW_SHARE if billed & (billed - 1) == 0 or billed & (billed + 1) == 0 else share
-        is_cut = self.dialect.caching == "automatic" and _MIN_BILL_TOKENS <= billed < share * estimated
+        is_cut = (
+            self.dialect.caching == "automatic" and _MIN_BILL_TOKENS <= billed < share * estimated
+        )
         self._is_billed = self._is_billed or bool(billed)
         if is_cut and self.cut_prompt is None:
             logger.warning("%s; %s", *describe_cut_prompt(self.label, billed, estimated))
@@ -375,16 +434,24 @@ class CachingModel:
             self.cut_prompt = None  # its window was raised
         return is_cut
 
-    def _account_partial(self, planned: PlannedRequest, usage: Usage | None) -> tuple[RequestUsage, ...]:
+    def _account_partial(
+        self, planned: PlannedRequest, usage: Usage | None
+    ) -> tuple[RequestUsage, ...]:
         """Return the account of an answer that broke off. Empty: nothing was billed."""
         end = StreamEnd(stop_reason="end", usage=usage or Usage(), model=self.dialect.model)
         return (
-            (self._build_account(replace(planned, billed_tokens=count_prompt_tokens(end.usage)), None, end),)
+            (
+                self._build_account(
+                    replace(planned, billed_tokens=count_prompt_tokens(end.usage)), None, end
+                ),
+            )
             if usage is not None
             else ()
         )
 
-    def _build_account(self, planned: PlannedRequest, before: PlannedRequest | None, end: StreamEnd) -> RequestUsage:
+    def _build_account(
+        self, planned: PlannedRequest, before: PlannedRequest | None, end: StreamEnd
+    ) -> RequestUsage:
         usage, missed_tokens = end.usage, find_cache_miss(planned, end.usage)
         if missed_tokens is not None:
             self._record_miss(planned, usage)
@@ -406,16 +473,24 @@ class CachingModel:
         read = planned.count_segments_read(usage.cache_read_tokens)
         self._cache_state.forget(planned.digests[read : planned.plan.read_segments])
         if self.dialect.caching == "marks":
-            breakpoints = {(mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints}
+            breakpoints = {
+                (mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints
+            }
             writes = [
                 (place, breakpoints[segment.behind, segment.number])
                 for place, segment in enumerate(planned.segments)
-                if place >= read and segment.takes_breakpoint and (segment.behind, segment.number) in breakpoints
+                if place >= read
+                and segment.takes_breakpoint
+                and (segment.behind, segment.number) in breakpoints
             ]
-            self._cache_state.record_request(planned.digests, read=read, writes=writes, at_s=planned.sent_at_s)
+            self._cache_state.record_request(
+                planned.digests, read=read, writes=writes, at_s=planned.sent_at_s
+            )
 
     def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
-        """Return when to `refresh` a conversation and the cost. None: not at all (`agent.cache.plan`)."""
+        """Return when to `refresh` a conversation and the cost. None: not at all
+        (`agent.cache.plan`).
+        """
         planned, policy = self.last_requests.get(agent, place), self._policy(agent)
         idle = (
             find_idle_conversation(planned, self._cache_state.find(planned.digests, self._now_s()))
@@ -429,23 +504,33 @@ class CachingModel:
         return plan_refresh(idle, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
 
     def forecast(self, agent: str, place: str) -> CacheForecast:
-        """Return the present state of the cache of a conversation's history, and how long it matters."""
-        planned, price, caching = self.last_requests.get(agent, place), self.dialect.price, self.dialect.caching
+        """Return the present state of the cache of a conversation's history, and how long it
+        matters.
+        """
+        planned, price, caching = (
+            self.last_requests.get(agent, place),
+            self.dialect.price,
+            self.dialect.caching,
+        )
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
-            return UNKNOWN_FORECAST  # `off` means no breakpoints; automatic caching cannot be switched off
+            # `off` means no breakpoints; automatic caching cannot be switched off
+            return UNKNOWN_FORECAST
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
         at_s = self._now_s()
         cached = self._cache_state.find(planned.digests, at_s) if planned is not None else ()
         return forecast_cache(planned, cached, odds, price, at_s)
 
     async def refresh(self, agent: str, place: str) -> RequestUsage | None:
-        """Read the cached part of a conversation again, without an answer. None: nothing is cached any more.
+        """Read the cached part of a conversation again, without an answer. None: nothing is cached
+        any more.
 
         Raises a ModelError; it may be billed all the same.
         """
         at_s, last, end = self._now_s(), self.last_requests.get(agent, place), None
         planned = (
-            build_refresh_request(last, self._cache_state.find(last.digests, at_s), at_s) if last is not None else None
+            build_refresh_request(last, self._cache_state.find(last.digests, at_s), at_s)
+            if last is not None
+            else None
         )
         if planned is None:
             return None
@@ -458,7 +543,9 @@ class CachingModel:
             raise
         assert end is not None
         self._record_sent(planned)
-        return self._build_account(planned, None, replace(end, usage=self._bound_usage(planned, end.usage)))
+        return self._build_account(
+            planned, None, replace(end, usage=self._bound_usage(planned, end.usage))
+        )
 
     def _cadence_of(self, request: ModelRequest) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())
@@ -471,7 +558,11 @@ class CachingModel:
 def describe_cut_prompt(label: str, read: int, sent: int) -> tuple[str, str]:
     """Say that a server reads less than it is sent, and what to do. For the operator."""
     return (
-        f"{label} has read {read} of about {sent} tokens: it cuts longer prompts, so persona and tools are lost",
+        (
+            f"{label} has read {read} of about {sent} tokens: it cuts longer prompts, so persona "
+            "and "
+            "tools are lost"
+        ),
         "raise its window (Ollama: OLLAMA_CONTEXT_LENGTH), or write context_tokens as it is",
     )
 
@@ -506,18 +597,26 @@ class CacheWarmer:
         """Models that an agent does not use any more."""
         self._changed = asyncio.Event()
 
-    def replace_models(self, agent: str, before: Collection[CachingModel], after: Collection[CachingModel]) -> None:
+    def replace_models(
+        self, agent: str, before: Collection[CachingModel], after: Collection[CachingModel]
+    ) -> None:
         """Keep an agent's prompts warm at its new models only."""
-        self._dropped = {(model, owner) for model, owner in self._dropped if owner != agent or model not in after}
+        self._dropped = {
+            (model, owner) for model, owner in self._dropped if owner != agent or model not in after
+        }
         self._dropped |= {(model, agent) for model in before if model not in after}
         self._refresh_times = {
-            key: at_s for key, at_s in self._refresh_times.items() if (key.model, key.agent) not in self._dropped
+            key: at_s
+            for key, at_s in self._refresh_times.items()
+            if (key.model, key.agent) not in self._dropped
         }
 
     def forget_model(self, model: CachingModel) -> None:
         """Forget a model that no agent uses any more, and that is closed."""
         self._dropped = {dropped for dropped in self._dropped if dropped[0] is not model}
-        self._refresh_times = {key: at_s for key, at_s in self._refresh_times.items() if key.model is not model}
+        self._refresh_times = {
+            key: at_s for key, at_s in self._refresh_times.items() if key.model is not model
+        }
 
     def forget_conversation(self, model: CachingModel, agent: str, place: str) -> None:
         """Keep a conversation warm no longer: its turns run in another process."""
@@ -529,10 +628,16 @@ class CacheWarmer:
         self._changed.set()
 
     async def run(self, on_refresh: Callable[[str, RequestUsage], None]) -> None:
-        """Keep caches warm until cancelled. `on_refresh` is called with the agent and the account of each refresh."""
+        """Keep caches warm until cancelled. `on_refresh` is called with the agent and the account
+        of each refresh.
+        """
         while True:
             self._changed.clear()
-            free = [key for key in self._refresh_times if not (key.model.pending_requests or key.model.is_failing)]
+            free = [
+                key
+                for key in self._refresh_times
+                if not (key.model.pending_requests or key.model.is_failing)
+            ]
             if not free:
                 await self._changed.wait()
                 continue
@@ -542,7 +647,11 @@ class CacheWarmer:
                 await _wait_first(self._clock.sleep(wait_s), self._changed.wait())
                 continue
             due = self._schedule(first)
-            if due is not None and due.at_s <= self._clock.now().timestamp() and not first.model.pending_requests:
+            if (
+                due is not None
+                and due.at_s <= self._clock.now().timestamp()
+                and not first.model.pending_requests
+            ):
                 await self._refresh(first, due, on_refresh)
 
     def _schedule(self, key: _IdleKey) -> CacheRefresh | None:
@@ -560,7 +669,9 @@ class CacheWarmer:
             self._refresh_times[key] = due.at_s
         return due
 
-    async def _refresh(self, key: _IdleKey, due: CacheRefresh, on_refresh: Callable[[str, RequestUsage], None]) -> None:
+    async def _refresh(
+        self, key: _IdleKey, due: CacheRefresh, on_refresh: Callable[[str, RequestUsage], None]
+    ) -> None:
         del self._refresh_times[key]
         # Until the cost is known: a refresh that breaks off may be billed as a whole.
         self._budget.spend(key.agent, due.max_cost_usd)
@@ -573,7 +684,9 @@ class CacheWarmer:
         self._budget.spend(key.agent, cost_usd - due.max_cost_usd)
         if account is not None:
             read = account.usage.cache_read_tokens
-            logger.info("%s is kept warm: %d tokens were read again for $%.6f", key.place, read, cost_usd)
+            logger.info(
+                "%s is kept warm: %d tokens were read again for $%.6f", key.place, read, cost_usd
+            )
             on_refresh(key.agent, account)
             self._refreshed_at[key.agent, key.place] = self._clock.now()
             if len(self._refreshed_at) > _MAX_REFRESH_TIMES:

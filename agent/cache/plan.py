@@ -1,23 +1,26 @@
-"""Plan of the prompt cache for one request: segments, breakpoints, and their expected reads and writes. Pure.
+"""Plan of the prompt cache for one request: segments, breakpoints, and their expected reads and
+writes. Pure.
 
-In the order of this file: `choose_breakpoints` (where, and for how long), `plan_cache` (the plan of a request),
-`segment_prompt` (the segments of a request), `PlannedRequest` and `explain_cache_miss` (the plan against the bill),
-`CacheProfile` (properties of a provider), `plan_refresh` (reading a prefix again only to keep it cached) and
-`forecast_cache` (the state of a history's cache, for compaction).
+In the order of this file: `choose_breakpoints` (where, and for how long), `plan_cache` (the plan of
+a request), `segment_prompt` (the segments of a request), `PlannedRequest` and `explain_cache_miss`
+(the plan against the bill), `CacheProfile` (properties of a provider), `plan_refresh` (reading a
+prefix again only to keep it cached) and `forecast_cache` (the state of a history's cache, for
+compaction).
 
-Breakpoints (platform.claude.com/docs/en/build-with-claude/prompt-caching): a request has at most four. A lifetime of an
-hour stands in front of one of 5 minutes. Only a prefix that ends at a breakpoint is written, and only if it has the
-model's minimum length. A breakpoint reads the longest cached prefix that ends at most twenty positions back, its own
-counted.
+Breakpoints (platform.claude.com/docs/en/build-with-claude/prompt-caching): a request has at most
+four. A lifetime of an hour stands in front of one of 5 minutes. Only a prefix that ends at a
+breakpoint is written, and only if it has the model's minimum length. A breakpoint reads the longest
+cached prefix that ends at most twenty positions back, its own counted.
 
-Lifetimes: writing for an hour costs more each time; it pays if gaps follow that 5 minutes do not survive and an hour
-does. The cost that each choice would have had until now is compared, so a wrong choice costs at most what it takes to
-find that out.
+Lifetimes: writing for an hour costs more each time; it pays if gaps follow that 5 minutes do not
+survive and an hour does. The cost that each choice would have had until now is compared, so a wrong
+choice costs at most what it takes to find that out.
 
-Refreshes: a refresh costs one read of everything in front of it. A few of them save, if the conversation goes on while
-they last, the difference between writing and reading for what would have expired. Together they never cost more than
-the loss of the prefix does, so at worst it is paid for twice. The budget is money that may be spent for this; its
-default is none, because an idle gateway must cost nothing.
+Refreshes: a refresh costs one read of everything in front of it. A few of them save, if the
+conversation goes on while they last, the difference between writing and reading for what would have
+expired. Together they never cost more than the loss of the prefix does, so at worst it is paid for
+twice. The budget is money that may be spent for this; its default is none, because an idle gateway
+must cost nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,9 +40,22 @@ from agent.cache.state import (
     GapOdds,
     extend_digest,
 )
-from agent.models.base import CacheBreakpoint, MessagePart, ModelMessage, ModelRequest, TextPart, ToolResult
+from agent.models.base import (
+    CacheBreakpoint,
+    MessagePart,
+    ModelMessage,
+    ModelRequest,
+    TextPart,
+    ToolResult,
+)
 from agent.prompt import SHARED_BLOCKS
-from agent.tokens.counter import PromptSize, TokenEstimate, TokenMeter, common_prefix_length, count_prompt_tokens
+from agent.tokens.counter import (
+    PromptSize,
+    TokenEstimate,
+    TokenMeter,
+    common_prefix_length,
+    count_prompt_tokens,
+)
 from gateway.core.events import BlockUsage, CacheTtl, RequestUsage, Usage
 from gateway.core.tool_spec import Image, ToolCall
 
@@ -55,7 +71,8 @@ class CacheMultipliers(NamedTuple):
 def is_hour_cheaper(kept: float, written: float, cost: CacheMultipliers) -> bool:
     """Return whether a lifetime of an hour costs less than 5 minutes.
 
-    `kept`: amount that only an hour keeps, and that would have to be written again. `written`: amount written for it.
+    `kept`: amount that only an hour keeps, and that would have to be written again. `written`:
+    amount written for it.
     """
     return kept * (cost.write_5m - cost.read) > written * (cost.write_1h - cost.write_5m)
 
@@ -64,8 +81,8 @@ MAX_BREAKPOINTS = 4
 LOOK_BACK_POSITIONS = 20
 """Positions that a breakpoint searches, its own first."""
 _SAFE_LOOK_BACK = 17
-"""Positions that are relied on: thinking takes a position of its own, and so does each text for one request that stays
-in front of it."""
+"""Positions that are relied on: thinking takes a position of its own, and so does each text for one
+request that stays in front of it."""
 
 Breakpoints = list[tuple[int, CacheTtl]]
 """Segments to mark, ascending, and the lifetime of each."""
@@ -73,11 +90,13 @@ Breakpoints = list[tuple[int, CacheTtl]]
 _PRESUMED_HOUR_GAPS = 0.4
 """Gaps between 5 minutes and an hour that are assumed for a prefix that begins with an hour."""
 _MIN_LONG_GAPS = 2.0
-"""Least number of gaps of more than an hour before the end of a conversation may go without a breakpoint."""
+"""Least number of gaps of more than an hour before the end of a conversation may go without a
+breakpoint."""
 
 
 class PromptSegment(NamedTuple):
-    """A piece of a request that ends where a breakpoint can stand: the tools, a block, or a `ModelMessage`.
+    """A piece of a request that ends where a breakpoint can stand: the tools, a block, or a
+    `ModelMessage`.
 
     A message has one segment for each part; only the last of them takes a breakpoint.
     """
@@ -116,10 +135,14 @@ class MeasuredPrompt:
         """Return the last useful breakpoint, from this segment backwards. -1: none."""
         while segment >= 0 and not self.segments[segment].takes_breakpoint:
             segment -= 1
-        return segment if segment >= 0 and self.cumulative_tokens[segment] >= self.min_tokens else -1
+        return (
+            segment if segment >= 0 and self.cumulative_tokens[segment] >= self.min_tokens else -1
+        )
 
     def next_breakpoint(self, segment: int) -> int:
-        """Return the first useful breakpoint, from this segment on. -1: none, or no such segment."""
+        """Return the first useful breakpoint, from this segment on. -1: none, or no such
+        segment.
+        """
         if segment < 0:
             return -1
         takes = (
@@ -133,7 +156,11 @@ class MeasuredPrompt:
     def shared_end(self) -> int:
         """Return the last useful breakpoint of the part that all conversations share."""
         return self.last_breakpoint(
-            next((i for i, segment in enumerate(self.segments) if not segment.is_shared), len(self.segments)) - 1
+            next(
+                (i for i, segment in enumerate(self.segments) if not segment.is_shared),
+                len(self.segments),
+            )
+            - 1
         )
 
     @property
@@ -149,7 +176,9 @@ class MeasuredPrompt:
         """
         own_start = max(self.shared_end, _binding_segment(self, self.shared_end))
         return (
-            self.longest_hit is not None and self.longest_hit.segment > own_start and self.longest_hit.lifetime == "5m"
+            self.longest_hit is not None
+            and self.longest_hit.segment > own_start
+            and self.longest_hit.lifetime == "5m"
         )
 
     @property
@@ -160,22 +189,30 @@ class MeasuredPrompt:
         )
 
 
-def choose_breakpoints(prompt: MeasuredPrompt, shared: GapOdds, own: GapOdds, cost: CacheMultipliers) -> Breakpoints:
+def choose_breakpoints(
+    prompt: MeasuredPrompt, shared: GapOdds, own: GapOdds, cost: CacheMultipliers
+) -> Breakpoints:
     """Choose breakpoints, each with the lifetime that the gaps so far show to be cheapest.
 
-    A conversation begins with the fixed layout: an hour for the shared part and for the binding, 5 minutes behind them.
-    The card and what follows get an hour once the gaps of this conversation show that it pays, and the rest gets 5
-    minutes once they show that the hour does not.
+    A conversation begins with the fixed layout: an hour for the shared part and for the binding, 5
+    minutes behind them. The card and what follows get an hour once the gaps of this conversation
+    show that it pays, and the rest gets 5 minutes once they show that the hour does not.
     """
     if cost.write_1h == inf:
         return fixed_breakpoints(prompt, long=False, short="5m")
     if not own.is_known:
         return fixed_breakpoints(prompt, long=True, short="5m")
-    behind: CacheTtl = "1h" if not prompt.is_behind_short and is_hour_cheaper(own.kept, own.written, cost) else "5m"
+    behind: CacheTtl = (
+        "1h"
+        if not prompt.is_behind_short and is_hour_cheaper(own.kept, own.written, cost)
+        else "5m"
+    )
     front, binding = _lifetime_after_hour(shared, cost), _lifetime_after_hour(own, cost)
     short, medium, long = own.gap_counts
     # If requests hardly ever came in time, what was written at the end was hardly ever read.
-    seldom = long >= _MIN_LONG_GAPS and short * (1.0 - cost.read) < (medium + long) * (cost.write_5m - 1.0)
+    seldom = long >= _MIN_LONG_GAPS and short * (1.0 - cost.read) < (medium + long) * (
+        cost.write_5m - 1.0
+    )
     return _place_breakpoints(prompt, front, binding, behind, ends=behind == "1h" or not seldom)
 
 
@@ -186,23 +223,37 @@ def _lifetime_after_hour(odds: GapOdds, cost: CacheMultipliers) -> CacheTtl:
 
 
 def fixed_breakpoints(prompt: MeasuredPrompt, *, long: bool, short: CacheTtl) -> Breakpoints:
-    """Return the fixed layout: an hour for the shared part and the binding, `short` for what follows."""
+    """Return the fixed layout: an hour for the shared part and the binding, `short` for what
+    follows.
+    """
     front: CacheTtl = "1h" if long else "5m"
     return _place_breakpoints(prompt, front, front, short if long else "5m")
 
 
 def _place_breakpoints(
-    prompt: MeasuredPrompt, front: CacheTtl, binding: CacheTtl, behind: CacheTtl, *, ends: bool = True
+    prompt: MeasuredPrompt,
+    front: CacheTtl,
+    binding: CacheTtl,
+    behind: CacheTtl,
+    *,
+    ends: bool = True,
 ) -> Breakpoints:
-    """Mark the shared part, the binding, the card, the end of the previous request if that is far back, and the end.
+    """Mark the shared part, the binding, the card, the end of the previous request if that is far
+    back, and the end.
 
-    If these are too many, the binding goes without: it is then written with the card. `ends`: False leaves out the end
-    as long as nothing of the conversation is cached.
+    If these are too many, the binding goes without: it is then written with the card. `ends`: False
+    leaves out the end as long as nothing of the conversation is cached.
     """
     head, end = prompt.shared_end, prompt.end
-    intermediate, binding_segment = _intermediate_segment(prompt, end), _binding_segment(prompt, head)
+    intermediate, binding_segment = (
+        _intermediate_segment(prompt, end),
+        _binding_segment(prompt, head),
+    )
     card = prompt.last_breakpoint(
-        max((i for i, segment in enumerate(prompt.segments) if segment.behind == "block"), default=-1)
+        max(
+            (i for i, segment in enumerate(prompt.segments) if segment.behind == "block"),
+            default=-1,
+        )
     )
     chosen = {
         segment: behind
@@ -217,7 +268,9 @@ def _place_breakpoints(
 
 
 def _binding_segment(prompt: MeasuredPrompt, head: int) -> int:
-    """Return the segment in front of the channel card, because other rooms may share the binding. -1: none."""
+    """Return the segment in front of the channel card, because other rooms may share the binding.
+    -1: none.
+    """
     last = head
     for number, segment in enumerate(prompt.segments):
         if segment.behind == "block" and segment.name != "channel":
@@ -227,10 +280,11 @@ def _binding_segment(prompt: MeasuredPrompt, head: int) -> int:
 
 
 def _intermediate_segment(prompt: MeasuredPrompt, end: int) -> int:
-    """Return a place for a breakpoint in front of the last one, to find what the last cannot. -1: none is needed.
+    """Return a place for a breakpoint in front of the last one, to find what the last cannot. -1:
+    none is needed.
 
-    If nothing of the conversation is known to be cached (a restart forgets), that is the end of the previous request:
-    behind it stand one answer and one message.
+    If nothing of the conversation is known to be cached (a restart forgets), that is the end of the
+    previous request: behind it stand one answer and one message.
     """
     at = prompt.longest_hit.segment if prompt.longest_hit is not None else -1
     if end >= 0 and (at < 0 or prompt.segments[at].behind != "said"):
@@ -238,7 +292,11 @@ def _intermediate_segment(prompt: MeasuredPrompt, end: int) -> int:
         before = (i for i in range(end, -1, -1) if prompt.segments[i].behind == "said")
         at = next((i for i in before if prompt.segments[i].number == newest - 2), at)
     at = prompt.next_breakpoint(at)
-    return at if 0 <= at < end and prompt.end_positions[end] - prompt.end_positions[at] >= _SAFE_LOOK_BACK else -1
+    return (
+        at
+        if 0 <= at < end and prompt.end_positions[end] - prompt.end_positions[at] >= _SAFE_LOOK_BACK
+        else -1
+    )
 
 
 def _order_breakpoints(chosen: dict[int, CacheTtl]) -> Breakpoints:
@@ -256,12 +314,13 @@ class CachePolicy:
     """Way to decide."""
 
     kind: Literal["auto", "fixed", "off"] = "auto"
-    """auto: `choose_breakpoints`, by expected cost. fixed: `fixed_breakpoints`, 1 h for the shared part and the
-    binding, 5 m behind them. off: no breakpoints."""
+    """auto: `choose_breakpoints`, by expected cost. fixed: `fixed_breakpoints`, 1 h for the shared
+    part and the binding, 5 m behind them. off: no breakpoints."""
     allows_hour: bool = True
     """False: the provider has no lifetime of 1 h, or may not be asked for it."""
     short_lifetime: CacheTtl = "5m"
-    """Lifetime that `fixed_breakpoints` gives to what follows the parts with 1 h. `1h` counts only if it is allowed."""
+    """Lifetime that `fixed_breakpoints` gives to what follows the parts with 1 h. `1h` counts only
+    if it is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,8 +331,8 @@ class CachePlan:
     read_segments: int
     """Number of segments, from the first, that are expected to be read from the cache."""
     writes: tuple[tuple[int, CacheTtl], ...]
-    """Segments at whose ends a prefix is expected to be written, each behind the one before, or behind the part that is
-    read."""
+    """Segments at whose ends a prefix is expected to be written, each behind the one before, or
+    behind the part that is read."""
     blocks: tuple[BlockUsage, ...]
     """Expected tokens per block, in the order of the request, without empty blocks."""
 
@@ -289,8 +348,8 @@ def plan_cache(
 ) -> CachePlan:
     """Choose the breakpoints of one request.
 
-    `shared`: odds of the part that all conversations share. `own`: odds of this conversation. `cached`: as
-    `CacheState.find` returns it.
+    `shared`: odds of the part that all conversations share. `own`: odds of this conversation.
+    `cached`: as `CacheState.find` returns it.
     """
     prompt = MeasuredPrompt(
         segments=segments,
@@ -301,9 +360,13 @@ def plan_cache(
     )
     breakpoints: Breakpoints = []
     if policy.kind == "fixed":
-        breakpoints = fixed_breakpoints(prompt, long=policy.allows_hour, short=policy.short_lifetime)
+        breakpoints = fixed_breakpoints(
+            prompt, long=policy.allows_hour, short=policy.short_lifetime
+        )
     elif policy.kind == "auto":
-        cost = CacheMultipliers(price.read, price.write_5m, price.write_1h if policy.allows_hour else inf)
+        cost = CacheMultipliers(
+            price.read, price.write_5m, price.write_1h if policy.allows_hour else inf
+        )
         breakpoints = choose_breakpoints(prompt, shared, own, cost)
     read = _count_hit_segments(prompt, breakpoints, cached)
     writes = tuple((segment, lifetime) for segment, lifetime in breakpoints if segment >= read)
@@ -321,25 +384,41 @@ def plan_cache(
 def segments_before_messages(
     segments: Sequence[PromptSegment], cached: Sequence[CachedPrefix]
 ) -> tuple[tuple[PromptSegment, ...], tuple[CachedPrefix, ...]]:
-    """Return the segments without breakpoints in the messages, and what is cached in front of the messages.
+    """Return the segments without breakpoints in the messages, and what is cached in front of the
+    messages.
 
-    For a request with another `tool_choice` than usual: nothing of its messages is read from the cache, and what it
-    would write of them is never read (platform.claude.com/docs/en/build-with-claude/prompt-caching, what invalidates).
+    For a request with another `tool_choice` than usual: nothing of its messages is read from the
+    cache, and what it would write of them is never read
+    (platform.claude.com/docs/en/build-with-claude/prompt-caching, what invalidates).
     """
     usable = tuple(
-        [segment._replace(takes_breakpoint=False) if segment.behind == "said" else segment for segment in segments]
+        [
+            segment._replace(takes_breakpoint=False) if segment.behind == "said" else segment
+            for segment in segments
+        ]
     )
     return usable, tuple([place for place in cached if segments[place.segment].behind != "said"])
 
 
 def plan_automatic(segments: Sequence[PromptSegment], cached: Sequence[CachedPrefix]) -> CachePlan:
-    """Return the plan for a provider that caches every prefix by itself, and keeps it for a while."""
+    """Return the plan for a provider that caches every prefix by itself, and keeps it for a
+    while.
+    """
     read = cached[-1].segment + 1 if cached else 0
-    writes: tuple[tuple[int, CacheTtl], ...] = tuple((segment, "5m") for segment in range(read, len(segments)))
-    return CachePlan(breakpoints=(), read_segments=read, writes=writes, blocks=_account_blocks(segments, read, ()))
+    writes: tuple[tuple[int, CacheTtl], ...] = tuple(
+        (segment, "5m") for segment in range(read, len(segments))
+    )
+    return CachePlan(
+        breakpoints=(),
+        read_segments=read,
+        writes=writes,
+        blocks=_account_blocks(segments, read, ()),
+    )
 
 
-def plan_reread(segments: Sequence[PromptSegment], breakpoints: tuple[CacheBreakpoint, ...]) -> CachePlan:
+def plan_reread(
+    segments: Sequence[PromptSegment], breakpoints: tuple[CacheBreakpoint, ...]
+) -> CachePlan:
     """Return the plan for a request that reads a cached prefix to its end."""
     return CachePlan(
         breakpoints=breakpoints,
@@ -349,13 +428,16 @@ def plan_reread(segments: Sequence[PromptSegment], breakpoints: tuple[CacheBreak
     )
 
 
-def _count_hit_segments(prompt: MeasuredPrompt, breakpoints: Breakpoints, cached: Sequence[CachedPrefix]) -> int:
+def _count_hit_segments(
+    prompt: MeasuredPrompt, breakpoints: Breakpoints, cached: Sequence[CachedPrefix]
+) -> int:
     """Return the number of segments that the breakpoints will find in the cache."""
     for segment, _ in reversed(breakpoints):
         for place in reversed(cached):
             if (
                 place.segment <= segment
-                and prompt.end_positions[segment] - prompt.end_positions[place.segment] < LOOK_BACK_POSITIONS
+                and prompt.end_positions[segment] - prompt.end_positions[place.segment]
+                < LOOK_BACK_POSITIONS
             ):
                 return place.segment + 1
     return 0
@@ -378,18 +460,23 @@ def _account_blocks(
             sums[2] += segment.tokens
             lifetimes.setdefault(segment.name, pending[0][1])
     return tuple(
-        BlockUsage(name=name, tokens=sums[0], read=sums[1], written=sums[2], lifetime=lifetimes.get(name))
+        BlockUsage(
+            name=name, tokens=sums[0], read=sums[1], written=sums[2], lifetime=lifetimes.get(name)
+        )
         for name, sums in accounts.items()
         if sums[0]
     )
 
 
 def segment_prompt(
-    request: ModelRequest, size: PromptSize, before: tuple[ModelRequest, Sequence[PromptSegment]] | None = None
+    request: ModelRequest,
+    size: PromptSize,
+    before: tuple[ModelRequest, Sequence[PromptSegment]] | None = None,
 ) -> tuple[PromptSegment, ...]:
     """Divide a request into segments. `size`: its tokens.
 
-    `before`: an earlier request with its segments. Those of the common beginning (the same objects) are reused.
+    `before`: an earlier request with its segments. Those of the common beginning (the same objects)
+    are reused.
     """
     with_images = has_images(request)
     if before is not None and has_images(before[0]) == with_images:
@@ -400,16 +487,25 @@ def segment_prompt(
     if with_images and not known and not parts:
         digest = extend_digest(digest, b"images")
     for number in range(known, len(request.conversation)):
-        tokens = size.conversation[number] - sum([segment.tokens for segment in segments[len(segments) - parts :]])
-        segments.extend(_message_segments(number, request.conversation[number], digest, tokens, skip=parts))
+        tokens = size.conversation[number] - sum(
+            [segment.tokens for segment in segments[len(segments) - parts :]]
+        )
+        segments.extend(
+            _message_segments(number, request.conversation[number], digest, tokens, skip=parts)
+        )
         digest, parts = segments[-1].digest, 0
     return tuple(segments)
 
 
 def _reuse_segments(
-    request: ModelRequest, size: PromptSize, old: ModelRequest, old_segments: Sequence[PromptSegment]
+    request: ModelRequest,
+    size: PromptSize,
+    old: ModelRequest,
+    old_segments: Sequence[PromptSegment],
 ) -> tuple[int, int, list[PromptSegment]]:
-    """Return how many messages are known, how many parts of the next one, and the segments of all these."""
+    """Return how many messages are known, how many parts of the next one, and the segments of all
+    these.
+    """
     if old.blocks != request.blocks or old.tools != request.tools:
         return 0, 0, list(_fixed_segments(request, size))
     known = common_prefix_length(old.conversation, request.conversation)
@@ -419,17 +515,30 @@ def _reuse_segments(
         + sum([len(message.parts) for message in request.conversation[:known]])
     )
     measured = size.tools + sum(size.blocks) + sum(size.conversation[:known])
-    if sum([segment.tokens for segment in old_segments[:upto]]) != measured:  # counted in another way
+    if (
+        sum([segment.tokens for segment in old_segments[:upto]]) != measured
+    ):  # counted in another way
         return 0, 0, list(_fixed_segments(request, size))
     parts = 0
-    if known < min(len(old.conversation), len(request.conversation)):  # without an answer, the same side goes on
+    if known < min(
+        len(old.conversation), len(request.conversation)
+    ):  # without an answer, the same side goes on
         message, new_message = old.conversation[known], request.conversation[known]
-        parts = common_prefix_length(message.parts, new_message.parts) if message.role == new_message.role else 0
-        if sum([segment.tokens for segment in old_segments[upto : upto + parts]]) > size.conversation[known]:
+        parts = (
+            common_prefix_length(message.parts, new_message.parts)
+            if message.role == new_message.role
+            else 0
+        )
+        if (
+            sum([segment.tokens for segment in old_segments[upto : upto + parts]])
+            > size.conversation[known]
+        ):
             parts = 0
     segments = list(old_segments[: upto + parts])
     if parts:
-        segments[-1] = segments[-1]._replace(takes_breakpoint=parts == len(request.conversation[known].parts))
+        segments[-1] = segments[-1]._replace(
+            takes_breakpoint=parts == len(request.conversation[known].parts)
+        )
     return known, parts, segments
 
 
@@ -438,11 +547,15 @@ def _fixed_segments(request: ModelRequest, size: PromptSize) -> Iterator[PromptS
     digest, shared = ROOT_DIGEST, True
     if request.tools:
         digest = extend_digest(digest, b"tools\0" + _encode_text(_tools_json(request)))
-        yield PromptSegment("tools", "tools", 0, size.tools, digest, positions=len(request.tools), is_shared=True)
+        yield PromptSegment(
+            "tools", "tools", 0, size.tools, digest, positions=len(request.tools), is_shared=True
+        )
     for number, block in enumerate(request.blocks):
         shared = shared and block.name in SHARED_BLOCKS
         digest = extend_digest(digest, b"block\0" + _encode_text(block.text))
-        yield PromptSegment(block.name, "block", number, size.blocks[number], digest, is_shared=shared)
+        yield PromptSegment(
+            block.name, "block", number, size.blocks[number], digest, is_shared=shared
+        )
 
 
 def _message_segments(
@@ -456,7 +569,9 @@ def _message_segments(
     for place, part in enumerate(message.parts[skip:], start=skip):
         digest = extend_digest(digest, message.role.encode() + b"\0" + _part_bytes(part))
         share = tokens // pieces + (tokens % pieces if place == last else 0)
-        yield PromptSegment("history", "said", number, share, digest, takes_breakpoint=place == last)
+        yield PromptSegment(
+            "history", "said", number, share, digest, takes_breakpoint=place == last
+        )
 
 
 def _part_bytes(part: MessagePart) -> bytes:
@@ -481,7 +596,9 @@ def has_images(request: ModelRequest) -> bool:
     Prefixes with and without images are cached separately
     (platform.claude.com/docs/en/build-with-claude/prompt-caching, what invalidates the cache).
     """
-    return any(isinstance(part, Image) for message in request.conversation for part in message.parts)
+    return any(
+        isinstance(part, Image) for message in request.conversation for part in message.parts
+    )
 
 
 def describe_difference(before: ModelRequest, now: ModelRequest) -> str:
@@ -491,7 +608,11 @@ def describe_difference(before: ModelRequest, now: ModelRequest) -> str:
     """
     for old, new in zip_longest(_cached_fields(before), _cached_fields(now)):
         if old is None:
-            return "" if has_images(before) == has_images(now) else "history: there were no images before"
+            return (
+                ""
+                if has_images(before) == has_images(now)
+                else "history: there were no images before"
+            )
         if new is None:
             return f"{old[0]}: {old[1]} is gone"
         if old != new:
@@ -517,7 +638,11 @@ def _cached_fields(request: ModelRequest) -> Iterator[tuple[str, str, bytes]]:
         for place, part in enumerate(message.parts):
             where = f"conversation[{number}].parts[{place}]"
             yield "history", f"{where}.{message.role}", type(part).__name__.encode()
-            yield "history", where, _encode_text(part.text) if isinstance(part, TextPart) else _part_bytes(part)
+            yield (
+                "history",
+                where,
+                _encode_text(part.text) if isinstance(part, TextPart) else _part_bytes(part),
+            )
 
 
 def _encode_text(text: str) -> bytes:
@@ -570,10 +695,18 @@ class PlannedRequest:
         if message is None:
             return ()
         pairs = zip(self.digests, self.segments, strict=True)
-        return tuple([place for place, segment in pairs if segment.behind == "said" and segment.number >= message])
+        return tuple(
+            [
+                place
+                for place, segment in pairs
+                if segment.behind == "said" and segment.number >= message
+            ]
+        )
 
     def count_segments_read(self, billed: int) -> int:
-        """Return how many of the expected segments were read, if so many tokens are billed as read."""
+        """Return how many of the expected segments were read, if so many tokens are billed as
+        read.
+        """
         read, tokens = 0, 0
         for place, segment in enumerate(self.segments[: self.plan.read_segments], start=1):
             tokens += self.estimate.correct(segment.tokens)
@@ -593,7 +726,10 @@ class PlannedRequest:
         tokens = self.estimate.correct(self.estimate.size.now)
         if not tokens:
             return self.plan.blocks
-        return (*self.plan.blocks, BlockUsage(name="now", tokens=tokens, read=0, written=0, lifetime=None))
+        return (
+            *self.plan.blocks,
+            BlockUsage(name="now", tokens=tokens, read=0, written=0, lifetime=None),
+        )
 
 
 def is_read_enough(read: int, expected: float) -> bool:
@@ -606,7 +742,9 @@ def find_cache_miss(planned: PlannedRequest, usage: Usage) -> int | None:
     # The estimate may be off as a whole, so only the share that was read counts.
     expected = max(0.0, planned.expected_read_tokens * planned.scale)
     return (
-        None if not count_prompt_tokens(usage) or is_read_enough(usage.cache_read_tokens, expected) else round(expected)
+        None
+        if not count_prompt_tokens(usage) or is_read_enough(usage.cache_read_tokens, expected)
+        else round(expected)
     )
 
 
@@ -625,7 +763,8 @@ def explain_cache_miss(
 ) -> str:
     """Return what was not read although it might have been. Empty: nothing.
 
-    `before`: the last request of the same conversation. `expected`: tokens that should have been read; None: no miss.
+    `before`: the last request of the same conversation. `expected`: tokens that should have been
+    read; None: no miss.
     """
     changed = ""
     if before is not None and planned.digests[: len(before.digests)] != before.digests:
@@ -635,7 +774,11 @@ def explain_cache_miss(
     miss = f"{usage.cache_read_tokens} of about {expected} tokens were read"
     if changed:
         return f"{miss}: {changed}"
-    since = f", last sent {planned.sent_at_s - before.sent_at_s:.0f} s before" if before is not None else ""
+    since = (
+        f", last sent {planned.sent_at_s - before.sent_at_s:.0f} s before"
+        if before is not None
+        else ""
+    )
     return f"{miss}: no byte differs{since}; the provider had it no more, or not yet"
 
 
@@ -653,11 +796,13 @@ class CacheProfile:
     """Name of the model at its provider."""
     price: Price
     caching: Literal["marks", "automatic", "none"]
-    """marks: the request says what to cache. automatic: the provider caches every prefix by itself. none: nothing is
-    cached."""
+    """marks: the request says what to cache. automatic: the provider caches every prefix by itself.
+    none: nothing is cached."""
 
     def calibrated_price(self, estimate: TokenEstimate) -> Price:
-        """Return the price with its shortest prefix in estimated tokens, because the provider counts billed ones."""
+        """Return the price with its shortest prefix in estimated tokens, because the provider
+        counts billed ones.
+        """
         billed = max(1, estimate.correct(10_000))
         minimum = -(-self.price.minimum_tokens * 10_000 // billed)
         return self.price.model_copy(update={"minimum_tokens": minimum})
@@ -665,8 +810,8 @@ class CacheProfile:
     def max_cost_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
         """Return the most that a request may cost. An unknown price is replaced by `ASSUMED_PRICE`.
 
-        Nothing is read from the cache, all is written with the longest lifetime (`long`: an hour), and the answer is as
-        long as it may be.
+        Nothing is read from the cache, all is written with the longest lifetime (`long`: an hour),
+        and the answer is as long as it may be.
         """
         tokens = ceil(prompt_tokens * ESTIMATE_MARGIN)
         written = tokens if self.caching == "marks" else 0
@@ -716,18 +861,29 @@ class CacheRefresh(NamedTuple):
 
 
 def plan_refresh(
-    idle: IdleConversation, cadence: Cadence, price: Price, *, budget_usd: float = 0.0, lengthens: bool = True
+    idle: IdleConversation,
+    cadence: Cadence,
+    price: Price,
+    *,
+    budget_usd: float = 0.0,
+    lengthens: bool = True,
 ) -> CacheRefresh | None:
     """Return when to read a conversation again, shortly before it expires. None: let it expire.
 
-    `lengthens`: a prefix that is not cached may be written for an hour. Plan anew after each refresh and each request:
-    the longer a conversation is idle, the less likely a refresh pays.
+    `lengthens`: a prefix that is not cached may be written for an hour. Plan anew after each
+    refresh and each request: the longer a conversation is idle, the less likely a refresh pays.
     """
     lasts_s = LIFETIME_S[idle.lifetime]
     most_usd = price.input_cost_usd(
-        Usage(cache_write_tokens=idle.max_billed_tokens, cache_write_1h_tokens=idle.max_billed_tokens)
+        Usage(
+            cache_write_tokens=idle.max_billed_tokens, cache_write_1h_tokens=idle.max_billed_tokens
+        )
     )
-    if most_usd is None or not 0.0 < most_usd <= budget_usd or idle.refresh_tokens < price.minimum_tokens:
+    if (
+        most_usd is None
+        or not 0.0 < most_usd <= budget_usd
+        or idle.refresh_tokens < price.minimum_tokens
+    ):
         return None
     costs = CacheMultipliers(price.read, price.write_5m, price.write_1h)
     odds = cadence.odds(idle.conversation)
@@ -742,20 +898,29 @@ def plan_refresh(
     chance = refreshes = 0.0
     for number in range(1, most + 1):
         refreshes += 1.0 - chance  # this one is sent only if there was no request until then
-        chance = cadence.return_probability(idle.conversation, idle_s, number * (lasts_s - REFRESH_MARGIN_S))
+        chance = cadence.return_probability(
+            idle.conversation, idle_s, number * (lasts_s - REFRESH_MARGIN_S)
+        )
         if chance * saved > _MIN_SAVING_RATIO * refreshes * costs_now:
             return CacheRefresh(idle.expires_s - REFRESH_MARGIN_S, most_usd)
     return None
 
 
-def find_idle_conversation(planned: PlannedRequest, lasting: Sequence[CachedPrefix]) -> IdleConversation | None:
-    """Return the cached part of a conversation's last request. None: nothing that can be read by itself."""
+def find_idle_conversation(
+    planned: PlannedRequest, lasting: Sequence[CachedPrefix]
+) -> IdleConversation | None:
+    """Return the cached part of a conversation's last request. None: nothing that can be read by
+    itself.
+    """
     place = _last_cached_segment(planned, lasting)
     if place is None:
         return None
     segment, until_s = lasting[place].segment, lasting[place].expires_s
     longer = [cached.segment for cached in lasting[:place] if cached.expires_s > until_s]
-    tokens, kept = _billed_tokens(planned, segment + 1), _billed_tokens(planned, longer[-1] + 1 if longer else 0)
+    tokens, kept = (
+        _billed_tokens(planned, segment + 1),
+        _billed_tokens(planned, longer[-1] + 1 if longer else 0),
+    )
     return IdleConversation(
         conversation=planned.request.conversation_id,
         refresh_tokens=tokens,
@@ -770,7 +935,8 @@ def find_idle_conversation(planned: PlannedRequest, lasting: Sequence[CachedPref
 def build_refresh_request(
     planned: PlannedRequest, lasting: Sequence[CachedPrefix], at_s: float
 ) -> PlannedRequest | None:
-    """Build a request that reads the cached part of a conversation's last request, without an answer.
+    """Build a request that reads the cached part of a conversation's last request, without an
+    answer.
 
     The same bytes and breakpoints, up to the last cached prefix. None: nothing is cached.
     """
@@ -781,13 +947,24 @@ def build_refresh_request(
     segments = planned.segments[: cached.segment + 1]
     last, places = segments[-1], {(segment.behind, segment.number) for segment in segments}
     breakpoints = [mark for mark in request.breakpoints if (mark.behind, mark.index) in places]
-    if not breakpoints or (breakpoints[-1].behind, breakpoints[-1].index) != (last.behind, last.number):
-        lifetime = "5m" if breakpoints and breakpoints[-1].lifetime == "5m" else cached.lifetime  # 1 h in front of 5 m
+    if not breakpoints or (breakpoints[-1].behind, breakpoints[-1].index) != (
+        last.behind,
+        last.number,
+    ):
+        lifetime = (
+            "5m" if breakpoints and breakpoints[-1].lifetime == "5m" else cached.lifetime
+        )  # 1 h in front of 5 m
         breakpoints = [
             *breakpoints[: MAX_BREAKPOINTS - 1],
             CacheBreakpoint(behind=last.behind, index=last.number, lifetime=lifetime),
         ]
-    blocks = len(request.blocks) if last.behind == "said" else last.number + 1 if last.behind == "block" else 0
+    blocks = (
+        len(request.blocks)
+        if last.behind == "said"
+        else last.number + 1
+        if last.behind == "block"
+        else 0
+    )
     plan, estimate = plan_reread(segments, tuple(breakpoints)), _billed_estimate(planned)
     return replace(
         planned,
@@ -803,7 +980,9 @@ def build_refresh_request(
         ),
         segments=segments,
         digests=planned.digests[: cached.segment + 1],
-        plan=replace(plan, blocks=tuple([calibrate_block(block, estimate) for block in plan.blocks])),
+        plan=replace(
+            plan, blocks=tuple([calibrate_block(block, estimate) for block in plan.blocks])
+        ),
         estimate=estimate,
         sent_at_s=at_s,
     )
@@ -813,7 +992,9 @@ def _last_cached_segment(planned: PlannedRequest, lasting: Sequence[CachedPrefix
     """Return the index of the last cached prefix at which a request can end."""
     for place in range(len(lasting) - 1, -1, -1):
         segment = planned.segments[lasting[place].segment]
-        parts = planned.request.conversation[segment.number].parts if segment.behind == "said" else ()
+        parts = (
+            planned.request.conversation[segment.number].parts if segment.behind == "said" else ()
+        )
         # Calls without their results are refused.
         if segment.takes_breakpoint and not any(isinstance(part, ToolCall) for part in parts):
             return place
@@ -822,12 +1003,18 @@ def _last_cached_segment(planned: PlannedRequest, lasting: Sequence[CachedPrefix
 
 def _billed_tokens(planned: PlannedRequest, count: int) -> int:
     """Return the tokens of the first `count` segments as they will be billed."""
-    return _billed_estimate(planned).correct(sum(segment.tokens for segment in planned.segments[:count]))
+    return _billed_estimate(planned).correct(
+        sum(segment.tokens for segment in planned.segments[:count])
+    )
 
 
 def _billed_estimate(planned: PlannedRequest) -> TokenEstimate:
     """Return the estimate corrected by the bill."""
-    return replace(planned.estimate, tokens=planned.billed_tokens) if planned.billed_tokens else planned.estimate
+    return (
+        replace(planned.estimate, tokens=planned.billed_tokens)
+        if planned.billed_tokens
+        else planned.estimate
+    )
 
 
 @dataclass(slots=True)
@@ -853,7 +1040,8 @@ class CacheForecast:
     """State of the cache of one conversation's history."""
 
     is_cold: bool | None
-    """True: nothing of the history is cached. None: not known, without a request in this process."""
+    """True: nothing of the history is cached. None: not known, without a request in this
+    process."""
     read_share: float
     """Price of reading from the cache, as a share of the input price."""
     write_share: float
@@ -862,7 +1050,9 @@ class CacheForecast:
     """Expected number of requests before a gap that the cache does not survive."""
 
 
-UNKNOWN_FORECAST = CacheForecast(is_cold=None, read_share=1.0, write_share=1.0, expected_requests=20.0)
+UNKNOWN_FORECAST = CacheForecast(
+    is_cold=None, read_share=1.0, write_share=1.0, expected_requests=20.0
+)
 """Forecast for a model without cache management: each request costs all of its tokens."""
 
 
@@ -875,7 +1065,8 @@ def forecast_cache(
 ) -> CacheForecast:
     """Return the state of a conversation's cache.
 
-    `planned`: its last request. `cached`: the cached prefixes of that. `odds`: odds of its next gaps.
+    `planned`: its last request. `cached`: the cached prefixes of that. `odds`: odds of its next
+    gaps.
     """
     lifetime: CacheTtl = "5m"
     cold: bool | None = None
@@ -890,21 +1081,30 @@ def forecast_cache(
     )
 
 
-def _is_history_cold(planned: PlannedRequest, cached: Sequence[CachedPrefix], lifetime: CacheTtl, at_s: float) -> bool:
+def _is_history_cold(
+    planned: PlannedRequest, cached: Sequence[CachedPrefix], lifetime: CacheTtl, at_s: float
+) -> bool:
     places = [planned.plan.read_segments - 1, *(segment for segment, _ in planned.plan.writes[-1:])]
     was_cached = any(place >= 0 and planned.segments[place].behind == "said" for place in places)
-    if was_cached and 0 <= at_s - planned.sent_at_s < LIFETIME_S[lifetime]:  # sent just now: nothing has expired
+    if (
+        was_cached and 0 <= at_s - planned.sent_at_s < LIFETIME_S[lifetime]
+    ):  # sent just now: nothing has expired
         return False
     # A refresh may have kept it warm.
     return not cached or planned.segments[cached[-1].segment].behind != "said"
 
 
 def expected_requests(odds: GapOdds, lifetime: CacheTtl) -> float:
-    """Return the expected number of requests before a longer gap than `lifetime`: a Markov chain that ends there."""
+    """Return the expected number of requests before a longer gap than `lifetime`: a Markov chain
+    that ends there.
+    """
     kinds = (0, 1) if lifetime == "1h" else (0,)
     first = sum(odds.next_gap[kind] for kind in kinds)
-    # The kind of the previous short gap matters little: each is weighed by how often it follows itself.
+    # The kind of the previous short gap matters little: each is weighed by how often it follows
+    # itself.
     weights = [odds.rows[kind][kind] for kind in kinds]
     goes_on = [sum(odds.rows[kind][other] for other in kinds) for kind in kinds]
-    stays = sum(weight * share for weight, share in zip(weights, goes_on, strict=True)) / max(sum(weights), 1e-9)
+    stays = sum(weight * share for weight, share in zip(weights, goes_on, strict=True)) / max(
+        sum(weights), 1e-9
+    )
     return min(odds.remaining_requests, first / max(1.0 - stays, 1e-3))

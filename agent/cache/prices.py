@@ -1,7 +1,8 @@
 """Prices of tokens per model, from `config/prices.yaml`. Pure: the text is passed in.
 
-A model is found by its name alone or, for self-hosted servers, by the kind of its provider. A name without an entry
-costs as much as the entry `default`, and the result is marked as such: the caller warns, once.
+A model is found by its name alone or, for self-hosted servers, by the kind of its provider. A name
+without an entry costs as much as the entry `default`, and the result is marked as such: the caller
+warns, once.
 """
 
 from fnmatch import fnmatchcase
@@ -21,7 +22,9 @@ class _PriceModel(BaseModel):
 
 
 class LongPrompt(_PriceModel):
-    """Prices of a request whose whole prompt (read, written and neither) is longer than `above_tokens`."""
+    """Prices of a request whose whole prompt (read, written and neither) is longer than
+    `above_tokens`.
+    """
 
     above_tokens: int = Field(gt=0)
     input_usd: float = Field(ge=0)
@@ -42,8 +45,8 @@ class Price(_PriceModel):
     read: float = Field(0.1, ge=0)
     """Price of tokens read from the cache, as a share of the input price."""
     write_5m: float = Field(1.25, ge=0)
-    """Price of tokens written for five minutes, as a share of the input price. For a provider with one lifetime only:
-    for that."""
+    """Price of tokens written for five minutes, as a share of the input price. For a provider with
+    one lifetime only: for that."""
     write_1h: float = Field(2.0, ge=0)
     """Price of tokens written for an hour, as a share of the input price."""
     minimum_tokens: int = Field(1_024, ge=0)
@@ -73,7 +76,11 @@ class Price(_PriceModel):
         Use it for single requests only: the price of long prompts depends on the request.
         """
         inputs, per_token = self.input_cost_usd(usage), self._usd_per_token("output", usage)
-        return None if inputs is None or per_token is None else inputs + per_token * usage.output_tokens
+        return (
+            None
+            if inputs is None or per_token is None
+            else inputs + per_token * usage.output_tokens
+        )
 
     def _weighted_input_tokens(self, usage: Usage) -> float:
         short = usage.cache_write_tokens - usage.cache_write_1h_tokens
@@ -94,7 +101,8 @@ class Price(_PriceModel):
 
 
 ASSUMED_PRICE = Price(input_usd=5.0, output_usd=25.0)
-"""Price of a model that is listed without one: as expensive as `default` in the table that ships with the product."""
+"""Price of a model that is listed without one: as expensive as `default` in the table that ships
+with the product."""
 
 
 class PriceTable(_PriceModel):
@@ -108,7 +116,9 @@ class PriceTable(_PriceModel):
     def _check_reachable(self) -> Self:
         for price in self.models:
             if not price.match and not price.provider:
-                raise ValueError("an entry needs `match` or `provider`; what holds for all others is `default`")
+                raise ValueError(
+                    "an entry needs `match` or `provider`; what holds for all others is `default`"
+                )
         return self
 
     @classmethod
@@ -121,11 +131,18 @@ class PriceTable(_PriceModel):
         except RecursionError:
             raise ValueError("nested too deep") from None
         except ValidationError as error:
-            mistakes = [(".".join(map(str, detail["loc"])) or "the table", detail["msg"]) for detail in error.errors()]
-            raise ValueError("; ".join(f"{place}: {message}" for place, message in mistakes)) from None
+            mistakes = [
+                (".".join(map(str, detail["loc"])) or "the table", detail["msg"])
+                for detail in error.errors()
+            ]
+            raise ValueError(
+                "; ".join(f"{place}: {message}" for place, message in mistakes)
+            ) from None
 
     def find(self, model: str, *, provider: str = "") -> Price:
-        """Return the price of `model` at this kind of provider. `known` is False if it is only `default`."""
+        """Return the price of `model` at this kind of provider. `known` is False if it is only
+        `default`.
+        """
         return _find_price(self, model.lower(), provider)
 
 

@@ -1,16 +1,19 @@
-"""Knowledge of a provider's cache: the prefixes in it (`CacheState`), and the gaps between requests (`Cadence`). Pure.
+"""Knowledge of a provider's cache: the prefixes in it (`CacheState`), and the gaps between requests
+(`Cadence`). Pure.
 
-Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by the lifetimes that survive
-them: up to 5 minutes, up to an hour, longer. Conversations come in bursts with silences between, so gaps are counted
-separately by the kind of gap before them (a Markov chain over the three kinds). Newer gaps weigh more, one gap
-outweighs the prior, and the gaps of all other conversations stand in for what is not known of one. Apart from that, two
-sums are kept: what a lifetime of an hour would have saved, and what it would have cost (`agent.cache.plan`).
+Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by the
+lifetimes that survive them: up to 5 minutes, up to an hour, longer. Conversations come in bursts
+with silences between, so gaps are counted separately by the kind of gap before them (a Markov chain
+over the three kinds). Newer gaps weigh more, one gap outweighs the prior, and the gaps of all other
+conversations stand in for what is not known of one. Apart from that, two sums are kept: what a
+lifetime of an hour would have saved, and what it would have cost (`agent.cache.plan`).
 
-The content of a cache is derived from the requests that were sent. A provider stores what stands in front of a
-breakpoint, as a segment behind the cached prefix before it, for the lifetime that was paid for. A prefix can be read
-while its own segment and all in front of it live. Each use restarts their lifetimes, at the start of the request, and
-lengthens none. If the documentation (platform.claude.com/docs/en/build-with-claude/prompt-caching) does not say, the
-worse is assumed. Times are passed in.
+The content of a cache is derived from the requests that were sent. A provider stores what stands in
+front of a breakpoint, as a segment behind the cached prefix before it, for the lifetime that was
+paid for. A prefix can be read while its own segment and all in front of it live. Each use restarts
+their lifetimes, at the start of the request, and lengthens none. If the documentation
+(platform.claude.com/docs/en/build-with-claude/prompt-caching) does not say, the worse is assumed.
+Times are passed in.
 """
 
 from bisect import bisect_right
@@ -37,35 +40,39 @@ GapShares = tuple[float, float, float]
 _NO_GAP = 3
 """Row for the first request, with no gap before it."""
 _DECAY = 0.98
-"""Weight that an observation keeps when the next one of its kind comes. About the last fifty count, so that the rare
-silences of a busy room are not forgotten between them."""
+"""Weight that an observation keeps when the next one of its kind comes. About the last fifty count,
+so that the rare silences of a busy room are not forgotten between them."""
 _ROW_PRIOR_WEIGHT = 1.0
-"""Weight of the conversation's overall shares, in observations, against the gaps after one kind of gap."""
+"""Weight of the conversation's overall shares, in observations, against the gaps after one kind of
+gap."""
 _GUESS_WEIGHT, _POOL_WEIGHT = 0.3, 4.0
 """Weights, in observations, of a guess, and of what all other conversations taught."""
 _POOL_ENOUGH = 20.0
 """Gaps of all conversations after which their weight is full."""
 _MIN_REMAINING = 20.0
-"""Expected further requests with a prefix that was never repeated. With fewer, no decision would matter."""
+"""Expected further requests with a prefix that was never repeated. With fewer, no decision would
+matter."""
 _MAX_REMAINING = 400.0
 """Limit of expected further requests: a fold ends most prefixes by then."""
 _PRESUMED_GAPS = 0.03
 """Gaps assumed in each length, so that nothing that was never seen is impossible."""
 _OVER_WEIGHT = 0.1
-"""Weight, in gaps, of the end of the conversation. It hardly counts before a conversation is idle for longer than
-ever."""
+"""Weight, in gaps, of the end of the conversation. It hardly counts before a conversation is idle
+for longer than ever."""
 _GROWTH_DECAY = 0.95
-"""Weight that the sums of a growing prefix (`GapStats.kept`) keep after each gap that 5 minutes do not survive."""
+"""Weight that the sums of a growing prefix (`GapStats.kept`) keep after each gap that 5 minutes do
+not survive."""
 _POOL_DECAY = 0.999
 """Weight that the same sums of all conversations together keep after each request."""
 _MAX_GROWTH_REQUESTS = 120
 """Requests after which a conversation is assumed to grow no more: a fold ends it."""
 _SEVERAL_HOUR_GAPS, _ONE_HOUR_GAP = 2.8, 0.9
-"""Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as one with such gaps.
-Usually three, because a conversation that has hardly begun may be over; one if most other conversations have them."""
+"""Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as
+one with such gaps. Usually three, because a conversation that has hardly begun may be over; one if
+most other conversations have them."""
 _USUAL_SHARE, _USUAL_MARGIN = 0.8, 3.0
-"""Condition for one gap to be enough: in all conversations together an hour must have kept this share of what was
-written for it, and so many units more."""
+"""Condition for one gap to be enough: in all conversations together an hour must have kept this
+share of what was written for it, and so many units more."""
 _MAX_CONVERSATIONS = 4_096
 """Limit of conversations that are remembered, the last used ones."""
 
@@ -87,8 +94,8 @@ class GapOdds(NamedTuple):
     gap_counts: GapShares = (0.0, 0.0, 0.0)
     """Observed gaps of each kind, newer ones weighing more: for a prefix that keeps its size."""
     kept: float = 0.0
-    """Amount that an hour would have kept and 5 minutes would not, for a prefix that grows with each request. The unit
-    is what one request adds. 0 until enough was seen."""
+    """Amount that an hour would have kept and 5 minutes would not, for a prefix that grows with
+    each request. The unit is what one request adds. 0 until enough was seen."""
     written: float = 0.0
     """Amount that would have been written for it, in the same unit."""
 
@@ -112,7 +119,8 @@ class GapStats(NamedTuple):
 
 
 _SHARED, _POOL = "shared", "pool"
-"""Keys in the stored form that cannot be names of conversations: those have a slash (`Address.conversation`)."""
+"""Keys in the stored form that cannot be names of conversations: those have a slash
+(`Address.conversation`)."""
 
 _NEW_STATS = GapStats(0.0, _NO_GAP, 0, (0.0,) * 12, (0.0,) * 9)
 
@@ -143,10 +151,11 @@ def observe_request(stats: GapStats | None, at_s: float) -> GapStats:
 
 
 def hour_savings(request_count: int, gap: int | None) -> tuple[float, float]:
-    """Return what an hour keeps at a request, and what is written for it, after so many requests and this gap.
+    """Return what an hour keeps at a request, and what is written for it, after so many requests
+    and this gap.
 
-    The own part of a conversation begins with its card and first message, and each request adds about as much as each
-    of these. `gap` None: the first request.
+    The own part of a conversation begins with its card and first message, and each request adds
+    about as much as each of these. `gap` None: the first request.
     """
     size = float(min(request_count, _MAX_GROWTH_REQUESTS) + 1)
     if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`gap_kind`)
@@ -155,7 +164,9 @@ def hour_savings(request_count: int, gap: int | None) -> tuple[float, float]:
 
 
 def _add_gap(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
-    aged = [weight * _DECAY if index // 3 == row else weight for index, weight in enumerate(weights)]
+    aged = [
+        weight * _DECAY if index // 3 == row else weight for index, weight in enumerate(weights)
+    ]
     aged[3 * row + gap] += 1.0
     return tuple(aged)
 
@@ -184,7 +195,9 @@ def _weight_beyond(lengths: Sequence[float], idle_s: float) -> float:
 def estimate_odds(
     stats: GapStats, prior: tuple[GapShares, GapShares, GapShares, GapShares], prior_weight: float
 ) -> GapOdds:
-    """Combine the observations of one prefix with `prior`: shares after each kind of gap, and at first."""
+    """Combine the observations of one prefix with `prior`: shares after each kind of gap, and at
+    first.
+    """
     weights = stats.weights
     overall = (
         weights[0] + weights[3] + weights[6] + weights[9],
@@ -195,7 +208,11 @@ def estimate_odds(
     for row in range(4):
         guess = _mix_shares(overall, prior[row], prior_weight)
         rows.append(
-            _mix_shares((weights[3 * row], weights[3 * row + 1], weights[3 * row + 2]), guess, _ROW_PRIOR_WEIGHT)
+            _mix_shares(
+                (weights[3 * row], weights[3 * row + 1], weights[3 * row + 2]),
+                guess,
+                _ROW_PRIOR_WEIGHT,
+            )
         )
     remaining = min(_MAX_REMAINING, _MIN_REMAINING + stats.request_count)
     return GapOdds(
@@ -220,7 +237,8 @@ def _mix_shares(seen: tuple[float, float, float], guess: GapShares, weight: floa
 
 @dataclass(slots=True)
 class Cadence:
-    """Gaps between the requests of one agent: of the prefix that all its conversations share, and of each conversation.
+    """Gaps between the requests of one agent: of the prefix that all its conversations share, and
+    of each conversation.
 
     It has no clock: times are passed in, as seconds that a restart does not reset.
     """
@@ -242,21 +260,33 @@ class Cadence:
                 _add_gap(pool.weights, before.last_kind, gap_kind(gap_s)),
                 _add_length(pool.lengths, gap_s),
             )
-            pool = pool._replace(request_count=pool.request_count + 1, weights=weights, lengths=lengths)
+            pool = pool._replace(
+                request_count=pool.request_count + 1, weights=weights, lengths=lengths
+            )
             kept, written = hour_savings(before.request_count, gap_kind(gap_s))
-        self.pool = pool._replace(kept=pool.kept * _POOL_DECAY + kept, written=pool.written * _POOL_DECAY + written)
+        self.pool = pool._replace(
+            kept=pool.kept * _POOL_DECAY + kept, written=pool.written * _POOL_DECAY + written
+        )
         self._by_conversation[conversation] = observe_request(before, at_s)
         if len(self._by_conversation) > _MAX_CONVERSATIONS:
             self._by_conversation.popitem(last=False)
 
     def shared_odds(self) -> GapOdds:
         """Return the odds of the prefix that all conversations share."""
-        return estimate_odds(self.shared or _NEW_STATS, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT)
+        return estimate_odds(
+            self.shared or _NEW_STATS,
+            (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR),
+            _GUESS_WEIGHT,
+        )
 
     def odds(self, conversation: str) -> GapOdds:
         """Return the odds of this conversation."""
-        pooled = estimate_odds(self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT)
-        weight = _GUESS_WEIGHT + (_POOL_WEIGHT - _GUESS_WEIGHT) * min(1.0, self.pool.request_count / _POOL_ENOUGH)
+        pooled = estimate_odds(
+            self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT
+        )
+        weight = _GUESS_WEIGHT + (_POOL_WEIGHT - _GUESS_WEIGHT) * min(
+            1.0, self.pool.request_count / _POOL_ENOUGH
+        )
         stats = self._by_conversation.get(conversation, _NEW_STATS)
         usual = self.pool.kept > _USUAL_SHARE * self.pool.written + _USUAL_MARGIN
         has_hour_gaps = sum(stats.weights[1::3]) >= (_ONE_HOUR_GAP if usual else _SEVERAL_HOUR_GAPS)
@@ -264,10 +294,14 @@ class Cadence:
         return found if has_hour_gaps else found._replace(kept=0.0)
 
     def return_probability(self, conversation: str, idle_s: float, within_s: float) -> float:
-        """Return how likely a request of this conversation is within so many seconds, after so many idle seconds."""
+        """Return how likely a request of this conversation is within so many seconds, after so many
+        idle seconds.
+        """
         own, pool = self._by_conversation.get(conversation, _NEW_STATS).lengths, self.pool.lengths
         share = 1.0 / max(1.0, sum(pool))  # all others together weigh as much as one gap of its own
-        return return_probability([mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s)
+        return return_probability(
+            [mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s
+        )
 
     def dump(self) -> tuple[tuple[str, GapStats], ...]:
         """Return all observations, for `restore`."""
@@ -340,11 +374,17 @@ class CacheState:
         return tuple(found)
 
     def record_request(
-        self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, CacheTtl]], at_s: float
+        self,
+        path: Sequence[Digest],
+        *,
+        read: int,
+        writes: Iterable[tuple[int, CacheTtl]],
+        at_s: float,
     ) -> None:
         """Record a request that was sent at `at_s` and has begun to be answered.
 
-        It read its first `read` segments and wrote up to each of `writes`. A request without an answer wrote nothing.
+        It read its first `read` segments and wrote up to each of `writes`. A request without an
+        answer wrote nothing.
         """
         behind = path[read - 1] if read else None
         self._touch(behind, at_s)
@@ -378,6 +418,10 @@ class CacheState:
             self._segments[place] = segment._replace(expires_s=until_s)
 
     def _trim(self, at_s: float) -> None:
-        alive = {digest: segment for digest, segment in self._segments.items() if at_s < segment.expires_s}
+        alive = {
+            digest: segment
+            for digest, segment in self._segments.items()
+            if at_s < segment.expires_s
+        }
         excess = max(0, len(alive) - self._capacity * 3 // 4)
         self._segments = dict(list(alive.items())[excess:])

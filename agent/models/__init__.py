@@ -1,16 +1,20 @@
 """Language models behind one protocol, `agent.models.base.Model`.
 
 - `base.py`: the vocabulary: requests, stream chunks, the `Model` protocol, the tree of errors.
-- `config.py`: the `llm.providers` and `llm.models` sections, and `build_model`, which builds models from them.
+- `config.py`: the `llm.providers` and `llm.models` sections, and `build_model`, which builds models
+  from them.
 - `failover.py`: retries, circuit breakers and fallbacks around several models.
-- `http.py`: the HTTP client that all remote models share, errors by status and body, server-sent events.
+- `http.py`: the HTTP client that all remote models share, errors by status and body, server-sent
+  events.
 - `anthropic.py`, `anthropic_wire.py`: the Messages API: responses and the model, requests.
 - `openai.py`: chat completions of OpenAI and compatible servers.
-- `llamacpp.py`: chat completions of a llama.cpp server, with its slots and prompts evaluated ahead of time.
+- `llamacpp.py`: chat completions of a llama.cpp server, with its slots and prompts evaluated ahead
+  of time.
 - `local.py`, `local_server.py`: the embedded model and its child process.
 - `leaks.py`: tool calls that a model wrote as text.
 - `scripted.py`: the model for tests, demos and dry runs.
 
-Rules: a request is translated at the call and nowhere else. `anthropic_wire.py` does no IO. Models do not
-retry, `failover` does. Errors hold no secrets. Heavy libraries (httpx, xllamacpp) are imported at their first use.
+Rules: a request is translated at the call and nowhere else. `anthropic_wire.py` does no IO. Models
+do not retry, `failover` does. Errors hold no secrets. Heavy libraries (httpx, xllamacpp) are
+imported at their first use.
 """

@@ -1,8 +1,9 @@
 """Client of Anthropic's Messages API, streamed.
 
-Obeys platform.claude.com/docs/en/api/messages and build-with-claude/{streaming,extended-thinking}. Sampling parameters
-are never sent: newer models refuse them. Responses come first, without IO, then the model. Unknown events, blocks and
-deltas are tolerated, the usage of `message_delta` is cumulative, content is chosen by type and never by position.
+Obeys platform.claude.com/docs/en/api/messages and build-with-claude/{streaming,extended-thinking}.
+Sampling parameters are never sent: newer models refuse them. Responses come first, without IO, then
+the model. Unknown events, blocks and deltas are tolerated, the usage of `message_delta` is
+cumulative, content is chosen by type and never by position.
 """
 
 import json
@@ -136,7 +137,8 @@ class AnthropicResponse:
         self.is_complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
-        """Log lines for the operator: what the provider left out of the request, and why it declined to answer."""
+        """Log lines for the operator: what the provider left out of the request, and why it
+        declined to answer."""
 
     @property
     def usage(self) -> Usage:
@@ -167,7 +169,9 @@ class AnthropicResponse:
         return ""
 
     def add_whole_response(self, data: bytes) -> None:
-        """Process a response without content that came in one piece. Raises ValueError if it is not a message."""
+        """Process a response without content that came in one piece. Raises ValueError if it is not
+        a message.
+        """
         message = _AnthropicMessage.model_validate_json(data)
         self._start_message(message)
         self._stop = message.stop_reason
@@ -177,7 +181,9 @@ class AnthropicResponse:
         self._model = message.model or self._model
         self._add_usage(message.usage)
         for dropped in message.input_transformations or ():
-            self.notes.append(f"left out {_safe_word(dropped.path)} of the request: {_safe_word(dropped.reason)}")
+            self.notes.append(
+                f"left out {_safe_word(dropped.path)} of the request: {_safe_word(dropped.reason)}"
+            )
 
     def _add_delta(self, index: int, delta: _AnthropicDelta) -> str:
         block = self._blocks.get(index)
@@ -209,34 +215,52 @@ class AnthropicResponse:
             reported = _sum_usage(reported.iterations)
         old = self._usage
         read, written = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
-        written_1h = reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else None
+        written_1h = (
+            reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else None
+        )
         self._usage = Usage(
-            input_tokens=old.input_tokens if reported.input_tokens is None else reported.input_tokens,
+            input_tokens=old.input_tokens
+            if reported.input_tokens is None
+            else reported.input_tokens,
             cache_read_tokens=old.cache_read_tokens if read is None else read,
             cache_write_tokens=old.cache_write_tokens if written is None else written,
             cache_write_1h_tokens=old.cache_write_1h_tokens if written_1h is None else written_1h,
-            output_tokens=old.output_tokens if reported.output_tokens is None else reported.output_tokens,
+            output_tokens=old.output_tokens
+            if reported.output_tokens is None
+            else reported.output_tokens,
         )
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """Return the tool calls in their order, arguments as the model wrote them."""
         return tuple(
-            ToolCall(id=str(block.get("id")), name=str(block.get("name")), arguments=self._arguments_json(index, block))
+            ToolCall(
+                id=str(block.get("id")),
+                name=str(block.get("name")),
+                arguments=self._arguments_json(index, block),
+            )
             for index, block in sorted(self._blocks.items())
             if block.get("type") == "tool_use"
         )
 
     def text(self) -> str:
         """Return the text of all blocks."""
-        texts = (block.get("text") for _, block in sorted(self._blocks.items()) if block.get("type") == "text")
+        texts = (
+            block.get("text")
+            for _, block in sorted(self._blocks.items())
+            if block.get("type") == "text"
+        )
         return "".join(str(text or "") for text in texts)
 
     def raw_content(self) -> list[Json]:
-        """Return the content for sending back verbatim, without blank texts: the API refuses those."""
+        """Return the content for sending back verbatim, without blank texts: the API refuses
+        those.
+        """
         content = []
         for index, block in sorted(self._blocks.items()):
             if block.get("type") == "tool_use":
-                content.append(block | {"input": parse_tool_input(self._arguments_json(index, block))})
+                content.append(
+                    block | {"input": parse_tool_input(self._arguments_json(index, block))}
+                )
             elif block.get("type") != "text" or str(block.get("text") or "").strip():
                 content.append(block)
         return content
@@ -264,7 +288,9 @@ def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
         cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),
         cache_creation=_AnthropicCacheCreation(
             ephemeral_1h_input_tokens=sum(
-                part.cache_creation.ephemeral_1h_input_tokens or 0 for part in parts if part.cache_creation is not None
+                part.cache_creation.ephemeral_1h_input_tokens or 0
+                for part in parts
+                if part.cache_creation is not None
             )
         ),
         cache_read_input_tokens=sum(part.cache_read_input_tokens or 0 for part in parts),
@@ -291,18 +317,25 @@ _KNOWN_EVENTS = frozenset(
 )
 """Names of the events that are parsed; others, such as `ping`, are skipped."""
 _CUT_ENDING = (
-    SseEvent(name="message_delta", data='{"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}'),
+    SseEvent(
+        name="message_delta",
+        data='{"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}',
+    ),
     SseEvent(name="message_stop", data='{"type": "message_stop"}'),
 )
 """End of an answer that was broken off because it went on behind its limit."""
 _NO_SYSTEM = re.compile(
-    r"role .?system.? is not supported|unexpected role .?system|role: input should be", re.IGNORECASE
+    r"role .?system.? is not supported|unexpected role .?system|role: input should be",
+    re.IGNORECASE,
 )
-"""Matches a refusal of system messages: today's API, older versions, and servers that validate against a schema."""
+"""Matches a refusal of system messages: today's API, older versions, and servers that validate
+against a schema."""
 _WANTS_THINKING = re.compile(r"\.thinking\W.{0,60}passed back", re.IGNORECASE)
-"""Matches DeepSeek's demand for the thinking of all answers (api-docs.deepseek.com, thinking mode)."""
+"""Matches DeepSeek's demand for the thinking of all answers (api-docs.deepseek.com, thinking
+mode)."""
 _THINKING_REFUSED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
-"""Matches the API's refusal (400) of returned thinking: it changed, it moved, or a block beside it cannot be returned.
+"""Matches the API's refusal (400) of returned thinking: it changed, it moved, or a block beside it
+cannot be returned.
 """
 
 logger = logging.getLogger(__name__)
@@ -311,20 +344,23 @@ logger = logging.getLogger(__name__)
 class AnthropicModel:
     """One Claude model.
 
-    Cache breakpoints come from `ModelRequest.breakpoints` alone. What holds for one request only is sent as a system
-    message if the model takes those, else at the end of the user's text; in both cases behind the breakpoints.
+    Cache breakpoints come from `ModelRequest.breakpoints` alone. What holds for one request only is
+    sent as a system message if the model takes those, else at the end of the user's text; in both
+    cases behind the breakpoints.
 
-    Thinking is never yielded as text. If the model thought before it called tools, the API wants that thinking back
-    verbatim in the rest of the tool loop, behind exactly the same prefix. This instance remembers such answers by the
-    id of their first call. It sends them back unchanged as long as everything before them is unchanged and the message
-    has the same text and calls. The suffix of the original request (`aside` and `now`) is part of that prefix and is
-    repeated at its place. Otherwise (after a compaction, a restart, or the 257th such answer) the answer is sent
-    without thinking, which the API allows; later thinking is then bound to a changed prefix and is left out, too. If
-    the API refuses returned thinking, the request is sent once more without it, and so is the rest of the loop. A
-    server that demands the thinking of all answers (DeepSeek) gets it from `ModelMessage.thinking`, from then on.
+    Thinking is never yielded as text. If the model thought before it called tools, the API wants
+    that thinking back verbatim in the rest of the tool loop, behind exactly the same prefix. This
+    instance remembers such answers by the id of their first call. It sends them back unchanged as
+    long as everything before them is unchanged and the message has the same text and calls. The
+    suffix of the original request (`aside` and `now`) is part of that prefix and is repeated at its
+    place. Otherwise (after a compaction, a restart, or the 257th such answer) the answer is sent
+    without thinking, which the API allows; later thinking is then bound to a changed prefix and is
+    left out, too. If the API refuses returned thinking, the request is sent once more without it,
+    and so is the rest of the loop. A server that demands the thinking of all answers (DeepSeek)
+    gets it from `ModelMessage.thinking`, from then on.
 
-    Tool calls are yielded right before `StreamEnd`, and only if the model stopped for them or was stopped by the output
-    limit, which leaves the last one incomplete.
+    Tool calls are yielded right before `StreamEnd`, and only if the model stopped for them or was
+    stopped by the output limit, which leaves the last one incomplete.
     """
 
     def __init__(
@@ -352,7 +388,9 @@ class AnthropicModel:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": _VERSION} | ({"x-api-key": secret} if secret else {})
         url = join_endpoint(base_url, "/messages")
-        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy)
+        self._api = ModelHttpClient(
+            url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy
+        )
         self._secret = secret
         self._model = model
         self._options = build_options(model, effort, thinking)
@@ -371,7 +409,9 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         while True:
-            options = self._options | (build_least_effort(self._model) if request.thinks_less else {})
+            options = self._options | (
+                build_least_effort(self._model) if request.thinks_less else {}
+            )
             wire = build_anthropic_request(
                 request if self._takes_breakpoints else replace(request, breakpoints=()),
                 model=self._model,
@@ -383,27 +423,41 @@ class AnthropicModel:
             answer = AnthropicResponse(model=self._model)
             begun = False
             try:
-                async with aclosing(self._stream_text(wire, answer, request.max_output_tokens)) as texts:
+                async with aclosing(
+                    self._stream_text(wire, answer, request.max_output_tokens)
+                ) as texts:
                     async for chunk in texts:
                         begun = begun or isinstance(chunk, TextPart)
                         yield chunk
                 break
             except RequestRefused as error:
-                if begun or not self._adapt_to_refusal(wire, f"{error.reason} {error.provider_message}"):
+                if begun or not self._adapt_to_refusal(
+                    wire, f"{error.reason} {error.provider_message}"
+                ):
                     raise
         if rest := answer.finish_text():
             yield TextPart(text=rest)
         for note in answer.notes:
             logger.info("%s %s", self.label, note)
         if answer.unread:
-            report_unread(answer.unread, where=self.label, has_content=bool(answer.text() or answer.tool_calls()))
+            report_unread(
+                answer.unread,
+                where=self.label,
+                has_content=bool(answer.text() or answer.tool_calls()),
+            )
         if answer.is_window_full:
             yield StreamStart(usage=answer.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
-        end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._may_leak_calls)
+        end = replace(
+            answer.build_end(),
+            ephemeral_from=wire.ephemeral_from,
+            may_leak_calls=self._may_leak_calls,
+        )
         if end.stop_reason in {"tools", "length"} and answer.tool_calls():
             self._remember_thinking(request, wire, answer)
-            if find_known_capabilities(self._model) is None:  # Claude itself never wants it after the loop
+            if (
+                find_known_capabilities(self._model) is None
+            ):  # Claude itself never wants it after the loop
                 end = replace(end, thinking=write_thinking(answer.raw_content(), self._model))
             for call in answer.tool_calls():
                 yield call
@@ -418,7 +472,9 @@ class AnthropicModel:
     async def _stream_text(  # noqa: C901 - in their order
         self, wire: AnthropicRequest, answer: AnthropicResponse, most: int
     ) -> AsyncGenerator[StreamStart | ThinkingDelta | TextPart]:
-        """Send the request, fill `answer` and yield its text meanwhile. `most`: the limit of output tokens."""
+        """Send the request, fill `answer` and yield its text meanwhile. `most`: the limit of output
+        tokens.
+        """
         if "stream" not in wire.body:
             try:
                 answer.add_whole_response(await self._api.post(wire.body))
@@ -426,7 +482,9 @@ class AnthropicModel:
                 raise ModelBusy(f"{self._api.host} sent a garbled answer") from None
             return
         try:
-            async with aclosing(self._api.stream_events(wire.body, max_tokens=most, ending=_CUT_ENDING)) as events:
+            async with aclosing(
+                self._api.stream_events(wire.body, max_tokens=most, ending=_CUT_ENDING)
+            ) as events:
                 async for event in events:
                     if event.name not in _KNOWN_EVENTS:
                         continue
@@ -449,9 +507,13 @@ class AnthropicModel:
         return event
 
     def _adapt_to_refusal(self, wire: AnthropicRequest, reason: str) -> bool:
-        """Change how requests are written, if that avoids the refusal. True: send the request again."""
+        """Change how requests are written, if that avoids the refusal. True: send the request
+        again.
+        """
         if wire.has_system_messages and _NO_SYSTEM.search(reason):
-            logger.info("%s takes no system messages: told in the user's words from now on", self.label)
+            logger.info(
+                "%s takes no system messages: told in the user's words from now on", self.label
+            )
             self._takes_system_messages = False
             return True
         if not self._wants_thinking and _WANTS_THINKING.search(reason):
@@ -459,16 +521,22 @@ class AnthropicModel:
             self._wants_thinking = True
             return True
         if wire.recalled_call_ids and _THINKING_REFUSED.search(reason):
-            logger.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
+            logger.info(
+                "%s does not take its thinking back: left out for the rest of this loop", self.label
+            )
             self._thinking_store.disable(wire.recalled_call_ids)
             return True
         if self._takes_breakpoints and "cache_control" in reason and wire.has_breakpoints:
-            logger.warning("%s takes no cache_control: nothing is marked for its cache any more", self.label)
+            logger.warning(
+                "%s takes no cache_control: nothing is marked for its cache any more", self.label
+            )
             self._takes_breakpoints = False
             return True
         return False
 
-    def _remember_thinking(self, request: ModelRequest, wire: AnthropicRequest, answer: AnthropicResponse) -> None:
+    def _remember_thinking(
+        self, request: ModelRequest, wire: AnthropicRequest, answer: AnthropicResponse
+    ) -> None:
         content = answer.raw_content()
         if any(block.get("type") in THINKING_TYPES for block in content):
             remembered = ThinkingAnswer(

@@ -2,17 +2,18 @@
 
 Obeys platform.claude.com/docs/en:
 - api/messages
-- agents-and-tools/tool-use/handle-tool-calls: results of all calls come first, in the very next message.
+- agents-and-tools/tool-use/handle-tool-calls: results of all calls come first, in the very next
+  message.
 - build-with-claude/prompt-caching: breakpoints, `max_tokens: 0`.
 - build-with-claude/vision
-- build-with-claude/mid-conversation-system-messages: a system message stands behind a user message, and is the last
-  message or stands before the assistant's.
-- build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop an answer that thought goes back
-  verbatim or without its thinking. Newer models bind thinking to exactly what came before it (tools, system,
-  messages; not the breakpoints).
-- build-with-claude/{thinking-troubleshooting, effort} and the what's-new pages: the table of capabilities. A model
-  that is not in it (newer, or of a compatible server) gets the settings of the configuration as they are, no system
-  messages.
+- build-with-claude/mid-conversation-system-messages: a system message stands behind a user message,
+  and is the last message or stands before the assistant's.
+- build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop an answer that
+  thought goes back verbatim or without its thinking. Newer models bind thinking to exactly what
+  came before it (tools, system, messages; not the breakpoints).
+- build-with-claude/{thinking-troubleshooting, effort} and the what's-new pages: the table of
+  capabilities. A model that is not in it (newer, or of a compatible server) gets the settings of
+  the configuration as they are, no system messages.
 """
 
 import base64
@@ -66,12 +67,15 @@ class ThinkingAnswer:
 
 
 RecallThinking = Callable[[ModelMessage], ThinkingAnswer | None]
-"""Returns the remembered answer that an assistant's `ModelMessage` was; None: it did not think, or is not remembered.
+"""Returns the remembered answer that an assistant's `ModelMessage` was; None: it did not think, or
+is not remembered.
 """
 
 
 class PrefixHash:
-    """Incremental hash of everything before an answer. Computes nothing before `digest` is called."""
+    """Incremental hash of everything before an answer. Computes nothing before `digest` is
+    called.
+    """
 
     def __init__(self, head: object) -> None:
         self._head = head
@@ -80,7 +84,9 @@ class PrefixHash:
         """Messages in the hash. -1: not even the head is in it."""
 
     def digest(self, messages: Sequence[Json]) -> str:
-        """Hash the head and `messages`. These begin with the messages of the call before, except its last two."""
+        """Hash the head and `messages`. These begin with the messages of the call before, except
+        its last two.
+        """
         if self._hashed_count < 0:
             self._hash.update(_canonical_json(self._head))
             self._hashed_count = 0
@@ -94,14 +100,19 @@ class PrefixHash:
 
 
 class ThinkingStore:
-    """Answers with thinking of one model. Dropped answers go back without thinking, which the API allows."""
+    """Answers with thinking of one model. Dropped answers go back without thinking, which the API
+    allows.
+    """
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, ThinkingAnswer | None] = OrderedDict()
-        """By the first call's id. None: it goes back without thinking, and so do later answers of its loop."""
+        """By the first call's id. None: it goes back without thinking, and so do later answers of
+        its loop."""
 
     def recall(self, message: ModelMessage) -> ThinkingAnswer | None:
-        """Return the answer with the same text and calls as `message`. None: it is not remembered."""
+        """Return the answer with the same text and calls as `message`. None: it is not
+        remembered.
+        """
         calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
         answer = self._answers.get(calls[0].id) if calls else None
         if answer is None:
@@ -111,7 +122,9 @@ class ThinkingStore:
 
     def remember(self, answer: ThinkingAnswer, conversation: Sequence[ModelMessage]) -> None:
         """Remember an answer to `conversation`."""
-        given_up = any(self._answers.get(ident, answer) is None for ident in _loop_call_ids(conversation))
+        given_up = any(
+            self._answers.get(ident, answer) is None for ident in _loop_call_ids(conversation)
+        )
         self._answers[answer.calls[0].id] = None if given_up else answer
         while len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
@@ -124,7 +137,9 @@ class ThinkingStore:
 def _loop_call_ids(conversation: Sequence[ModelMessage]) -> Iterator[str]:
     """Yield the first call's id of each answer since the last message of the user."""
     for message in reversed(conversation):
-        if message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts):
+        if message.role == "user" and not any(
+            isinstance(part, ToolResult) for part in message.parts
+        ):
             return
         yield from [part.id for part in message.parts if isinstance(part, ToolCall)][:1]
 
@@ -147,7 +162,9 @@ def apply_breakpoints(
     messages: list[Json],
     places: Mapping[int, Sequence[tuple[int, int]]],
 ) -> dict[str, list[Json]]:
-    """Set the breakpoints. Copies what it changes: blocks may be remembered ones, and may be hashed later."""
+    """Set the breakpoints. Copies what it changes: blocks may be remembered ones, and may be hashed
+    later.
+    """
     tools, system, messages = [*tools], [*system], [*messages]
     for point in breakpoints:
         control: Json = {"cache_control": {"type": "ephemeral", "ttl": point.lifetime}}
@@ -197,7 +214,9 @@ class AnthropicRequest:
     _messages: Sequence[Json]
 
     def digest(self) -> str:
-        """Return the digest of everything that thinking in the answer is bound to: all but the breakpoints. Slow."""
+        """Return the digest of everything that thinking in the answer is bound to: all but the
+        breakpoints. Slow.
+        """
         return self._prefix.digest(self._messages)
 
 
@@ -210,17 +229,22 @@ def build_anthropic_request(
     takes_system_messages: bool = False,
     wants_thinking: bool = False,
 ) -> AnthropicRequest:
-    """Build a request. `options` are added to the body unchanged; `takes_system_messages`: as in ClaudeCapabilities.
+    """Build a request. `options` are added to the body unchanged; `takes_system_messages`: as in
+    ClaudeCapabilities.
 
-    `wants_thinking`: the server refuses answers without their thinking, also those outside of the loop.
+    `wants_thinking`: the server refuses answers without their thinking, also those outside of the
+    loop.
 
     A breakpoint at a place that does not exist or takes none is left out.
     """
     tools: list[Json] = [
-        {"name": t.name, "description": t.description, "input_schema": json.loads(t.schema)} for t in request.tools
+        {"name": t.name, "description": t.description, "input_schema": json.loads(t.schema)}
+        for t in request.tools
     ]
     system: list[Json] = [{"type": "text", "text": block.text} for block in request.blocks]
-    layout = _MessageLayout(PrefixHash([model, tools, system]), takes_system_messages=takes_system_messages)
+    layout = _MessageLayout(
+        PrefixHash([model, tools, system]), takes_system_messages=takes_system_messages
+    )
     loop = find_tool_loop_start(request.conversation)
     for role, parts in _merge_roles(request.conversation):
         thinking = list[Json]()
@@ -230,8 +254,12 @@ def build_anthropic_request(
         layout.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None, thinking)
     suffix = layout.add_suffix(RequestSuffix(request.aside, request.now))
     messages = layout.messages
-    if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
-        messages = _with_suffix(messages, RequestSuffix(now=EMPTY_USER_TEXT), takes_system_messages=False)
+    if not request.max_output_tokens and not (
+        messages and messages[-1]["role"] in {"user", "system"}
+    ):
+        messages = _with_suffix(
+            messages, RequestSuffix(now=EMPTY_USER_TEXT), takes_system_messages=False
+        )
     body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0
@@ -256,7 +284,9 @@ def build_anthropic_request(
 
 
 def write_thinking(content: Iterable[Json], model: str) -> str:
-    """Return the thinking blocks of an answer of `model`, for `StreamEnd.thinking`. Empty: there are none."""
+    """Return the thinking blocks of an answer of `model`, for `StreamEnd.thinking`. Empty: there
+    are none.
+    """
     blocks = [block for block in content if block.get("type") in THINKING_TYPES]
     return json.dumps({"model": model, "blocks": blocks}) if blocks else ""
 
@@ -269,9 +299,11 @@ def read_thinking(written: str, model: str) -> list[Json]:
 
 
 def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
-    """Return the index at which the tool loop begins that the conversation ends in; its length if it ends in none.
+    """Return the index at which the tool loop begins that the conversation ends in; its length if
+    it ends in none.
 
-    Thinking is sent back within its loop only, so the prompts of later turns do not depend on what is remembered.
+    Thinking is sent back within its loop only, so the prompts of later turns do not depend on what
+    is remembered.
     """
     start = len(conversation)
     while start > 1 and any(isinstance(part, ToolResult) for part in conversation[start - 1].parts):
@@ -292,7 +324,9 @@ class _MessageLayout:
         self._takes_system_messages = takes_system_messages
         self._suffix = RequestSuffix()
 
-    def add_message(self, role: str, parts: _IndexedParts, recall: RecallThinking, thinking: Sequence[Json]) -> None:
+    def add_message(
+        self, role: str, parts: _IndexedParts, recall: RecallThinking, thinking: Sequence[Json]
+    ) -> None:
         content = self._recall_content(parts, recall) if role == "assistant" else None
         if content is None:
             content = [*((parts[0][0], block) for block in thinking), *_render_content(parts)]
@@ -300,7 +334,9 @@ class _MessageLayout:
             self.places.setdefault(number, []).append((len(self.messages), index))
         self.messages.append({"role": role, "content": [block for _, block in content]})
 
-    def _recall_content(self, parts: _IndexedParts, recall: RecallThinking) -> list[tuple[int, Json]] | None:
+    def _recall_content(
+        self, parts: _IndexedParts, recall: RecallThinking
+    ) -> list[tuple[int, Json]] | None:
         """Return a remembered answer as it came, and restore the suffix before it.
 
         None: it is not remembered, or its prefix has changed.
@@ -308,7 +344,9 @@ class _MessageLayout:
         answer = recall(ModelMessage(role="assistant", parts=tuple(part for _, part in parts)))
         if answer is None:
             return None
-        before = _with_suffix(self.messages, answer.suffix, takes_system_messages=self._takes_system_messages)
+        before = _with_suffix(
+            self.messages, answer.suffix, takes_system_messages=self._takes_system_messages
+        )
         if self.prefix.digest(before) != answer.prefix_digest:
             return None
         self.messages = before
@@ -322,20 +360,33 @@ class _MessageLayout:
     def add_suffix(self, suffix: RequestSuffix) -> RequestSuffix:
         """Append the part of the suffix that no recalled answer has restored. Return that part."""
         suffix = RequestSuffix(
-            *[_remaining_suffix(new.strip(), old) for new, old in zip(suffix, self._suffix, strict=True)]
+            *[
+                _remaining_suffix(new.strip(), old)
+                for new, old in zip(suffix, self._suffix, strict=True)
+            ]
         )
-        self.messages = _with_suffix(self.messages, suffix, takes_system_messages=self._takes_system_messages)
+        self.messages = _with_suffix(
+            self.messages, suffix, takes_system_messages=self._takes_system_messages
+        )
         return suffix
 
 
 def _remaining_suffix(text: str, restored: str) -> str:
-    return text[len(restored) :].strip() if restored and f"{text}\n".startswith(f"{restored}\n") else text
+    return (
+        text[len(restored) :].strip()
+        if restored and f"{text}\n".startswith(f"{restored}\n")
+        else text
+    )
 
 
 def parse_tool_input(arguments: str) -> Json:
-    """Parse a call's arguments for sending them back: the API takes objects only, but the model may write anything."""
+    """Parse a call's arguments for sending them back: the API takes objects only, but the model may
+    write anything.
+    """
     try:
-        value: object = json.loads(arguments or "{}", parse_constant=_reject_constant, parse_float=_parse_finite)
+        value: object = json.loads(
+            arguments or "{}", parse_constant=_reject_constant, parse_float=_parse_finite
+        )
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"malformed_arguments": arguments}
@@ -346,7 +397,9 @@ def _reject_constant(name: str) -> object:
 
 
 def _parse_finite(written: str) -> float:
-    if math.isinf(number := float(written)):  # 1e999: Python would write it as Infinity, which is not JSON
+    if math.isinf(
+        number := float(written)
+    ):  # 1e999: Python would write it as Infinity, which is not JSON
         raise ValueError(f"{written} is too large for a number")
     return number
 
@@ -355,7 +408,9 @@ def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _Index
     """Join neighbours of the same role, and drop messages without content."""
     out: list[tuple[str, _IndexedParts]] = []
     for number, message in enumerate(conversation):
-        parts: _IndexedParts = [(number, p) for p in message.parts if not isinstance(p, TextPart) or p.text.strip()]
+        parts: _IndexedParts = [
+            (number, p) for p in message.parts if not isinstance(p, TextPart) or p.text.strip()
+        ]
         if not parts:
             continue
         if out and out[-1][0] == message.role:
@@ -378,22 +433,40 @@ def _render_block(part: MessagePart) -> Json:
             return {"type": "text", "text": part.text}
         case Image():
             data, kind = base64.b64encode(part.data).decode(), "document" if part.pages else "image"
-            return {"type": kind, "source": {"type": "base64", "media_type": part.media_type, "data": data}}
+            return {
+                "type": kind,
+                "source": {"type": "base64", "media_type": part.media_type, "data": data},
+            }
         case ToolCall():
             written = parse_tool_input(part.arguments)
-            return {"type": "tool_use", "id": _sanitize_id(part.id), "name": _sanitize_id(part.name), "input": written}
+            return {
+                "type": "tool_use",
+                "id": _sanitize_id(part.id),
+                "name": _sanitize_id(part.name),
+                "input": written,
+            }
         case ToolResult():
-            result: Json = {"type": "tool_result", "tool_use_id": _sanitize_id(part.id), "content": part.text}
+            result: Json = {
+                "type": "tool_result",
+                "tool_use_id": _sanitize_id(part.id),
+                "content": part.text,
+            }
             return result | {"is_error": True} if part.is_error else result
 
 
 def _sanitize_id(name: str) -> str:
-    """Replace characters in another provider's id or name (`functions.look_up:0`) that this API refuses."""
+    """Replace characters in another provider's id or name (`functions.look_up:0`) that this API
+    refuses.
+    """
     return _INVALID_ID_CHARS.sub("_", name) or "_"
 
 
-def _with_suffix(messages: list[Json], suffix: RequestSuffix, *, takes_system_messages: bool) -> list[Json]:
-    """Return the messages with the suffix behind them. Changes no message: they may be hashed already."""
+def _with_suffix(
+    messages: list[Json], suffix: RequestSuffix, *, takes_system_messages: bool
+) -> list[Json]:
+    """Return the messages with the suffix behind them. Changes no message: they may be hashed
+    already.
+    """
     if suffix.aside:
         messages = _append_to_user(messages, suffix.aside)
     if not suffix.now:
@@ -417,7 +490,9 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 ThinkingMode = Literal["default", "off", "between_tools"]
 """`default`: the model's own. `between_tools`: only between tool calls (Sonnet 5.5)."""
 
-_CLAUDE_NAME = re.compile(r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))")
+_CLAUDE_NAME = re.compile(
+    r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))"
+)
 """Also matches inside the names of Bedrock, Vertex and proxies, and before a date."""
 
 
@@ -438,7 +513,9 @@ class ClaudeCapabilities:
 
 
 _NEW = ClaudeCapabilities(thinking_types=frozenset({"adaptive"}), thinks_by_default=True)
-_EITHER = ClaudeCapabilities(thinking_types=frozenset({"adaptive", "disabled"}), thinks_by_default=True)
+_EITHER = ClaudeCapabilities(
+    thinking_types=frozenset({"adaptive", "disabled"}), thinks_by_default=True
+)
 _QUIET = ClaudeCapabilities(thinking_types=frozenset({"adaptive"}), thinks_by_default=False)
 _MIDDLE = ClaudeCapabilities(
     thinking_types=frozenset({"adaptive", "enabled"}),
@@ -447,7 +524,10 @@ _MIDDLE = ClaudeCapabilities(
     takes_system_messages=False,
 )
 _OLD = ClaudeCapabilities(
-    thinking_types=frozenset({"enabled"}), thinks_by_default=False, efforts=(), takes_system_messages=False
+    thinking_types=frozenset({"enabled"}),
+    thinks_by_default=False,
+    efforts=(),
+    takes_system_messages=False,
 )
 _UNKNOWN = ClaudeCapabilities(
     thinking_types=frozenset({"disabled", "between_tools"}),
@@ -462,7 +542,9 @@ _CAPABILITIES: dict[str, ClaudeCapabilities] = {
     "mythos-5-1": _NEW,
     "opus-5-5": _NEW,
     "sonnet-5-5": ClaudeCapabilities(
-        thinking_types=frozenset({"adaptive", "between_tools"}), thinks_by_default=True, limits_off_at_high_effort=True
+        thinking_types=frozenset({"adaptive", "between_tools"}),
+        thinks_by_default=True,
+        limits_off_at_high_effort=True,
     ),
     "haiku-5-5": replace(_EITHER, limits_off_at_high_effort=True),
     "fable-5": _NEW,
@@ -471,7 +553,9 @@ _CAPABILITIES: dict[str, ClaudeCapabilities] = {
     "sonnet-5": replace(_EITHER, takes_system_messages=False),
     "opus-4-8": _QUIET,
     "opus-4-7": replace(_QUIET, takes_system_messages=False),
-    "mythos-preview": replace(_NEW, efforts=("low", "medium", "high", "max"), takes_system_messages=False),
+    "mythos-preview": replace(
+        _NEW, efforts=("low", "medium", "high", "max"), takes_system_messages=False
+    ),
     "opus-4-6": _MIDDLE,
     "sonnet-4-6": _MIDDLE,
     "opus-4-5": replace(_OLD, efforts=("low", "medium", "high")),
@@ -494,7 +578,9 @@ def find_known_capabilities(model: str) -> ClaudeCapabilities | None:
 def find_unsupported_setting(
     model: str, effort: Effort | None, thinking: ThinkingMode
 ) -> tuple[Literal["effort", "thinking"], str] | None:
-    """Return the setting that the model would refuse, with a message that says the remedy. None: neither is refused."""
+    """Return the setting that the model would refuse, with a message that says the remedy. None:
+    neither is refused.
+    """
     known = find_capabilities(model)
     if effort is not None and effort not in known.efforts:
         levels = f"write one of {', '.join(known.efforts)}" if known.efforts else "leave effort out"
@@ -503,18 +589,32 @@ def find_unsupported_setting(
     if kind is None:
         return None
     if kind not in known.thinking_types:
-        least = " or write between_tools for the least of it" if "between_tools" in known.thinking_types else ""
+        least = (
+            " or write between_tools for the least of it"
+            if "between_tools" in known.thinking_types
+            else ""
+        )
         problem = (
-            "always thinks" if thinking == "off" and known.thinks_by_default else f"does not know thinking: {thinking}"
+            "always thinks"
+            if thinking == "off" and known.thinks_by_default
+            else f"does not know thinking: {thinking}"
         )
         return "thinking", f"{model} {problem}; leave thinking out{least}"
     if known.limits_off_at_high_effort and effort in {"xhigh", "max"}:
-        return "thinking", f"{model} takes thinking: {thinking} up to effort high only; lower effort or leave it out"
+        return (
+            "thinking",
+            (
+                f"{model} takes thinking: {thinking} up to effort high only; lower effort or leave "
+                "it "
+                "out"
+            ),
+        )
     return None
 
 
 def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> dict[str, object]:
-    """Return the fields of a request's body for the two settings: always the same, because the cache depends on them.
+    """Return the fields of a request's body for the two settings: always the same, because the
+    cache depends on them.
 
     Raises ValueError for a setting that `find_unsupported_setting` finds.
     """
@@ -530,9 +630,15 @@ def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> 
 
 
 def build_least_effort(model: str) -> Json:
-    """Return the fields that ask `model` for the least thinking. Empty: it is not known to have efforts."""
+    """Return the fields that ask `model` for the least thinking. Empty: it is not known to have
+    efforts.
+    """
     known = find_known_capabilities(model)
-    return {"output_config": {"effort": known.efforts[0]}} if known is not None and known.efforts else {}
+    return (
+        {"output_config": {"effort": known.efforts[0]}}
+        if known is not None and known.efforts
+        else {}
+    )
 
 
 def _thinking_type(known: ClaudeCapabilities, thinking: ThinkingMode) -> str | None:

@@ -1,7 +1,8 @@
 """Vocabulary of language models: requests, stream chunks, the `Model` protocol and its errors.
 
-The parts of a request are ordered by how long they stay the same: tools, blocks (the system prompt, most stable first),
-then the conversation. Providers translate a request at the call and nowhere else.
+The parts of a request are ordered by how long they stay the same: tools, blocks (the system prompt,
+most stable first), then the conversation. Providers translate a request at the call and nowhere
+else.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -31,13 +32,15 @@ class TextPart:
 
 
 MAX_IMAGE_BYTES = 3_932_160
-"""Bytes: 5 MiB as base64, the limit of Anthropic (platform.claude.com, build-with-claude/vision)."""
+"""Bytes: 5 MiB as base64, the limit of Anthropic (platform.claude.com,
+build-with-claude/vision)."""
 MAX_IMAGE_SIDE = 8_000
 """Pixels: the limit of Anthropic; with a larger image the whole request is refused."""
 MAX_IMAGES = 20
 """Images in one request: with more, the longest side may have 2,000 pixels only (the same page)."""
 MAX_IMAGES_BYTES = 20_000_000
-"""Bytes of all images in one request, before base64: the limit for the whole request is 32 MB there."""
+"""Bytes of all images in one request, before base64: the limit for the whole request is 32 MB
+there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +51,13 @@ class ToolResult:
     text: str
     is_error: bool = False
     kind: str = "text"
-    """As `gateway.core.events.EvidenceRef.kind`. This and the following fields are not sent to the model."""
+    """As `gateway.core.events.EvidenceRef.kind`. This and the following fields are not sent to the
+    model."""
     origin: str = ""
     """As `gateway.core.events.EvidenceRef.origin`. Untrusted."""
     excerpt: "ResultExcerpt | None" = None
-    """Set if this is a part of a result that is stored whole elsewhere. None: this is the whole result."""
+    """Set if this is a part of a result that is stored whole elsewhere. None: this is the whole
+    result."""
     is_untrusted: bool = False
     """True: text from outside; it is rendered inside a fence that it cannot forge."""
     images: "tuple[tuple[ToolImage, Image], ...]" = ()
@@ -67,7 +72,8 @@ MessagePart = TextPart | Image | ToolCall | ToolResult
 class ModelMessage:
     """One message. Roles alternate; the first and the last message are the user's.
 
-    A `ModelMessage` that answers tool calls holds a `ToolResult` for every call of the one before, results first.
+    A `ModelMessage` that answers tool calls holds a `ToolResult` for every call of the one before,
+    results first.
     """
 
     role: Literal["user", "assistant"]
@@ -82,7 +88,8 @@ class CacheBreakpoint:
 
     behind: Literal["tools", "block", "said"]
     index: int = 0
-    """Index of the block, or of the `ModelMessage`, whose last part that takes a breakpoint gets it. Ignored for tools.
+    """Index of the block, or of the `ModelMessage`, whose last part that takes a breakpoint gets
+    it. Ignored for tools.
     """
     lifetime: CacheTtl
 
@@ -94,18 +101,20 @@ class ModelRequest:
     blocks: tuple[SystemBlock, ...]
     conversation: tuple[ModelMessage, ...]
     aside: str = ""
-    """Text of people or tools for this request only, in the user's role: behind the conversation and all breakpoints,
-    before `now`. Never repeated. Untrusted."""
+    """Text of people or tools for this request only, in the user's role: behind the conversation
+    and all breakpoints, before `now`. Never repeated. Untrusted."""
     now: str = ""
-    """Instructions for this request only, behind everything else. Sent in the operator's role where the provider has a
-    place for that. Never repeated."""
+    """Instructions for this request only, behind everything else. Sent in the operator's role where
+    the provider has a place for that. Never repeated."""
     tools: tuple[ToolSpec, ...] = ()
     answer_only: bool = False
-    """True: the model must answer and may call no tool. The tools are sent all the same, for the cache."""
+    """True: the model must answer and may call no tool. The tools are sent all the same, for the
+    cache."""
     thinks_less: bool = False
     """True: the model is asked for as little thinking as its provider can ask for."""
     breakpoints: tuple[CacheBreakpoint, ...] = ()
-    """In the order of the request, at most four, `1h` before `5m`. For providers that cache on request."""
+    """In the order of the request, at most four, `1h` before `5m`. For providers that cache on
+    request."""
     max_output_tokens: int
     """0: no answer is wanted, the prompt is only read into the provider's cache."""
     shared_key: str
@@ -115,12 +124,14 @@ class ModelRequest:
 
 
 EMPTY_USER_TEXT = "(nothing yet)"
-"""Text of a user message where there would be none: the Messages API needs one, also if a request only fills the cache,
-and templates of Qwen's answer 500 without one (vllm#36432)."""
+"""Text of a user message where there would be none: the Messages API needs one, also if a request
+only fills the cache, and templates of Qwen's answer 500 without one (vllm#36432)."""
 
 
 def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
-    """Return the conversation with `aside` and `now` as the user's last text, for APIs without a better place."""
+    """Return the conversation with `aside` and `now` as the user's last text, for APIs without a
+    better place.
+    """
     suffix = tuple([TextPart(text=text) for text in (request.aside, request.now) if text.strip()])
     if not suffix:
         return request.conversation
@@ -140,26 +151,30 @@ class StreamEnd:
     model: str
     """Name of the model that answered, as the provider gives it."""
     may_leak_calls: bool = False
-    """True: the model is known to write tool calls as text, so an answer that is nothing but calls is not an answer."""
+    """True: the model is known to write tool calls as text, so an answer that is nothing but calls
+    is not an answer."""
     ephemeral_from: int | None = None
-    """Index of the first `ModelMessage` that was sent in a form which only the rest of its tool loop repeats. None:
-    there is none."""
+    """Index of the first `ModelMessage` that was sent in a form which only the rest of its tool
+    loop repeats. None: there is none."""
     thinking: str = ""
-    """Thinking in front of calls, for `ModelMessage.thinking`: only the client that wrote it can read it. Empty: none.
+    """Thinking in front of calls, for `ModelMessage.thinking`: only the client that wrote it can
+    read it. Empty: none.
     """
     account: RequestUsage | None = None
     """Cost and use of the cache. None: not accounted."""
     lost_accounts: tuple[RequestUsage, ...] = ()
     """Accounts of earlier attempts that broke off and are billed all the same."""
     instead_of: str = ""
-    """Models before the one that answered, each with the reason why it did not. Empty: the first one answered."""
+    """Models before the one that answered, each with the reason why it did not. Empty: the first
+    one answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialText:
     """All text so far of an answer that is not whole yet.
 
-    For display only: the next one may be shorter or quite different. The text that counts comes as `TextPart`.
+    For display only: the next one may be shorter or quite different. The text that counts comes as
+    `TextPart`.
     """
 
     text: str
@@ -169,7 +184,8 @@ class PartialText:
 class ThinkingDelta:
     """New piece of the thinking before the answer.
 
-    For display only: it is not part of the answer, and an attempt that breaks off does not retract it.
+    For display only: it is not part of the answer, and an attempt that breaks off does not retract
+    it.
     """
 
     text: str
@@ -177,18 +193,24 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
-    """The provider has read the prompt and begins to answer: what it cached of it can be read from now on."""
+    """The provider has read the prompt and begins to answer: what it cached of it can be read from
+    now on.
+    """
 
     usage: Usage | None = None
     """Usage that is billed even if nothing more comes. None: not reported yet."""
-    billed_accounts: Callable[[], tuple[RequestUsage, ...]] | None = field(default=None, compare=False)
-    """Returns the accounts of this and earlier attempts; called only if the answer is cut off. None: not accounted."""
+    billed_accounts: Callable[[], tuple[RequestUsage, ...]] | None = field(
+        default=None, compare=False
+    )
+    """Returns the accounts of this and earlier attempts; called only if the answer is cut off.
+    None: not accounted."""
 
 
 StreamChunk = StreamStart | PartialText | ThinkingDelta | TextPart | ToolCall | StreamEnd
-"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only from a `FailoverModel`,
-before everything else; `ThinkingDelta` at any time. `StreamStart` comes only from providers that report the start:
-before all but these two, once for each attempt, and once more right before an error if more is billed by then."""
+"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only from
+a `FailoverModel`, before everything else; `ThinkingDelta` at any time. `StreamStart` comes only
+from providers that report the start: before all but these two, once for each attempt, and once more
+right before an error if more is billed by then."""
 
 
 class Model(Protocol):
@@ -212,7 +234,9 @@ class Model(Protocol):
 
     @property
     def family(self) -> str:
-        """Chooses persona variants such as `IDENTITY.local.md`: `anthropic`, `openai`, `local`, ..."""
+        """Chooses persona variants such as `IDENTITY.local.md`: `anthropic`, `openai`, `local`,
+        ...
+        """
 
     @property
     def takes_tools(self) -> bool:
@@ -225,7 +249,8 @@ class Model(Protocol):
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         """Answer one request. Raises a `ModelError`, also after chunks have been yielded.
 
-        Closing the generator or cancelling its consumer closes the connection at once. Does not retry: `failover` does.
+        Closing the generator or cancelling its consumer closes the connection at once. Does not
+        retry: `failover` does.
         """
 
     async def start(self) -> None:
@@ -248,9 +273,10 @@ FailureCause = Literal[
     "conversation",
     "broken",
 ]
-"""Reason of a missing answer; `gateway.runtime.turn` has the texts for people. budget: no credit is left at the
-provider; tools: the model called tools although it had to answer; nothing: the answer was empty; cut: it
-reached `max_output_tokens`; conversation: the provider fails at this one alone; broken: an error of ours."""
+"""Reason of a missing answer; `gateway.runtime.turn` has the texts for people. budget: no credit is
+left at the provider; tools: the model called tools although it had to answer; nothing: the answer
+was empty; cut: it reached `max_output_tokens`; conversation: the provider fails at this one alone;
+broken: an error of ours."""
 
 
 # ModelError
@@ -258,7 +284,7 @@ reached `max_output_tokens`; conversation: the provider fails at this one alone;
 # +-- ModelUnusable    this model will not answer: try the next one, tell the operator
 #     +-- AnswerUnreadable   it has, in a form that is not known
 # +-- PromptTooLong    compact the conversation, then ask again
-# +-- RequestRefused   the request is wrong: the next model may take it, unless the prompt is the cause
+# +-- RequestRefused   the request is wrong: another model may take it, if not for the prompt
 
 
 class ModelError(Exception):
@@ -269,7 +295,9 @@ class ModelError(Exception):
         self.reason = reason
         self.accounts: tuple[RequestUsage, ...] = ()  # what is billed all the same
         self.status: int | None = None  # of the HTTP response with the error; None: there was none
-        self.provider_message = ""  # message, codes and field name of the error, for matching. Untrusted
+        self.provider_message = (
+            ""  # message, codes and field name of the error, for matching. Untrusted
+        )
 
     @property
     def cause(self) -> FailureCause:
@@ -320,7 +348,9 @@ class RequestRefused(ModelError):
 
     def __init__(self, reason: str, *, caused_by_prompt: bool = False) -> None:
         super().__init__(reason)
-        self.caused_by_prompt = caused_by_prompt  # by its content, not by its form: other models would refuse it, too
+        self.caused_by_prompt = (
+            caused_by_prompt  # by its content, not by its form: other models would refuse it, too
+        )
 
     @property
     def cause(self) -> FailureCause:
@@ -328,29 +358,39 @@ class RequestRefused(ModelError):
 
 
 def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
-    """Return `request` as `model` can take it: within its output limit; without tools or images if it takes none.
+    """Return `request` as `model` can take it: within its output limit; without tools or images if
+    it takes none.
 
-    Without tools, results become text of the user, and calls become a note of the assistant. Without images, their
-    descriptions stand in their place.
+    Without tools, results become text of the user, and calls become a note of the assistant.
+    Without images, their descriptions stand in their place.
     """
-    request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
+    request = replace(
+        request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens)
+    )
     if not model.takes_images and any(
         isinstance(part, Image) for message in request.conversation for part in message.parts
     ):
         request = replace(
-            request, conversation=tuple(_map_parts(message, _replace_image) for message in request.conversation)
+            request,
+            conversation=tuple(
+                _map_parts(message, _replace_image) for message in request.conversation
+            ),
         )
     return request if model.takes_tools else strip_tools(request)
 
 
 def strip_tools(request: ModelRequest) -> ModelRequest:
     """Return the request without tools; calls and results become text."""
-    conversation = tuple([_map_parts(message, _replace_tool_use) for message in request.conversation])
+    conversation = tuple(
+        [_map_parts(message, _replace_tool_use) for message in request.conversation]
+    )
     return replace(request, tools=(), answer_only=False, conversation=conversation)
 
 
 def _map_parts(message: ModelMessage, change: Callable[[MessagePart], MessagePart]) -> ModelMessage:
-    """Apply `change` to all parts. Returns the same object if nothing changed: callers rely on that."""
+    """Apply `change` to all parts. Returns the same object if nothing changed: callers rely on
+    that.
+    """
     parts = tuple([change(part) for part in message.parts])
     same = all(new is old for new, old in zip(parts, message.parts, strict=True))
     return message if same else ModelMessage(role=message.role, parts=parts)
@@ -363,4 +403,6 @@ def _replace_image(part: MessagePart) -> MessagePart:
 def _replace_tool_use(part: MessagePart) -> MessagePart:
     if isinstance(part, Image):
         return part
-    return TextPart(text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text)
+    return TextPart(
+        text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text
+    )

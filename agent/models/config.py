@@ -13,7 +13,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from agent.models.anthropic_wire import Effort, ThinkingMode, find_known_capabilities, find_unsupported_setting
+from agent.models.anthropic_wire import (
+    Effort,
+    ThinkingMode,
+    find_known_capabilities,
+    find_unsupported_setting,
+)
 from agent.models.base import Model
 from agent.models.failover import FailoverModel
 from agent.models.http import DEFAULT_TIMEOUT_S, format_host, join_endpoint
@@ -29,8 +34,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_VISION_MODELS = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
-"""Names of OpenAI's own models that take images, by their beginning (platform.openai.com/docs/models)."""
+_VISION_MODELS = re.compile(
+    r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini"
+)
+"""Names of OpenAI's own models that take images, by their beginning
+(platform.openai.com/docs/models)."""
 
 
 def _check_url(value: str) -> str:
@@ -61,9 +69,11 @@ ProviderKey = Annotated[SecretStr, AfterValidator(_check_key)]
 
 class _ProviderConfig(ConfigSection):
     timeout: Duration = DEFAULT_TIMEOUT_S
-    """Seconds of silence, before the first byte or between bytes, after which an answer counts as cut. Not 0."""
+    """Seconds of silence, before the first byte or between bytes, after which an answer counts as
+    cut. Not 0."""
     first_token: Duration = 60.0
-    """Seconds until the first token of an answer, over all tries; then the next of `fallbacks`. 0: no limit."""
+    """Seconds until the first token of an answer, over all tries; then the next of `fallbacks`. 0:
+    no limit."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> Self:
@@ -81,14 +91,17 @@ class AnthropicConfig(_ProviderConfig):
     api_key: ProviderKey | None = None
     """From console.anthropic.com. Left out or `none`: no key is sent."""
     proxy: ProxySetting | None = None
-    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
+    says."""
 
 
 class _ChatCompletionsConfig(_ProviderConfig):
     proxy: ProxySetting | None = None
-    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
+    says."""
     identity_in: Literal["system", "user"] = "system"
-    """Place of the prompt's blocks. `user`: in front of the first user message, for models that follow it better."""
+    """Place of the prompt's blocks. `user`: in front of the first user message, for models that
+    follow it better."""
 
 
 class OpenAIConfig(_ChatCompletionsConfig):
@@ -148,14 +161,24 @@ _LLAMACPP_PORTS = frozenset({8080, 9931})
 
 def _add_kind(value: object) -> object:
     """Add the kind that the address suggests, if none is given."""
-    if not isinstance(value, dict) or "kind" in value or not isinstance(url := value.get("base_url"), str):
+    if (
+        not isinstance(value, dict)
+        or "kind" in value
+        or not isinstance(url := value.get("base_url"), str)
+    ):
         return value
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None  # validation by the chosen section reports the bad address
-    kind = "anthropic" if host == "api.anthropic.com" else "llamacpp" if port in _LLAMACPP_PORTS else "openai"
+    kind = (
+        "anthropic"
+        if host == "api.anthropic.com"
+        else "llamacpp"
+        if port in _LLAMACPP_PORTS
+        else "openai"
+    )
     return {**value, "kind": kind}
 
 
@@ -164,7 +187,8 @@ ProviderConfig = Annotated[
     Field(discriminator="kind"),
     BeforeValidator(_add_kind),
 ]
-"""Without a `kind`: `anthropic` at api.anthropic.com, `llamacpp` at port 9931 or 8080, else `openai`."""
+"""Without a `kind`: `anthropic` at api.anthropic.com, `llamacpp` at port 9931 or 8080, else
+`openai`."""
 
 
 class ModelConfig(ConfigSection):
@@ -173,24 +197,30 @@ class ModelConfig(ConfigSection):
     provider: str
     """A key of `llm.providers`."""
     name: str | None = None
-    """The provider's name of the model. Required for anthropic and openai; others have one model only."""
+    """The provider's name of the model. Required for anthropic and openai; others have one model
+    only."""
     context_tokens: int | None = Field(default=None, gt=0)
     """None: 200000 for anthropic, 8192 for local, 128000 for others."""
     max_output_tokens: int | None = Field(default=None, gt=0)
-    """Limit of one answer, thinking included. None: 160 for local; 16384 for Claude models that think unless told not
-    to, 8192 for others, but at most a quarter of `context_tokens`."""
+    """Limit of one answer, thinking included. None: 160 for local; 16384 for Claude models that
+    think unless told not to, 8192 for others, but at most a quarter of `context_tokens`."""
     sees: bool | None = None
-    """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
+    """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do,
+    no for others."""
     leaks: bool | None = None
-    """True: the model may write tool calls as text. An answer that is nothing but a call is then executed, as text from
-    outside (tools for admins need an approval); otherwise the model is asked again. None: yes for llamacpp, local, and
-    openai at other servers than OpenAI's own; no for others."""
+    """True: the model may write tool calls as text. An answer that is nothing but a call is then
+    executed, as text from outside (tools for admins need an approval); otherwise the model is asked
+    again. None: yes for llamacpp, local, and openai at other servers than OpenAI's own; no for
+    others."""
     effort: Effort | None = None
-    """Effort for an answer; for anthropic only, and not for each of its models. None: the model's default."""
+    """Effort for an answer; for anthropic only, and not for each of its models. None: the model's
+    default."""
     thinking: ThinkingMode = "default"
-    """For anthropic only: `off`, or `between_tools` for the least, where the model offers a choice."""
+    """For anthropic only: `off`, or `between_tools` for the least, where the model offers a
+    choice."""
     fallbacks: tuple[str, ...] = Field(default=(), strict=False)
-    """Keys of `llm.models`, used in this order when this model cannot answer; each is followed by its own fallbacks."""
+    """Keys of `llm.models`, used in this order when this model cannot answer; each is followed by
+    its own fallbacks."""
 
 
 def check_models(
@@ -201,9 +231,17 @@ def check_models(
     for key, model in models.items():
         provider = providers.get(model.provider)
         if provider is None:
-            found.append((("models", key, "provider"), format_unknown(model.provider, "llm.providers", providers)))
+            found.append(
+                (
+                    ("models", key, "provider"),
+                    format_unknown(model.provider, "llm.providers", providers),
+                )
+            )
         elif model.name is None and provider.kind in {"anthropic", "openai"}:
-            message = f"needs a name: the model as {model.provider} calls it, e.g. name: claude-sonnet-5-5"
+            message = (
+                f"needs a name: the model as {model.provider} calls it, e.g. name: "
+                "claude-sonnet-5-5"
+            )
             found.append((("models", key, "name"), message))
         elif output_tokens_of(model, provider) >= context_tokens_of(model, provider):
             message = "must be smaller than context_tokens, which holds input and output together"
@@ -222,18 +260,29 @@ def check_models(
 
 
 def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple[str, str] | None:
-    """Return a thinking setting that the model would refuse: key, and message with the remedy. None: there is none."""
+    """Return a thinking setting that the model would refuse: key, and message with the remedy.
+    None: there is none.
+    """
     if provider.kind == "anthropic":
         return find_unsupported_setting(model.name or "", model.effort, model.thinking)
     if model.effort is not None or model.thinking != "default":
         key = "thinking" if model.effort is None else "effort"
-        return key, f"is for models of kind anthropic, and {model.provider} is {provider.kind}; leave it out"
+        return (
+            key,
+            (
+                f"is for models of kind anthropic, and {model.provider} is {provider.kind}; leave "
+                "it "
+                "out"
+            ),
+        )
     return None
 
 
 def context_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
     """Return the size of the window."""
-    return model.context_tokens or {"local": CONTEXT_TOKENS, "anthropic": 200_000}.get(provider.kind, 128_000)
+    return model.context_tokens or {"local": CONTEXT_TOKENS, "anthropic": 200_000}.get(
+        provider.kind, 128_000
+    )
 
 
 def output_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
@@ -250,7 +299,10 @@ def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:
     if model.sees is not None:
         return model.sees
     if isinstance(provider, OpenAIConfig):
-        return "api.openai.com" in provider.base_url and _VISION_MODELS.match(model.name or "") is not None
+        return (
+            "api.openai.com" in provider.base_url
+            and _VISION_MODELS.match(model.name or "") is not None
+        )
     return provider.kind == "anthropic"
 
 
@@ -310,9 +362,9 @@ def build_model(
 ) -> FailoverModel:
     """Build the model configured as `name` with its fallbacks. No IO.
 
-    Raises ValueError with the remedy for what `check_models` finds. `made` holds single models by name and is added to:
-    pass the same one to all calls, so that an embedded model is loaded once. `around` may wrap
-    each single model.
+    Raises ValueError with the remedy for what `check_models` finds. `made` holds single models by
+    name and is added to: pass the same one to all calls, so that an embedded model is loaded once.
+    `around` may wrap each single model.
     """
     if name not in models:
         raise ValueError(format_unknown(name, "llm.models", models))
@@ -340,7 +392,9 @@ def _build_single(key: str, config: ModelConfig, provider: ProviderConfig, clock
         from agent.models.local import LocalModel  # noqa: PLC0415 - only the configured clients are loaded
 
         window = min(window, CONTEXT_TOKENS)
-        return LocalModel(name=key, context_tokens=window, max_output_tokens=output, timeout_s=provider.timeout)
+        return LocalModel(
+            name=key, context_tokens=window, max_output_tokens=output, timeout_s=provider.timeout
+        )
     if isinstance(provider, ScriptedConfig):
         from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors  # noqa: PLC0415 - only the configured clients are loaded
 
@@ -361,7 +415,9 @@ def _build_single(key: str, config: ModelConfig, provider: ProviderConfig, clock
     return _build_remote(key, config, provider)
 
 
-def _build_remote(key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig) -> Model:
+def _build_remote(
+    key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig
+) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     seeing = takes_images(config, provider)
     secret = provider.api_key.get_secret_value() if provider.api_key else ""
@@ -408,7 +464,11 @@ def _chat_client(provider: LlamaCppConfig | OpenAIConfig) -> "type[LlamaCppModel
 
 
 def _log_joined_blocks(
-    key: str, models: Mapping[str, ModelConfig], providers: Mapping[str, ProviderConfig], *, known: Mapping[str, Model]
+    key: str,
+    models: Mapping[str, ModelConfig],
+    providers: Mapping[str, ProviderConfig],
+    *,
+    known: Mapping[str, Model],
 ) -> None:
     """Log once for each provider that it takes no separate blocks, if that is so."""
     name = models[key].provider
@@ -419,7 +479,9 @@ def _log_joined_blocks(
 
 
 def fallback_chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
-    """Return the model and all its fallbacks, each once, nearest first. The fallbacks must have no cycle."""
+    """Return the model and all its fallbacks, each once, nearest first. The fallbacks must have no
+    cycle.
+    """
     names = [name]
     for fallback in models[name].fallbacks:
         names.extend(key for key in fallback_chain(fallback, models) if key not in names)

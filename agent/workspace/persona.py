@@ -1,10 +1,11 @@
-"""Persona of an agent: the workspace files that say who it is, read from the disk and composed to text.
+"""Persona of an agent: the workspace files that say who it is, read from the disk and composed to
+text.
 
-`read_workspace` blocks on the disk: not for the event loop's thread. `compose_bundle` is pure: equal files give equal
-bytes, whatever program wrote them, wherever they are stored, at any time.
+`read_workspace` blocks on the disk: not for the event loop's thread. `compose_bundle` is pure:
+equal files give equal bytes, whatever program wrote them, wherever they are stored, at any time.
 
-`identity` stands in front of every prompt in every channel, so it must not depend on where the agent speaks, on whether
-the private files were read, or on their length.
+`identity` stands in front of every prompt in every channel, so it must not depend on where the
+agent speaks, on whether the private files were read, or on their length.
 """
 
 import os
@@ -30,13 +31,16 @@ AVATAR = "AVATAR"
 IDENTITY = ("IDENTITY", "SOUL", "AGENTS", AVATAR)
 PRIVATE = ("USER", "MEMORY")
 TINY_PERSONA = "IDENTITY.local.md"
-"""Persona of the embedded model, which cannot follow more than a sentence: this file and nothing else."""
+"""Persona of the embedded model, which cannot follow more than a sentence: this file and nothing
+else."""
 
 MAX_FILE_CHARS = 12_000
 MAX_BUNDLE_CHARS = 60_000
-"""Limit of all files together, without headings. More would be noise in every prompt, and paid for every hour."""
+"""Limit of all files together, without headings. More would be noise in every prompt, and paid for
+every hour."""
 MAX_FILE_BYTES = 250_000
-"""Limit of bytes read of a file: `MAX_FILE_CHARS` in any script, and whatever is dropped between them."""
+"""Limit of bytes read of a file: `MAX_FILE_CHARS` in any script, and whatever is dropped between
+them."""
 CUT_MARK = "[cut here: the file goes on]"
 """Has no number, so that changes behind the cut change no byte of the prompt."""
 
@@ -71,7 +75,9 @@ def persona_sections(scope: PersonaScope, family: str) -> tuple[PersonaSection, 
     return tuple(
         PersonaSection(name=name, files=CARD_FILES, max_bytes=MAX_CARD_FILE_BYTES)
         if name == AVATAR
-        else PersonaSection(name=name, files=(f"{name}.{family}.md", f"{name}.md"), max_bytes=MAX_FILE_BYTES)
+        else PersonaSection(
+            name=name, files=(f"{name}.{family}.md", f"{name}.md"), max_bytes=MAX_FILE_BYTES
+        )
         for name in (IDENTITY + PRIVATE if scope == "private" else IDENTITY)
     )
 
@@ -79,10 +85,13 @@ def persona_sections(scope: PersonaScope, family: str) -> tuple[PersonaSection, 
 def compose_bundle(found: Mapping[str, tuple[str, bytes]]) -> tuple[PersonaBundle, tuple[str, ...]]:
     """Compose the bundle. Return it with notes for the operator.
 
-    `found`: by section's name, the file that was used and its bytes. Content that cannot be used is left out and noted.
+    `found`: by section's name, the file that was used and its bytes. Content that cannot be used is
+    left out and noted.
     """
     if found.get("IDENTITY", ("", b""))[0] == TINY_PERSONA:
-        return PersonaBundle(identity=decode_text(found["IDENTITY"][1])[:MAX_FILE_CHARS], private=""), ()
+        return PersonaBundle(
+            identity=decode_text(found["IDENTITY"][1])[:MAX_FILE_CHARS], private=""
+        ), ()
     notes: list[str] = []
     texts: dict[str, str] = {}
     chars_left = MAX_BUNDLE_CHARS
@@ -97,11 +106,13 @@ def compose_bundle(found: Mapping[str, tuple[str, bytes]]) -> tuple[PersonaBundl
             notes.append(f"{file} has {len(text)} characters; only the first {most} are used")
             text = f"{text[:most].rstrip()}\n{CUT_MARK}".lstrip()
         if text:
-            # The heading does not depend on the file, so that a card gives the same bytes as JSON and as PNG.
+            # The heading does not depend on the file, so that a card gives the same bytes as JSON
+            # and as PNG.
             texts[section] = f"# {section if section == AVATAR else f'{section}.md'}\n\n{text}"
     identity = "\n\n".join(texts[section] for section in IDENTITY if section in texts)
     return PersonaBundle(
-        identity=identity, private="\n\n".join(texts[section] for section in PRIVATE if section in texts)
+        identity=identity,
+        private="\n\n".join(texts[section] for section in PRIVATE if section in texts),
     ), tuple(notes)
 
 
@@ -115,8 +126,12 @@ def _render_section(section: str, file: str, content: bytes, notes: list[str]) -
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < 4 * MAX_FILE_CHARS:  # else it is behind the cut, or the end of what was read
-            notes.append(f"{file} is not UTF-8 at byte {error.start}; what cannot be read is replaced")
+        if (
+            error.start < 4 * MAX_FILE_CHARS
+        ):  # else it is behind the cut, or the end of what was read
+            notes.append(
+                f"{file} is not UTF-8 at byte {error.start}; what cannot be read is replaced"
+            )
     return decode_text(content)
 
 
@@ -132,26 +147,33 @@ class WorkspaceReading:
     notes: tuple[str, ...]
     """Notes for the operator, with paths."""
     marks: FileMarks
-    """Fingerprint from before the reading, so that a change during it shows as a difference afterwards."""
+    """Fingerprint from before the reading, so that a change during it shows as a difference
+    afterwards."""
     is_linked: bool
-    """True: a file is a symbolic link, or in the agent's own directory. A change of it may not be reported by a watcher
-    of this directory."""
+    """True: a file is a symbolic link, or in the agent's own directory. A change of it may not be
+    reported by a watcher of this directory."""
     is_missing: bool
     """True: the directory does not exist, and the bundle is empty."""
 
 
 def default_workspace() -> Path:
-    """Return the workspace that ships with the product: in the wheel, or in `config/` of the checkout."""
+    """Return the workspace that ships with the product: in the wheel, or in `config/` of the
+    checkout.
+    """
     here = Path(__file__).resolve().parent.parent.parent
     packaged = here / "gateway" / "defaults" / "workspace"
     return packaged if packaged.is_dir() else here / "config" / "workspace"
 
 
-def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> WorkspaceReading:
-    """Read a workspace. Links that lead out of their directory are not followed; only regular files are opened.
+def read_workspace(
+    root: Path, scope: PersonaScope, family: str, own: Path | None = None
+) -> WorkspaceReading:
+    """Read a workspace. Links that lead out of their directory are not followed; only regular files
+    are opened.
 
-    `own`: the agent's own directory, which is searched for private files first if the workspace is shared. Raises
-    OSError if a file exists but cannot be read, ValueError for a family that cannot be part of a file's name.
+    `own`: the agent's own directory, which is searched for private files first if the workspace is
+    shared. Raises OSError if a file exists but cannot be read, ValueError for a family that cannot
+    be part of a file's name.
     """
     marks = read_marks(root, scope, family, own)
     notes: list[str] = []
@@ -163,7 +185,10 @@ def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | Non
             linked = linked or path.is_symlink()
             if section.name in found:
                 continue
-            file, content = path.name, _read_content(path.parent.resolve(), path.name, section.max_bytes, notes)
+            file, content = (
+                path.name,
+                _read_content(path.parent.resolve(), path.name, section.max_bytes, notes),
+            )
             if content is not None:
                 found[section.name] = (file, content)
     bundle, bundle_notes = compose_bundle(found)
@@ -172,7 +197,9 @@ def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | Non
         notes.append(f"there is no directory {root}: going on without a persona")
     elif not bundle.identity:
         notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
-    return WorkspaceReading(bundle=bundle, notes=tuple(notes), marks=marks, is_linked=linked, is_missing=missing)
+    return WorkspaceReading(
+        bundle=bundle, notes=tuple(notes), marks=marks, is_linked=linked, is_missing=missing
+    )
 
 
 def read_marks(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> FileMarks:
@@ -181,7 +208,9 @@ def read_marks(root: Path, scope: PersonaScope, family: str, own: Path | None = 
     Two states within one tick of the file system's clock, some ms, may look the same.
     """
     return tuple(
-        _file_mark(path) for section in persona_sections(scope, family) for path in _candidate_paths(section, root, own)
+        _file_mark(path)
+        for section in persona_sections(scope, family)
+        for path in _candidate_paths(section, root, own)
     )
 
 
@@ -209,13 +238,16 @@ def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes 
         real = path.resolve(strict=True)
     except FileNotFoundError:
         return None
-    except RuntimeError:  # Python 3.11 and 3.12: a link that leads to itself; later an OSError, ELOOP
+    except (
+        RuntimeError
+    ):  # Python 3.11 and 3.12: a link that leads to itself; later an OSError, ELOOP
         notes.append(f"{path} is not read: it links to itself")
         return None
     if not real.is_relative_to(root):
         notes.append(f"{path} is not read: it links to a place outside of the workspace")
         return None
-    # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe must not block.
+    # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe
+    # must not block.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

@@ -1,11 +1,12 @@
 """Skills of a workspace: instructions for certain tasks, which an agent reads when it needs them.
 
-A skill is a folder with a `SKILL.md`, as of https://agentskills.io/specification: YAML with `name` (the folder's) and
-`description` between two lines `---`, then Markdown. Only names and descriptions are part of every prompt.
+A skill is a folder with a `SKILL.md`, as of https://agentskills.io/specification: YAML with `name`
+(the folder's) and `description` between two lines `---`, then Markdown. Only names and descriptions
+are part of every prompt.
 
-`read_skill` and `render_skills` are pure: equal files give equal bytes. `SkillLibrary` blocks on the disk: not for the
-event loop's thread. Links are allowed, but none that leads out of its container is followed: a skill's folder stays in
-`skills`, a file in its skill.
+`read_skill` and `render_skills` are pure: equal files give equal bytes. `SkillLibrary` blocks on
+the disk: not for the event loop's thread. Links are allowed, but none that leads out of its
+container is followed: a skill's folder stays in `skills`, a file in its skill.
 """
 
 import os
@@ -30,9 +31,12 @@ MAX_FRONT_CHARS: Final = 8_000
 MAX_CATALOGUE_CHARS: Final = 20_000
 """Limit of the catalogue: it is part of every prompt."""
 SKILLS_HEADING: Final = (
-    "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill with load_skill."
+    "# Skills\n\nInstructions for certain tasks. Before you do such a task, "
+    "read its skill with load_skill."
 )
-_FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER: Final = re.compile(
+    r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
 
 
 class InvalidSkill(ValueError):
@@ -57,7 +61,8 @@ def read_skill(folder: str, content: bytes) -> tuple[Skill, str]:
         raise InvalidSkill(f"it has more than {MAX_SKILL_BYTES} bytes")
     if len(folder) > MAX_NAME_CHARS or not SKILL_NAME.fullmatch(folder):
         raise InvalidSkill(
-            f"a skill's folder is named with a-z, 0-9 and hyphens between them, at most {MAX_NAME_CHARS}"
+            "a skill's folder is named with a-z, 0-9 and hyphens between them, at most "
+            f"{MAX_NAME_CHARS}"
         )
     try:
         content.decode("utf-8")
@@ -73,7 +78,9 @@ def read_skill(folder: str, content: bytes) -> tuple[Skill, str]:
     description = header.get("description")
     description = " ".join(description.split()) if isinstance(description, str) else ""
     if not description or len(description) > MAX_DESCRIPTION_CHARS:
-        raise InvalidSkill(f"its description must be a text of 1 to {MAX_DESCRIPTION_CHARS} characters")
+        raise InvalidSkill(
+            f"its description must be a text of 1 to {MAX_DESCRIPTION_CHARS} characters"
+        )
     return Skill(name=folder, description=description), text[front.end() :].strip()
 
 
@@ -135,7 +142,9 @@ class SkillCatalogue:
 
 
 class SkillLibrary:
-    """Skills of one workspace, read again when one was added, removed or changed. For one thread at a time."""
+    """Skills of one workspace, read again when one was added, removed or changed. For one thread at
+    a time.
+    """
 
     def __init__(self, workspace: Path) -> None:
         self._root = workspace / SKILLS_FOLDER
@@ -143,7 +152,9 @@ class SkillLibrary:
         self._marks: SkillMarks | None = None
 
     def refresh(self) -> SkillCatalogue:
-        """Return the present catalogue. A skill that cannot be read at present stays as it was read before."""
+        """Return the present catalogue. A skill that cannot be read at present stays as it was read
+        before.
+        """
         before = self._read_marks()
         if before != self._marks:
             self._marks = before
@@ -155,7 +166,8 @@ class SkillLibrary:
         return tuple(self._root / name for name in self.refresh().skills)
 
     def read_text(self, name: str, file: str = SKILL_FILE) -> str:
-        """Return a file of a skill, `SKILL.md` without its front matter, or the listing of a folder.
+        """Return a file of a skill, `SKILL.md` without its front matter, or the listing of a
+        folder.
 
         Raises SkillFileNotFound, also for a path that leads out of the skill.
         """
@@ -192,7 +204,13 @@ class SkillLibrary:
                 status = (folder / SKILL_FILE).stat()
             except OSError:
                 return () if folder.is_dir() else None
-            return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            return (
+                status.st_dev,
+                status.st_ino,
+                status.st_size,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+            )
 
         try:
             folders = sorted(self._root.iterdir())
@@ -200,7 +218,11 @@ class SkillLibrary:
             return ()
         except OSError:
             return self._marks or ()
-        return tuple((folder.name, folder_mark(folder)) for folder in folders if not folder.name.startswith("."))
+        return tuple(
+            (folder.name, folder_mark(folder))
+            for folder in folders
+            if not folder.name.startswith(".")
+        )
 
     def _read_skills(self, names: list[str]) -> SkillCatalogue:
         found, notes = dict[str, Skill](), list[str]()
@@ -223,24 +245,36 @@ class SkillLibrary:
         if len(names) > MAX_SKILLS:
             notes.append(f"{self._root} has more than {MAX_SKILLS} skills; the others are left out")
         text, left_out = render_skills(found.values())
-        notes += [f"{self._root / name} is left out: the catalogue would become too long" for name in left_out]
+        notes += [
+            f"{self._root / name} is left out: the catalogue would become too long"
+            for name in left_out
+        ]
         return SkillCatalogue(
-            text=text, skills={n: s for n, s in found.items() if n not in left_out}, notes=tuple(notes)
+            text=text,
+            skills={n: s for n, s in found.items() if n not in left_out},
+            notes=tuple(notes),
         )
 
 
 def _list_folder(folder: Path, about: str) -> str:
     """Return the names in a folder, one a line; names of folders end with a slash."""
     names = sorted(
-        f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name.isprintable()
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in folder.iterdir()
+        if path.name.isprintable()
     )
     more = [f"and {len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
-    return "\n".join([f"In {about}:" if about != "." else "In this skill:", *names[:MAX_LISTED], *more])
+    return "\n".join(
+        [f"In {about}:" if about != "." else "In this skill:", *names[:MAX_LISTED], *more]
+    )
 
 
 def _read_content(real: Path, most: int) -> bytes:
-    """Return all of a file. Raises SkillFileNotFound; OSError for a file that exists and cannot be read."""
-    # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe must not block.
+    """Return all of a file. Raises SkillFileNotFound; OSError for a file that exists and cannot be
+    read.
+    """
+    # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe
+    # must not block.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

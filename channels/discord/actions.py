@@ -1,6 +1,7 @@
 """Actions other than sending: reactions, edits, deletion, topics and members.
 
-All of them are repeatable, so discord.py may repeat them after a 5xx, and an interrupted one is at worst uncertain.
+All of them are repeatable, so discord.py may repeat them after a 5xx, and an interrupted one is at
+worst uncertain.
 """
 
 import logging
@@ -13,7 +14,13 @@ from channels.base import RateLimited, Rejected, RoomMembers, SendError, Unreach
 from channels.discord.directory import DiscordDirectory, listed_name
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake, get_snowflakes
-from channels.discord.outgoing import MESSAGE_PATH, MESSAGES_PATH, SUPPRESS_EMBEDS, message_content, render_bodies
+from channels.discord.outgoing import (
+    MESSAGE_PATH,
+    MESSAGES_PATH,
+    SUPPRESS_EMBEDS,
+    message_content,
+    render_bodies,
+)
 from channels.discord.wire import parse_channel_id, parse_message_id
 from channels.split import utf16_length
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
@@ -34,13 +41,17 @@ _MAX_MEMBERS, _MAX_THREAD_MEMBERS, _MAX_MESSAGES = 1000, 100, 100
 _CUSTOM_EMOJI = re.compile(r"<?a?:?(\w{2,32}):(\d{15,20})>?")
 _NAMED_EMOJI = re.compile(r":(\w{2,32}):")
 _EMOJI_SELECTOR = "\ufe0f"
-"""Requests the picture of a character that also has a plain form. Discord knows each emoji in one of both spellings."""
+"""Requests the picture of a character that also has a plain form. Discord knows each emoji in one
+of both spellings."""
 _CANNOT_LEAVE = (
-    "a bot is in all channels of a server that it can see: take its right to see this one in the channel's settings, "
+    "a bot is in all channels of a server that it can see: take its right to see this one in the "
+    "channel's settings, "
     "or close the room to it with `room revoke`"
 )
 _MEMBERS_NOTE = "These are members of the whole server; not all of them may see this channel."
-_SPEAKERS_NOTE = "Discord tells this bot no list of members; these are people who spoke here lately."
+_SPEAKERS_NOTE = (
+    "Discord tells this bot no list of members; these are people who spoke here lately."
+)
 
 
 class DiscordActions:
@@ -58,11 +69,17 @@ class DiscordActions:
         channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
         emoji = await self._resolve_emoji(channel, single_line(reaction, len(reaction)))
         path, method = MESSAGE_PATH + "/reactions/{emoji}/@me", "PUT" if add else "DELETE"
-        other = emoji.removesuffix(_EMOJI_SELECTOR) if emoji.endswith(_EMOJI_SELECTOR) else emoji + _EMOJI_SELECTOR
+        other = (
+            emoji.removesuffix(_EMOJI_SELECTOR)
+            if emoji.endswith(_EMOJI_SELECTOR)
+            else emoji + _EMOJI_SELECTOR
+        )
         spellings = [emoji] if ":" in emoji else [emoji, other]
         for spelling in spellings:
             try:
-                await self._api.call(method, path, channel_id=channel, message_id=number, emoji=spelling)
+                await self._api.call(
+                    method, path, channel_id=channel, message_id=number, emoji=spelling
+                )
                 return
             except DiscordRefused as error:
                 if error.status == HTTPStatus.NOT_FOUND and not add:
@@ -70,7 +87,10 @@ class DiscordActions:
                 if error.code != _UNKNOWN_EMOJI:
                     raise
         if add:
-            raise Rejected("Discord does not know this emoji here: write one character, or `:name:` of one that it has")
+            raise Rejected(
+                "Discord does not know this emoji here: write one character, or `:name:` of one "
+                "that it has"
+            )
 
     async def _resolve_emoji(self, channel: str, text: str) -> str:
         """Return the emoji in the form of requests."""
@@ -78,31 +98,47 @@ class DiscordActions:
             return f"{custom[1]}:{custom[2]}"
         named = _NAMED_EMOJI.fullmatch(text)
         if named and (guild := self._directory.guild_of(channel)):
-            answer = {"result": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)}
+            answer = {
+                "result": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)
+            }
             for emoji in get_objects(answer, "result"):
                 if get_str(emoji, "name") == named[1] and (number := get_snowflake(emoji, "id")):
                     return f"{named[1]}:{number}"
         if not text or text.isascii() or len(text) > _EMOJI_CHARS:
-            raise Rejected("a reaction is an emoji: one character, or `:name:` of one that this server has")
+            raise Rejected(
+                "a reaction is an emoji: one character, or `:name:` of one that this server has"
+            )
         return text
 
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
         (new, *more) = render_bodies(text) or ("",)
         if not new or more:
-            raise Rejected("the text is too long for one message" if more else "a message needs text")
-        content = message_content(new) | ({"flags": SUPPRESS_EMBEDS} if self._flags & SUPPRESS_EMBEDS else {})
+            raise Rejected(
+                "the text is too long for one message" if more else "a message needs text"
+            )
+        content = message_content(new) | (
+            {"flags": SUPPRESS_EMBEDS} if self._flags & SUPPRESS_EMBEDS else {}
+        )
         channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
-        await self._api.call("PATCH", MESSAGE_PATH, json=content, channel_id=channel, message_id=number)
+        await self._api.call(
+            "PATCH", MESSAGE_PATH, json=content, channel_id=channel, message_id=number
+        )
 
     async def delete(self, at: Address, message: MessageId) -> None:
         """Delete our message.
 
-        Checks its author first: with the right permission, a bot can delete other people's messages.
+        Checks its author first: with the right permission, a bot can delete other people's
+        messages.
         """
         channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
         try:
-            answer = await self._api.call("GET", MESSAGE_PATH, channel_id=channel, message_id=number)
-            if get_snowflake(get_object({"result": answer}, "result").get("author"), "id") != self._directory.own_id:
+            answer = await self._api.call(
+                "GET", MESSAGE_PATH, channel_id=channel, message_id=number
+            )
+            if (
+                get_snowflake(get_object({"result": answer}, "result").get("author"), "id")
+                != self._directory.own_id
+            ):
                 raise Rejected("that is not a message of ours")
             await self.delete_own(channel, number)
         except DiscordRefused as error:
@@ -129,7 +165,10 @@ class DiscordActions:
             raise Rejected("a thread needs a name")
         try:
             await self._api.call(
-                "PATCH", "/channels/{channel_id}", json={key: new}, channel_id=parse_channel_id(at, self._directory)
+                "PATCH",
+                "/channels/{channel_id}",
+                json={key: new},
+                channel_id=parse_channel_id(at, self._directory),
             )
         except DiscordRefused as error:
             if error.code == _WRONG_CHANNEL_TYPE:
@@ -142,17 +181,24 @@ class DiscordActions:
         https://discord.com/developers/docs/resources/channel#leave-thread
         """
         if at.thread is None:
-            raise Rejected(_CANNOT_LEAVE if self._directory.guild_of(at.room) else "bots leave nothing but threads")
+            raise Rejected(
+                _CANNOT_LEAVE
+                if self._directory.guild_of(at.room)
+                else "bots leave nothing but threads"
+            )
         try:
             await self._api.call(
-                "DELETE", "/channels/{channel_id}/thread-members/@me", channel_id=parse_channel_id(at, self._directory)
+                "DELETE",
+                "/channels/{channel_id}/thread-members/@me",
+                channel_id=parse_channel_id(at, self._directory),
             )
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
     async def read_member(self, guild: str, user: str) -> Sequence[str] | None:
-        """Return the roles of a member of a guild. None: they are no member, or Discord does not tell.
+        """Return the roles of a member of a guild. None: they are no member, or Discord does not
+        tell.
 
         https://discord.com/developers/docs/resources/guild#get-guild-member, which needs no intent.
         """
@@ -163,7 +209,11 @@ class DiscordActions:
             logger.info("who is a member of %s is not told: %s", guild, error.reason)
             return None
         member = get_object({"result": answer}, "result")
-        return get_snowflakes(member, "roles") if get_snowflake(get_object(member, "user"), "id") == user else None
+        return (
+            get_snowflakes(member, "roles")
+            if get_snowflake(get_object(member, "user"), "id") == user
+            else None
+        )
 
     async def is_in_thread(self, thread: str, user: str) -> bool:
         """Return whether somebody was added to a thread. False also if Discord does not tell.
@@ -186,46 +236,70 @@ class DiscordActions:
         except (Rejected, RateLimited):
             raise
         except SendError as error:
-            raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
+            raise Unreachable(
+                error.reason
+            ) from None  # nothing was to be changed, so nothing is uncertain
 
     async def _chat_members(self, channel: str, at: Address, limit: int) -> RoomMembers:
         channel_data = await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)
-        if guild := get_snowflake(channel_data, "guild_id"):  # we have just joined, and its event has not arrived yet
+        if guild := get_snowflake(
+            channel_data, "guild_id"
+        ):  # we have just joined, and its event has not arrived yet
             return await self._guild_members(guild, at, limit)
         others = get_objects(channel_data, "recipients")
-        return RoomMembers(members=self._to_senders([(user, {}) for user in others], limit), total=len(others) + 1)
+        return RoomMembers(
+            members=self._to_senders([(user, {}) for user in others], limit), total=len(others) + 1
+        )
 
     async def _guild_members(self, guild: str, at: Address, limit: int) -> RoomMembers:
         total = await self._member_count(guild) if at.thread is None else None
         try:
             answer = {"result": await self._fetch_members(guild, at, limit + 1)}
         except DiscordRefused as error:
-            if error.status != HTTPStatus.FORBIDDEN:  # it is for bots with the intent GUILD_MEMBERS only
+            if (
+                error.status != HTTPStatus.FORBIDDEN
+            ):  # it is for bots with the intent GUILD_MEMBERS only
                 raise
-            speakers = self._to_senders(await self._recent_speakers(parse_channel_id(at, self._directory)), limit)
+            speakers = self._to_senders(
+                await self._recent_speakers(parse_channel_id(at, self._directory)), limit
+            )
             return RoomMembers(members=speakers, total=total, note=_SPEAKERS_NOTE)
         members = [get_object(entry, "member") or entry for entry in get_objects(answer, "result")]
         senders = self._to_senders([(get_object(entry, "user"), entry) for entry in members], limit)
-        return RoomMembers(members=senders, total=total, note=_MEMBERS_NOTE if at.thread is None else "")
+        return RoomMembers(
+            members=senders, total=total, note=_MEMBERS_NOTE if at.thread is None else ""
+        )
 
     async def _fetch_members(self, guild: str, at: Address, limit: int) -> object:
         if at.thread is None:
-            return await self._api.call("GET", "/guilds/{guild_id}/members", params={"limit": limit}, guild_id=guild)
-        path, query = "/channels/{channel_id}/thread-members", {"limit": min(limit, _MAX_THREAD_MEMBERS)}
+            return await self._api.call(
+                "GET", "/guilds/{guild_id}/members", params={"limit": limit}, guild_id=guild
+            )
+        path, query = (
+            "/channels/{channel_id}/thread-members",
+            {"limit": min(limit, _MAX_THREAD_MEMBERS)},
+        )
         return await self._api.call(
-            "GET", path, params=query | {"with_member": "true"}, channel_id=parse_channel_id(at, self._directory)
+            "GET",
+            path,
+            params=query | {"with_member": "true"},
+            channel_id=parse_channel_id(at, self._directory),
         )
 
     async def _member_count(self, guild: str) -> int | None:
         try:
-            answer = await self._api.call("GET", "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild)
+            answer = await self._api.call(
+                "GET", "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild
+            )
         except DiscordRefused:
             return None
         return get_int(answer, "approximate_member_count")
 
     async def _recent_speakers(self, channel: str) -> list[tuple[Json, Json]]:
         try:
-            answer = await self._api.call("GET", MESSAGES_PATH, params={"limit": _MAX_MESSAGES}, channel_id=channel)
+            answer = await self._api.call(
+                "GET", MESSAGES_PATH, params={"limit": _MAX_MESSAGES}, channel_id=channel
+            )
         except DiscordRefused:
             return []
         messages = get_objects({"result": answer}, "result")

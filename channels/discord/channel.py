@@ -61,14 +61,18 @@ if TYPE_CHECKING:
 
 
 _FORMATTING = (
-    "Discord shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, headings to ###, lists, > quotes "
-    "and [links](url); tables become code blocks, pictures become links. A reply notifies its addressee, other "
+    "Discord shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, headings to "
+    "###, lists, > quotes "
+    "and [links](url); tables become code blocks, pictures become links. A reply notifies its "
+    "addressee, other "
     "mentions ping nobody. Messages over 2,000 characters are split."
 )
 
 
 class DiscordChannel:
-    """One bot account on Discord; a `channels.base.Channel`. With `preview: all`, use `DiscordPreviewChannel`."""
+    """One bot account on Discord; a `channels.base.Channel`. With `preview: all`, use
+    `DiscordPreviewChannel`.
+    """
 
     typing_interval_s = 8.0
     """Discord shows the indicator for ten seconds."""
@@ -112,7 +116,9 @@ class DiscordChannel:
         )
 
     def space(self, room: RoomId) -> RoomId | None:
-        """Return the guild of a room; None: none, or unknown (then only the room's own id opens it)."""
+        """Return the guild of a room; None: none, or unknown (then only the room's own id opens
+        it).
+        """
         guild = self._directory.guild_of(room)
         return RoomId(guild) if guild else None
 
@@ -123,17 +129,24 @@ class DiscordChannel:
         return self._directory.audience(at)
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
-        """Ask Discord for the person's roles: without the privileged intent GUILD_MEMBERS it reports no changes.
+        """Ask Discord for the person's roles: without the privileged intent GUILD_MEMBERS it
+        reports no changes.
 
         So each question is asked anew. Permissions come from the events of the connection.
         """
-        session, directory, guild = self._session, self._directory, self._directory.find_guild(at.room)
+        session, directory, guild = (
+            self._session,
+            self._directory,
+            self._directory.find_guild(at.room),
+        )
         is_valid = person.isascii() and person.isdigit() and at.channel == self._name
         if session is None or not session.up or not guild or not is_valid:
             return None
 
         async def can_read() -> bool:
-            roles = await self._members.get((guild, person), lambda: self._actions.read_member(guild, person))
+            roles = await self._members.get(
+                (guild, person), lambda: self._actions.read_member(guild, person)
+            )
             if roles is None or not session.up or not directory.can_read(at.room, person, roles):
                 return False
             if at.thread is None:
@@ -146,7 +159,11 @@ class DiscordChannel:
             return await self._actions.is_in_thread(thread.id, person)
 
         try:
-            return "reads_all" if await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, can_read()) else None
+            return (
+                "reads_all"
+                if await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, can_read())
+                else None
+            )
         except (TimeoutError, SendError):
             return None
 
@@ -156,12 +173,14 @@ class DiscordChannel:
             self._session.autocomplete.completer = suggest
 
     def take_over(self, before: "DiscordChannel") -> None:
-        """Continue where `before` ended, if it was the same bot, including its events not emitted yet.
+        """Continue where `before` ended, if it was the same bot, including its events not emitted
+        yet.
 
         Call it before `run`.
 
-        Also with its IDENTIFY budget: https://discord.com/developers/docs/events/gateway#rate-limiting counts all
-        sessions of a bot.
+        Also with its IDENTIFY budget:
+        https://discord.com/developers/docs/events/gateway#rate-limiting counts all sessions of a
+        bot.
         """
         config, old_config = self._config, before._config  # noqa: SLF001 - same class
         if (config.token, config.api_url, config.gateway_url) == (
@@ -181,7 +200,8 @@ class DiscordChannel:
 
     def create_session(self) -> "DiscordSession":
         """Return the objects that live as long as `run`."""
-        # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not need it.
+        # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not
+        # need it.
         from channels.discord.session import DiscordAccountState, DiscordSession  # noqa: PLC0415
 
         self._state = self._state or DiscordAccountState(self._clock, self._commands, self._cursor)
@@ -209,7 +229,9 @@ class DiscordChannel:
         await self._directory.rights.wait(self._directory.guild_of(at.room) or at.room)
 
     async def open_direct(self, person: Sender) -> RoomId:
-        """Open it: https://discord.com/developers/docs/resources/user#create-dm; one that is there is returned."""
+        """Open it: https://discord.com/developers/docs/resources/user#create-dm; one that is there
+        is returned.
+        """
         call = self._require_session().api.call
         found = await call("POST", "/users/@me/channels", json={"recipient_id": person.id})
         if not (room := get_snowflake(found, "id")):
@@ -223,7 +245,9 @@ class DiscordChannel:
         where = replace(at, thread=None) if self._directory.is_unopened(at) else at
         with contextlib.suppress(SendError):
             channel = parse_channel_id(where, self._directory)
-            await session.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=channel)
+            await session.api.call(
+                "POST", "/channels/{channel_id}/typing", again=False, channel_id=channel
+            )
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         await self._actions.react(at, message, reaction, add=add)
@@ -244,9 +268,17 @@ class DiscordChannel:
         return None if self._session is None else self._directory.is_visible(room)
 
     def join_refusal(self, room: RoomId) -> str:
-        if self._session is None or not self._directory.is_complete or self._directory.is_visible(room):
+        if (
+            self._session is None
+            or not self._directory.is_complete
+            or self._directory.is_visible(room)
+        ):
             return ""
-        return "Discord shows no such channel or server: invite the bot to it, and let it view the channel"
+        return (
+            "Discord shows no such channel or server: invite the bot to it, and let it view "
+            "the "
+            "channel"
+        )
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         return await self._actions.list_members(at, most)
@@ -259,7 +291,9 @@ class DiscordChannel:
         from channels.discord.rest import download_attachment  # noqa: PLC0415 - with the library, as above
 
         del at  # the attachment's id contains its channel
-        return await download_attachment(self._require_session().api, self._config, attachment.id, limit_bytes)
+        return await download_attachment(
+            self._require_session().api, self._config, attachment.id, limit_bytes
+        )
 
     def _require_session(self) -> "DiscordSession":
         if self._session is None:
@@ -268,14 +302,18 @@ class DiscordChannel:
 
 
 _PREVIEW_PATIENCE_S = 1.0
-"""Longest wait of an edit for the rate limit: the answer itself may come meanwhile, and must not wait for it."""
+"""Longest wait of an edit for the rate limit: the answer itself may come meanwhile, and must not
+wait for it."""
 
 
 class DiscordPreviewChannel(DiscordChannel):
-    """A `DiscordChannel` that shows an answer while it is generated, in a message that is edited."""
+    """A `DiscordChannel` that shows an answer while it is generated, in a message that is
+    edited.
+    """
 
     preview_interval_s = 1.5
-    """Discord allows five edits in five seconds per channel; other answers may need some of them."""
+    """Discord allows five edits in five seconds per channel; other answers may need some of
+    them."""
 
     async def preview(
         self,
@@ -303,8 +341,12 @@ class DiscordPreviewChannel(DiscordChannel):
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         try:
             if is_provisional(preview_id):
-                preview_id = await self._outgoing.find_preview(self._require_session().api, at, preview_id, "\u2026")
-            await self._actions.delete_own(parse_channel_id(at, self._directory), parse_message_id(preview_id))
+                preview_id = await self._outgoing.find_preview(
+                    self._require_session().api, at, preview_id, "\u2026"
+                )
+            await self._actions.delete_own(
+                parse_channel_id(at, self._directory), parse_message_id(preview_id)
+            )
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise

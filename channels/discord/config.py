@@ -19,7 +19,10 @@ class DiscordConfig(ConfigSection):
     @classmethod
     def _token(cls, token: SecretStr) -> SecretStr:
         if any(map(str.isspace, token.get_secret_value())):
-            raise ValueError("not a token: one word without blanks and line breaks; copy it again from the bot's page")
+            raise ValueError(
+                "not a token: one word without blanks and line breaks; copy it again from the "
+                "bot's page"
+            )
         return token
 
     api_url: str = Field(default="https://discord.com/api/v10", pattern=r"^https?://[^\s/]")
@@ -27,16 +30,20 @@ class DiscordConfig(ConfigSection):
     gateway_url: str = Field(default="wss://gateway.discord.gg", pattern=r"^wss?://[^\s/]")
     """Server of the events (the gateway of Discord)."""
     proxy: ProxySetting | None = None
-    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
+    says."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
-    """Ids of the channels or guilds where the bot may act; `*` means any. For direct messages see `access.dm`."""
+    """Ids of the channels or guilds where the bot may act; `*` means any. For direct messages see
+    `access.dm`."""
     threads: tuple[str, ...] = Field(default=(), strict=False)
-    """Ids of channels or guilds where a message that mentions the bot is answered in a new thread; `*` means all."""
+    """Ids of channels or guilds where a message that mentions the bot is answered in a new thread;
+    `*` means all."""
     history_age: Duration = 3600.0
-    """Age up to which the bot answers messages that came while it was away (seconds, or `1h`). 0: none."""
+    """Age up to which the bot answers messages that came while it was away (seconds, or `1h`). 0:
+    none."""
     shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = None
-    """Connections that share the guilds; `auto`: as many as Discord recommends. None: one, without sharding
-    (enough for 2,500 guilds)."""
+    """Connections that share the guilds; `auto`: as many as Discord recommends. None: one, without
+    sharding (enough for 2,500 guilds)."""
     typing: bool = True
     """Show that an answer is being written."""
     preview: Literal["off", "all"] = "off"
@@ -52,7 +59,8 @@ class DiscordConfig(ConfigSection):
         for room in rooms:
             if room != "*" and not (room.isascii() and room.isdigit()):
                 raise ValueError(
-                    f"{room!r} is not the id of a channel or guild: in Discord, turn on developer mode, "
+                    f"{room!r} is not the id of a channel or guild: in Discord, turn on developer "
+                    "mode, "
                     'right-click it, copy its id, and write it in quotes ("*" is any)'
                 )
         return rooms

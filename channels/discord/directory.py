@@ -1,8 +1,9 @@
-"""Known guilds, channels, threads and roles of Discord, and the text and senders of its events. Pure.
+"""Known guilds, channels, threads and roles of Discord, and the text and senders of its events.
+Pure.
 
-`DiscordDirectory` replaces the library's cache, which keeps whole objects and needs them to be well-formed. Discord's
-markup is Markdown with references in angle brackets (https://discord.com/developers/docs/reference#message-formatting);
-inside code they are plain text.
+`DiscordDirectory` replaces the library's cache, which keeps whole objects and needs them to be
+well-formed. Discord's markup is Markdown with references in angle brackets
+(https://discord.com/developers/docs/reference#message-formatting); inside code they are plain text.
 """
 
 import re
@@ -69,7 +70,8 @@ class DiscordPlace:
     takes_threads: bool = False
     """A thread can be made of a message there."""
     overwrites: tuple[tuple[str, int, int], ...] | None = None
-    """Role or person, and the permissions they are allowed and denied in addition to their roles. None: unknown."""
+    """Role or person, and the permissions they are allowed and denied in addition to their roles.
+    None: unknown."""
 
 
 class DiscordDirectory:
@@ -107,7 +109,8 @@ class DiscordDirectory:
         """Thread that Discord does not let us open -> the room where its messages stand instead."""
 
     def address(self, channel: str, message: str = "") -> Address:
-        """Return the place of a channel. `message`: of an event there; a message with a thread of ours belongs to that.
+        """Return the place of a channel. `message`: of an event there; a message with a thread of
+        ours belongs to that.
 
         An unknown channel is a room of its own, in no guild: closed unless opened by its id.
         """
@@ -118,7 +121,9 @@ class DiscordDirectory:
             return Address(channel=self._channel, room=RoomId(channel), thread=ThreadId(message))
         place = self.places.get(channel)
         if place is not None and place.parent:
-            return Address(channel=self._channel, room=RoomId(place.parent), thread=ThreadId(channel))
+            return Address(
+                channel=self._channel, room=RoomId(place.parent), thread=ThreadId(channel)
+            )
         return Address(channel=self._channel, room=RoomId(channel))
 
     def plan_thread(self, at: Address) -> None:
@@ -127,7 +132,9 @@ class DiscordDirectory:
             self._planned.put(at.thread, at.room)
 
     def opens_threads(self, room: str) -> bool:
-        """Return whether the operator wants threads there, and Discord lets us open them, as far as is known."""
+        """Return whether the operator wants threads there, and Discord lets us open them, as far as
+        is known.
+        """
         place = self.places.get(room)
         if place is None or not place.takes_threads or not self.is_thread_room(room):
             return False
@@ -151,15 +158,24 @@ class DiscordDirectory:
 
     def is_thread_room(self, room: str) -> bool:
         """Return whether the operator wants threads there."""
-        return ANY_ROOM in self._thread_rooms or bool({room, self.guild_of(room)} & self._thread_rooms)
+        return ANY_ROOM in self._thread_rooms or bool(
+            {room, self.guild_of(room)} & self._thread_rooms
+        )
 
     def is_own_thread(self, channel: str) -> bool:
         """Return whether it is a thread that we have opened."""
         place = self.places.get(channel)
-        return place is not None and bool(place.parent) and bool(self.own_id) and place.owner == self.own_id
+        return (
+            place is not None
+            and bool(place.parent)
+            and bool(self.own_id)
+            and place.owner == self.own_id
+        )
 
     def is_unopened(self, at: Address) -> bool:
-        """Return whether a place is a thread that has to be opened, or that is not known since it is archived."""
+        """Return whether a place is a thread that has to be opened, or that is not known since it
+        is archived.
+        """
         if at.thread is None or at.thread in self.places or at.thread in self._opened:
             return False
         room = self.places.get(at.room)
@@ -187,7 +203,9 @@ class DiscordDirectory:
         return place is None or place.is_direct
 
     def audience(self, at: Address) -> Audience | None:
-        """Return the audience of a place: https://discord.com/developers/docs/topics/permissions."""
+        """Return the audience of a place:
+        https://discord.com/developers/docs/topics/permissions.
+        """
         place, room = self.places.get(at.thread or at.room), self.places.get(at.room)
         if at.thread is not None and self._planned.get(at.thread) == at.room:
             place = room  # the thread that is opened is a public one
@@ -206,7 +224,9 @@ class DiscordDirectory:
         return "space" if everyone & _VIEW_CHANNEL else "room"
 
     def can_read(self, room: str, user: str, roles: Iterable[str]) -> bool:
-        """Return whether a member of the room's guild, with these roles, can read the room and its history."""
+        """Return whether a member of the room's guild, with these roles, can read the room and its
+        history.
+        """
         permissions = self._member_permissions(room, user, roles)
         place, needed = self.places.get(room), _VIEW_CHANNEL | _READ_MESSAGE_HISTORY
         if place is not None and place.is_voice:
@@ -218,9 +238,11 @@ class DiscordDirectory:
         return bool(self._member_permissions(room, user, roles) & _MANAGE_THREADS)
 
     def _member_permissions(self, room: str, user: str, roles: Iterable[str]) -> int:
-        """Return the permissions of a member in a room, or, given a guild, in all its rooms without overwrites.
+        """Return the permissions of a member in a room, or, given a guild, in all its rooms without
+        overwrites.
 
-        0 if anything of it is unknown. https://discord.com/developers/docs/topics/permissions#permission-overwrites.
+        0 if anything of it is unknown.
+        https://discord.com/developers/docs/topics/permissions#permission-overwrites.
         """
         place, held = self.places.get(room), set(roles)
         guild, overwrites = (place.guild, place.overwrites) if place is not None else (room, ())
@@ -249,9 +271,15 @@ class DiscordDirectory:
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
         place = thread or room
-        me = f"@{self.handle}" if self.handle else None  # our nick there is anybody's word who may change it
+        me = (
+            f"@{self.handle}" if self.handle else None
+        )  # our nick there is anybody's word who may change it
         if place is None:  # the room may be a whole guild
-            return PlaceNames(room=self._guilds[at.room], topic="", me=me) if at.room in self._guilds else None
+            return (
+                PlaceNames(room=self._guilds[at.room], topic="", me=me)
+                if at.room in self._guilds
+                else None
+            )
         if place.is_direct:
             return PlaceNames(me=me)
         return PlaceNames(
@@ -268,11 +296,15 @@ class DiscordDirectory:
 
     @property
     def is_complete(self) -> bool:
-        """True if every guild named in READY has arrived: until then a missing place may still appear."""
+        """True if every guild named in READY has arrived: until then a missing place may still
+        appear.
+        """
         return self._awaited_guilds is not None and not self._awaited_guilds
 
     def is_own_role(self, role: str) -> bool:
-        """Return whether it is the role that Discord created for this bot: its mention addresses the bot."""
+        """Return whether it is the role that Discord created for this bot: its mention addresses
+        the bot.
+        """
         return role in self._own_roles
 
     def apply_event(self, event: str, data: Json) -> None:  # noqa: C901, PLR0912 - one case per event
@@ -284,7 +316,9 @@ class DiscordDirectory:
                 self.own_id = get_snowflake(get_object(data, "user"), "id") or self.own_id
                 self.handle = get_str(get_object(data, "user"), "username") or self.handle
                 named = {get_snowflake(guild, "id") for guild in get_objects(data, "guilds")}
-                self._awaited_guilds = (self._awaited_guilds or set()) | (named - self._guilds.keys())
+                self._awaited_guilds = (self._awaited_guilds or set()) | (
+                    named - self._guilds.keys()
+                )
                 self._outdated_guilds |= named
                 self.unopened.clear()
             case "GUILD_CREATE":
@@ -342,7 +376,9 @@ class DiscordDirectory:
 
     def guild_places(self, guild: str) -> list[DiscordPlace]:
         """Return the guild's channels and threads, oldest first."""
-        return sorted((p for p in self.places.values() if p.guild == guild), key=lambda place: int(place.id))
+        return sorted(
+            (p for p in self.places.values() if p.guild == guild), key=lambda place: int(place.id)
+        )
 
     def _add_guild(self, data: Json) -> None:
         guild = get_snowflake(data, "id")
@@ -367,7 +403,11 @@ class DiscordDirectory:
 
     def _learn_own(self, member: Json, guild: str) -> None:
         """Take in what a member object tells of us; others are ignored."""
-        if not guild or not self.own_id or get_snowflake(get_object(member, "user"), "id") != self.own_id:
+        if (
+            not guild
+            or not self.own_id
+            or get_snowflake(get_object(member, "user"), "id") != self.own_id
+        ):
             return
         self._our_roles[guild] = get_snowflakes(member, "roles")
         self.unopened.clear()
@@ -410,7 +450,11 @@ def _parse_overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:
         return None
     overwrites = get_objects(data, "permission_overwrites")
     return tuple(
-        (get_snowflake(item, "id"), _parse_permissions(item, "allow"), _parse_permissions(item, "deny"))
+        (
+            get_snowflake(item, "id"),
+            _parse_permissions(item, "allow"),
+            _parse_permissions(item, "deny"),
+        )
         for item in overwrites
     )
 
@@ -430,7 +474,8 @@ _REFERENCE = re.compile(
 )
 CUSTOM_EMOJI = ":emoji:"
 _HANDLE = re.compile(r"[a-z0-9._]{2,32}")
-"""https://discord.com/developers/docs/resources/user#usernames-and-nicknames: bots may have other names."""
+"""https://discord.com/developers/docs/resources/user#usernames-and-nicknames: bots may have other
+names."""
 _MAX_EMBED_CHARS = 600
 _MAX_EMBEDS = 3
 _MAX_OPTIONS = 10
@@ -444,8 +489,9 @@ def mentions_us(content: str, me: str) -> bool:
 def resolve_references(content: str, handles: dict[str, str], directory: DiscordDirectory) -> str:
     """Return `content` with words of nobody in place of markup. `handles`: user id to user name.
 
-    A text is its author's, so names that others chose (of people, roles, channels, emoji, commands) are no part of it:
-    of people it has the handle, which is one plain word, of the rest the id at most.
+    A text is its author's, so names that others chose (of people, roles, channels, emoji, commands)
+    are no part of it: of people it has the handle, which is one plain word, of the rest the id at
+    most.
     """
 
     def token(found: re.Match[str]) -> str:
@@ -466,7 +512,8 @@ def resolve_references(content: str, handles: dict[str, str], directory: Discord
 
 
 def _format_timestamp(unix_s: int, style: str) -> str:
-    """Return the time that a timestamp shows, in UTC whatever its style; a day for the styles of days. Empty: none.
+    """Return the time that a timestamp shows, in UTC whatever its style; a day for the styles of
+    days. Empty: none.
 
     https://discord.com/developers/docs/reference#message-formatting-timestamp-styles
     """
@@ -474,12 +521,21 @@ def _format_timestamp(unix_s: int, style: str) -> str:
         when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=unix_s)
     except OverflowError:
         return ""
-    return when.date().isoformat() if style in "dD" else f"{when.replace(tzinfo=None).isoformat(' ', 'minutes')} UTC"
+    return (
+        when.date().isoformat()
+        if style in "dD"
+        else f"{when.replace(tzinfo=None).isoformat(' ', 'minutes')} UTC"
+    )
 
 
 def mentioned_handles(message: Json) -> dict[str, str]:
-    """Return the user names of the people that a message mentions, without those that are more than a plain word."""
-    found = {get_snowflake(user, "id"): get_str(user, "username") for user in get_objects(message, "mentions")}
+    """Return the user names of the people that a message mentions, without those that are more than
+    a plain word.
+    """
+    found = {
+        get_snowflake(user, "id"): get_str(user, "username")
+        for user in get_objects(message, "mentions")
+    }
     return {user: handle for user, handle in found.items() if _HANDLE.fullmatch(handle)}
 
 
@@ -492,19 +548,28 @@ def display_name(user: Json) -> str:
 
 
 def listed_name(user: Json, member: Json) -> str:
-    """Return all names of somebody, for lists of people: the displayed one, and the handle that mentions have."""
-    shown, handle = clean_name(get_str(member, "nick")) or display_name(user), get_str(user, "username")
+    """Return all names of somebody, for lists of people: the displayed one, and the handle that
+    mentions have.
+    """
+    shown, handle = (
+        clean_name(get_str(member, "nick")) or display_name(user),
+        get_str(user, "username"),
+    )
     return f"{shown}, @{handle}" if _HANDLE.fullmatch(handle) and shown != handle else shown
 
 
 def message_files(data: Json) -> list[Json]:
     """Return the attachments of a message, and of the message that it forwards."""
-    forwarded = [get_object(snapshot, "message") for snapshot in get_objects(data, "message_snapshots")]
+    forwarded = [
+        get_object(snapshot, "message") for snapshot in get_objects(data, "message_snapshots")
+    ]
     return [file for message in (data, *forwarded) for file in get_objects(message, "attachments")]
 
 
 def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> list[str]:
-    """Return content besides the text, as lines of text. `embeds`: include embeds, which only bots can write."""
+    """Return content besides the text, as lines of text. `embeds`: include embeds, which only bots
+    can write.
+    """
     lines = []
     for snapshot in get_objects(message, "message_snapshots")[:_MAX_EMBEDS]:
         inner = get_object(snapshot, "message")
@@ -515,11 +580,18 @@ def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> 
     lines += ["[sticker]"] * len(stickers)
     if poll := get_object(message, "poll"):
         answers = [
-            get_str(get_object(answer, "poll_media"), "text") for answer in get_objects(poll, "answers")[:_MAX_OPTIONS]
+            get_str(get_object(answer, "poll_media"), "text")
+            for answer in get_objects(poll, "answers")[:_MAX_OPTIONS]
         ]
-        lines.append(f"[poll: {get_str(get_object(poll, 'question'), 'text')} - {' / '.join(answers)}]")
+        lines.append(
+            f"[poll: {get_str(get_object(poll, 'question'), 'text')} - {' / '.join(answers)}]"
+        )
     if embeds:
-        lines += [line for embed in get_objects(message, "embeds")[:_MAX_EMBEDS] if (line := _embed_text(embed))]
+        lines += [
+            line
+            for embed in get_objects(message, "embeds")[:_MAX_EMBEDS]
+            if (line := _embed_text(embed))
+        ]
     return lines
 
 
@@ -527,10 +599,13 @@ def _embed_text(embed: Json) -> str:
     if get_str(embed, "type") not in {"", "rich"}:  # the others are previews of links in the text
         return ""
     fields = [
-        f"{get_str(field, 'name')}: {get_str(field, 'value')}" for field in get_objects(embed, "fields")[:_MAX_OPTIONS]
+        f"{get_str(field, 'name')}: {get_str(field, 'value')}"
+        for field in get_objects(embed, "fields")[:_MAX_OPTIONS]
     ]
     text = " - ".join(
-        part for part in (get_str(embed, "title"), get_str(embed, "description"), *fields) if part.strip()
+        part
+        for part in (get_str(embed, "title"), get_str(embed, "description"), *fields)
+        if part.strip()
     )
     return text[:_MAX_EMBED_CHARS] + ("…" if len(text) > _MAX_EMBED_CHARS else "")
 
@@ -550,7 +625,11 @@ def interaction_sender(data: Json) -> Sender | None:
         return None
     name = display_name(user) or user_id
     return Sender(
-        id=SenderId(user_id), name=name, is_bot=get_bool(user, "bot"), verified=True, ranks=member_ranks(data)
+        id=SenderId(user_id),
+        name=name,
+        is_bot=get_bool(user, "bot"),
+        verified=True,
+        ranks=member_ranks(data),
     )
 
 

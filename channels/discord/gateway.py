@@ -1,8 +1,9 @@
 """Gateway connections of one account: shards, sockets, heartbeats, and the budget of new sessions.
 
-Sockets and sessions are discord.py's; the loop around them is ours. The library's own reconnects at once after an
-invalid session or a close, which repeated ones make a storm; one payload that it cannot read ends it; it goes on
-reading while `emit` blocks; and its address of the gateway belongs to the whole process. See decision 53.
+Sockets and sessions are discord.py's; the loop around them is ours. The library's own reconnects at
+once after an invalid session or a close, which repeated ones make a storm; one payload that it
+cannot read ends it; it goes on reading while `emit` blocks; and its address of the gateway belongs
+to the whole process. See decision 53.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ logger = logging.getLogger("reverie.discord")
 CONNECT_TIMEOUT_S = 60.0
 """Longest time from the first packet to a session."""
 IDENTIFY_INTERVAL_S = 5.0
-"""https://discord.com/developers/docs/events/gateway#rate-limiting: seconds between two IDENTIFY of one bucket."""
+"""https://discord.com/developers/docs/events/gateway#rate-limiting: seconds between two IDENTIFY of
+one bucket."""
 MARGIN_S = 0.25
 """Discord counts at arrival, and the later request may be the faster one."""
 DAY_S = 86400.0
@@ -56,7 +58,9 @@ class IdentifyLimiter:
         self._resets_s: float | None = None
         self._identified_s: dict[int, float] = {}
 
-    def set_budget(self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int) -> None:
+    def set_budget(
+        self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int
+    ) -> None:
         """Set the budget that Discord reports."""
         self._remaining, self._resets_s = max(0, remaining), now_s + max(0.0, reset_after_s)
         self._buckets = max(1, max_concurrency)
@@ -93,9 +97,13 @@ class _NotForLibrary(Exception):
 
 
 class GatewaySocket(DiscordWebSocket):
-    """Connection that is known from its first moment: `from_client` leaves it open if the greeting fails."""
+    """Connection that is known from its first moment: `from_client` leaves it open if the greeting
+    fails.
+    """
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
         super().__init__(socket, loop=loop)
         self.client, opened = _OPENING.get()
         self.is_greeted = False
@@ -112,9 +120,11 @@ class GatewaySocket(DiscordWebSocket):
         await super().resume()
 
     async def close(self, code: int = 4000) -> None:
-        """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it resumable.
+        """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it
+        resumable.
 
-        The library's heartbeat thread has ended then, unless it is the one that closes: it would call a closed loop.
+        The library's heartbeat thread has ended then, unless it is the one that closes: it would
+        call a closed loop.
         """
         threads = (one for one in threading.enumerate() if isinstance(one, KeepAliveHandler))
         heartbeat = next((one for one in threads if one.ws is self), None)
@@ -127,7 +137,8 @@ class GatewaySocket(DiscordWebSocket):
     async def read_replay(self) -> None:
         """Read all that the server has sent after RESUME: it acknowledges a heartbeat after that.
 
-        RESUMED need not be the last of it: one of an earlier connection may stand among what is replayed.
+        RESUMED need not be the last of it: one of an earlier connection may stand among what is
+        replayed.
         """
         await self.send_as_json({"op": self.HEARTBEAT, "d": self.sequence})
         while self.acknowledged < 2:  # noqa: PLR2004 - the library's, and this one
@@ -142,12 +153,14 @@ class GatewaySocket(DiscordWebSocket):
     def log_receive(self, text: object, /) -> None:
         """Hand on an event; the library calls it with each payload, before reading that itself.
 
-        Raises `_NotForLibrary` for all but READY and RESUMED, and ValueError for what would harm the connection.
+        Raises `_NotForLibrary` for all but READY and RESUMED, and ValueError for what would harm
+        the connection.
         """
         payload = json.loads(str(text))
         op, seq = get_int(payload, "op"), get_int(payload, "s")
         if not isinstance(payload, dict) or op is None or (op == self.HELLO and self.is_greeted):
-            # The library takes `true` for 1, and answers each such heartbeat: more than Discord accepts in a minute.
+            # The library takes `true` for 1, and answers each such heartbeat: more than Discord
+            # accepts in a minute.
             raise ValueError("no payload, or a second greeting")
         self.is_greeted = self.is_greeted or op == self.HELLO
         self.acknowledged += op == self.HEARTBEAT_ACK
@@ -174,21 +187,32 @@ class GatewaySocket(DiscordWebSocket):
         except (ReconnectWebSocket, ConnectionClosed, OSError, aiohttp.ClientError):
             raise
         except Exception as error:  # noqa: BLE001 - the library reads untrusted data, and may fail in any way
-            logger.warning("shard %s: a payload cannot be read: %s", self.shard_id, type(error).__name__)
+            logger.warning(
+                "shard %s: a payload cannot be read: %s", self.shard_id, type(error).__name__
+            )
 
 
 def _safe_resume_url(resume_url: str, ours: yarl.URL) -> yarl.URL:
-    """Return the address to resume at: Discord's, if it is a WebSocket address no less protected than ours."""
+    """Return the address to resume at: Discord's, if it is a WebSocket address no less protected
+    than ours.
+    """
     try:
         url = yarl.URL(resume_url)
     except ValueError:
         return ours
-    if not url.host or url.user or url.scheme not in {"ws", "wss"} or (ours.scheme == "wss" and url.scheme == "ws"):
+    if (
+        not url.host
+        or url.user
+        or url.scheme not in {"ws", "wss"}
+        or (ours.scheme == "wss" and url.scheme == "ws")
+    ):
         return ours
     return url
 
 
-async def open_socket(client: DiscordClient, gateway: str, session: ResumableSession | None) -> GatewaySocket:
+async def open_socket(
+    client: DiscordClient, gateway: str, session: ResumableSession | None
+) -> GatewaySocket:
     """Open a connection, identify or resume, and wait for READY or RESUMED.
 
     Raises errors of discord.py and aiohttp. The caller closes what `_OPENING` has.
@@ -197,7 +221,9 @@ async def open_socket(client: DiscordClient, gateway: str, session: ResumableSes
     socket = await GatewaySocket.from_client(
         client,
         initial=True,  # the library would sleep; `IdentifyLimiter` knows how long
-        gateway=_safe_resume_url(session.gateway, yarl.URL(gateway)) if session else yarl.URL(gateway),
+        gateway=_safe_resume_url(session.gateway, yarl.URL(gateway))
+        if session
+        else yarl.URL(gateway),
         shard_id=client.shard_id,
         session=session.id if session else None,
         sequence=session.seq if session else None,
@@ -212,15 +238,23 @@ async def open_socket(client: DiscordClient, gateway: str, session: ResumableSes
 _PORTAL = "https://discord.com/developers/applications"
 _BAD_TOKEN = 4004
 _FATAL_CLOSE_CODES = {
-    _BAD_TOKEN: f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, Reset Token)",
+    _BAD_TOKEN: (
+        f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, "
+        "Reset Token)"
+    ),
     4010: "Discord refuses this shard: look at `shards`",
     4011: "the bot is in too many guilds for one connection: set `shards: auto`",
-    4012: "Discord no longer speaks this version of the gateway: a newer version of this program is needed",
+    4012: (
+        "Discord no longer speaks this version of the gateway: a newer version of this program "
+        "is needed"
+    ),
     4013: "Discord does not know the intents that we ask for",
-    4014: f"Discord does not let this bot read messages: at {_PORTAL}, open your application, then Bot, "
+    4014: f"Discord does not let this bot read messages: at {_PORTAL}, open your application, then "
+    "Bot, "
     "and switch on MESSAGE CONTENT INTENT",
 }
-"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes."""
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes.
+"""
 _NOT_RESUMABLE = frozenset({4007, 4009})
 """From that page: close codes after which resuming must not be tried again."""
 _MAX_RESUMES = 3
@@ -249,7 +283,9 @@ class DiscordShards:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
         if self._config.shards == "auto":
             self._count = await self._recommended_shards()
-        tasks = [asyncio.create_task(self._keep_connected(shard)) for shard in range(self._count or 1)]
+        tasks = [
+            asyncio.create_task(self._keep_connected(shard)) for shard in range(self._count or 1)
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -279,14 +315,19 @@ class DiscordShards:
             except SendError as error:
                 retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
                 delay_s = max(retry_after_s, backoff.next_delay_s(0.0, self._session.random()))
-                logger.warning("the number of shards is not known: %s; asked again in %.1f s", error.reason, delay_s)
+                logger.warning(
+                    "the number of shards is not known: %s; asked again in %.1f s",
+                    error.reason,
+                    delay_s,
+                )
                 self._session.report_link(
                     False, f"Discord does not tell how many shards there are to be: {error.reason}"
                 )
                 await self._clock.sleep(delay_s)
 
     async def _fetch_budget(self) -> int | None:
-        """Read the budget of new sessions; return the recommended number of shards, None if missing.
+        """Read the budget of new sessions; return the recommended number of shards, None if
+        missing.
 
         Raises a `SendError`.
         """
@@ -312,9 +353,15 @@ class DiscordShards:
                     raise
                 except SendError as error:  # the limiter keeps its own count
                     logger.warning("Discord does not tell the session budget: %s", error.reason)
-            while (wait_s := self._session.state.identify_limiter.wait_s(shard, self._clock.monotonic())) > 0:
+            while (
+                wait_s := self._session.state.identify_limiter.wait_s(
+                    shard, self._clock.monotonic()
+                )
+            ) > 0:
                 if wait_s > 2 * 60:
-                    logger.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
+                    logger.warning(
+                        "the budget of new sessions is used up; the next one in %.0f s", wait_s
+                    )
                 await self._clock.sleep(wait_s)
             self._session.state.identify_limiter.take(shard, self._clock.monotonic())
 
@@ -328,12 +375,14 @@ class DiscordShards:
                 await client.close()
 
     async def _take_missed_directs(self, client: DiscordClient) -> None:
-        """Resume the session before a new one, to receive the direct messages that were not durable when it ended.
+        """Resume the session before a new one, to receive the direct messages that were not durable
+        when it ended.
 
-        Discord lists no direct chats, so their histories cannot be asked for. All else needs a new session: what guilds
-        there are is told to new ones alone. The new one must be ready, so that no message falls between the two, and it
-        must not be stored before these messages are. Raises errors of discord.py and aiohttp if this is to be tried
-        again with another new session.
+        Discord lists no direct chats, so their histories cannot be asked for. All else needs a new
+        session: what guilds there are is told to new ones alone. The new one must be ready, so that
+        no message falls between the two, and it must not be stored before these messages are.
+        Raises errors of discord.py and aiohttp if this is to be tried again with another new
+        session.
         """
         state = self._session.state
         previous = state.previous_session
@@ -351,7 +400,9 @@ class DiscordShards:
             tries = previous.refused_count + 1
             if not is_gone and tries < _MAX_RESUMES:
                 # The address for resuming may be dead.
-                state.previous_session = replace(previous, refused_count=tries, gateway=self._config.gateway_url)
+                state.previous_session = replace(
+                    previous, refused_count=tries, gateway=self._config.gateway_url
+                )
                 raise
             self._session.report_lost_directs()
         finally:
@@ -369,12 +420,16 @@ class DiscordShards:
         backoff, attempts = Backoff(), 0
         while True:
             if session is None:
-                await self._wait_to_identify(shard, ask=attempts > 0 or self._config.shards != "auto")
+                await self._wait_to_identify(
+                    shard, ask=attempts > 0 or self._config.shards != "auto"
+                )
             before = session
             session, reason = await self._connect_once(client, shard, session)
             attempts += 1
             up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
-            if before is not None and session is None:  # opcode 9, after which Discord expects us within 1 to 5 s
+            if (
+                before is not None and session is None
+            ):  # opcode 9, after which Discord expects us within 1 to 5 s
                 up_s = math.inf
             self._session.report_link(False, reason)
             delay_s = backoff.reconnect_delay_s(up_s, self._session.random())
@@ -411,7 +466,9 @@ class DiscordShards:
             code = 4000
             return self._explain_end(error, socket, session, opened)
         finally:
-            for opened_socket in opened:  # not `socket`: a cancellation may come before it is assigned
+            for (
+                opened_socket
+            ) in opened:  # not `socket`: a cancellation may come before it is assigned
                 await opened_socket.close(code)
 
     def _explain_end(
@@ -430,7 +487,10 @@ class DiscordShards:
             if not error.resume:
                 return None, "Discord has ended the session"
             code = next((one.socket.close_code for one in opened), None)
-            return resumable, f"the connection has ended ({code})" if code else "the connection has ended"
+            return (
+                resumable,
+                f"the connection has ended ({code})" if code else "the connection has ended",
+            )
         if close_code is not None:
             return resumable, f"Discord has closed the connection ({close_code})"
         if socket is not None:
@@ -440,17 +500,23 @@ class DiscordShards:
         return resumable, f"cannot connect to Discord: {describe_failure(error)}"
 
     def _resumable_session(
-        self, socket: GatewaySocket | None, session: ResumableSession | None, opened: Sequence[GatewaySocket]
+        self,
+        socket: GatewaySocket | None,
+        session: ResumableSession | None,
+        opened: Sequence[GatewaySocket],
     ) -> ResumableSession | None:
         """Return the session to resume after a connection, or None for a new one.
 
-        That is the session of `socket` if it became ready, else `session` if Discord may still resume it.
+        That is the session of `socket` if it became ready, else `session` if Discord may still
+        resume it.
         """
         if socket is not None:
             return socket.resumable_session()
         if session is None:
             return None
-        if not any(opened_socket.is_resuming for opened_socket in opened):  # the address for resuming may be dead
+        if not any(
+            opened_socket.is_resuming for opened_socket in opened
+        ):  # the address for resuming may be dead
             return replace(session, gateway=self._config.gateway_url)
         if any(opened_socket.socket.close_code in _NOT_RESUMABLE for opened_socket in opened):
             return None

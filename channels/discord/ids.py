@@ -27,7 +27,9 @@ def get_snowflakes(data: object, key: str) -> list[str]:
 
 
 def parse_id(value: object) -> str:
-    """Return the id in normal form if `value` is one (a text or a number of 64 bits), else an empty text."""
+    """Return the id in normal form if `value` is one (a text or a number of 64 bits), else an empty
+    text.
+    """
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 64:
         return str(value)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _ID_DIGITS:

@@ -1,8 +1,10 @@
-"""Event pipeline: raw gateway events to emitted notifications, in order, with missed messages read from the histories.
+"""Event pipeline: raw gateway events to emitted notifications, in order, with missed messages read
+from the histories.
 
-Discord keeps no queue for absent clients: missed messages are found by requesting each channel's messages after the
-newest known one. Until that is done the durable position must not advance. `DiscordProgress` (pure) tracks positions
-and gaps, `DiscordBackfill` reads the histories, `DiscordEventPipeline` processes the inbox.
+Discord keeps no queue for absent clients: missed messages are found by requesting each channel's
+messages after the newest known one. Until that is done the durable position must not advance.
+`DiscordProgress` (pure) tracks positions and gaps, `DiscordBackfill` reads the histories,
+`DiscordEventPipeline` processes the inbox.
 """
 
 import asyncio
@@ -54,21 +56,25 @@ class DiscordProgress:
         self._history_age = timedelta(seconds=min(history_age_s, 10.0**9))
         marks, self.direct_chats = _parse_cursor(cursor)
         self.session = parse_session(cursor)
-        """Session of the first shard, which has the direct messages, up to the last event that was processed."""
+        """Session of the first shard, which has the direct messages, up to the last event that was
+        processed."""
         self._previous_mark = min(marks, default=None)
-        """Position of the previous process, its earliest shard's, for the number of shards may have changed; None once
-        every shard has begun from there."""
+        """Position of the previous process, its earliest shard's, for the number of shards may have
+        changed; None once every shard has begun from there."""
         self._marks: dict[int, int] = {}
         self._newest: dict[int, int] = {}
         self._guessed: set[int] = set()
         """Shards whose position is from our own clock, which may be ahead of Discord's."""
         self._unseen_since = _parse_unseen(cursor)
-        """Id after which direct chats that are not in `direct_chats` may have messages that were never received: a
-        session was lost. None: they have none."""
+        """Id after which direct chats that are not in `direct_chats` may have messages that were
+        never received: a session was lost. None: they have none."""
         self._gaps: dict[int, set[str]] = {}
-        """Shard -> guilds with an open gap; an empty name stands for direct chats, `ANY_ROOM` for any guild."""
+        """Shard -> guilds with an open gap; an empty name stands for direct chats, `ANY_ROOM` for
+        any guild."""
 
-    def begin_session(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
+    def begin_session(
+        self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1
+    ) -> None:
         """Begin a new session, one of `shards`, which may have missed messages everywhere.
 
         `guilds`: empty if Discord does not list them.
@@ -76,8 +82,14 @@ class DiscordProgress:
         if shard not in self._marks and self._previous_mark is not None:
             self._marks[shard] = self._previous_mark
         has_position = shard in self._marks and self._history_age > timedelta(0)
-        guild_gaps = set(guilds) or ({ANY_ROOM} if shards == 1 else set())  # one of several shards may have no guild
-        self._gaps[shard] = guild_gaps | ({""} if self.direct_chats and not shard else set()) if has_position else set()
+        guild_gaps = set(guilds) or (
+            {ANY_ROOM} if shards == 1 else set()
+        )  # one of several shards may have no guild
+        self._gaps[shard] = (
+            guild_gaps | ({""} if self.direct_chats and not shard else set())
+            if has_position
+            else set()
+        )
         if not has_position:
             self._marks[shard] = snowflake_at(now)
             self._guessed.add(shard)
@@ -104,7 +116,9 @@ class DiscordProgress:
         self._gaps.get(shard, set()).discard(guild)
 
     def record_message(self, shard: int, message: str, now: datetime) -> None:
-        """Advance to a message that is being made durable. An id from the future advances to now only."""
+        """Advance to a message that is being made durable. An id from the future advances to now
+        only.
+        """
         number = min(int(message), snowflake_at(now + _MARGIN))
         if shard in self._guessed:
             self._guessed.discard(shard)
@@ -119,7 +133,9 @@ class DiscordProgress:
             del self.direct_chats[next(iter(self.direct_chats))]
 
     def lose_directs(self) -> bool:
-        """Record that a session with its direct messages is lost; return whether there may have been any."""
+        """Record that a session with its direct messages is lost; return whether there may have
+        been any.
+        """
         mark = self._marks.get(0, self._previous_mark)
         if mark is None or self._history_age <= timedelta(0):
             return False
@@ -128,7 +144,9 @@ class DiscordProgress:
         return True
 
     def unseen_after(self, direct: str) -> int | None:
-        """Return the id after which messages of a direct chat may never have been received; None: it is known."""
+        """Return the id after which messages of a direct chat may never have been received; None:
+        it is known.
+        """
         return None if direct in self.direct_chats else self._unseen_since
 
     def history_after(self, shard: int, now: datetime) -> int:
@@ -161,13 +179,19 @@ class DiscordProgress:
             return
         if event == "READY":
             session, gateway = get_str(data, "session_id"), get_str(data, "resume_gateway_url")
-            self.session = ResumableSession(id=session, seq=seq, gateway=gateway) if session and gateway else None
+            self.session = (
+                ResumableSession(id=session, seq=seq, gateway=gateway)
+                if session and gateway
+                else None
+            )
         elif self.session is not None and seq > self.session.seq:
             self.session = replace(self.session, seq=seq)
 
 
 def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, None]]:
-    """Return positions and direct chats of a cursor, the latest last; empty if it is not one of ours."""
+    """Return positions and direct chats of a cursor, the latest last; empty if it is not one of
+    ours.
+    """
     try:
         found = json.loads(cursor or "{}")
         marks = [int(parse_id(mark)) for mark in found.get("marks", {}).values()]
@@ -179,7 +203,9 @@ def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, None]]:
 
 
 def _parse_unseen(cursor: str | None) -> int | None:
-    """Return the end of what is certainly known of all direct chats; None: it is not before the cursor."""
+    """Return the end of what is certainly known of all direct chats; None: it is not before the
+    cursor.
+    """
     try:
         return int(parse_id(json.loads(cursor or "{}").get("unseen"))) or None
     except (ValueError, AttributeError, TypeError):
@@ -197,12 +223,19 @@ def parse_session(cursor: str | None) -> ResumableSession | None:
 
 
 def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
-    """Return whether the place has messages and the operator has opened it: itself, its parent, its guild, or all."""
-    return place.has_messages and (ANY_ROOM in rooms or bool({place.id, place.parent, place.guild} & rooms))
+    """Return whether the place has messages and the operator has opened it: itself, its parent, its
+    guild, or all.
+    """
+    return place.has_messages and (
+        ANY_ROOM in rooms or bool({place.id, place.parent, place.guild} & rooms)
+    )
 
 
-def plan_history(places: Iterable[DiscordPlace], since: int, rooms: AbstractSet[str]) -> list[DiscordPlace]:
-    """Return the places to request messages after `since` from: all whose newest message is not known to be older.
+def plan_history(
+    places: Iterable[DiscordPlace], since: int, rooms: AbstractSet[str]
+) -> list[DiscordPlace]:
+    """Return the places to request messages after `since` from: all whose newest message is not
+    known to be older.
 
     A place that is opened by its own id is always included: `last_message_id` need not be right.
     """
@@ -231,7 +264,8 @@ DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
 REFILL: Final = "_REFILL"
 """Event of our own: request a history again that could not be read."""
 UNSEEN: Final = "_UNSEEN"
-"""Event of our own: look again for earlier messages of a direct chat, whose history could not be read."""
+"""Event of our own: look again for earlier messages of a direct chat, whose history could not be
+read."""
 LATE: Final = "_LATE"
 """Event of our own: GUILD_CREATE should have arrived for all guilds by now."""
 _TRIES_KEY: Final = "_tries"
@@ -257,11 +291,18 @@ class DiscordBackfill:
         progress: DiscordProgress,
         pipeline: "DiscordEventPipeline",
     ) -> None:
-        self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
+        self._clock, self._rooms, self._directory, self._progress = (
+            clock,
+            rooms,
+            directory,
+            progress,
+        )
         self._pipeline, self._api = pipeline, pipeline.api
 
     async def fill(self, item: RawGatewayEvent, data: Json, emit: Emit) -> None:
-        """Emit the missed messages of a guild (or, at READY, of direct chats), and close the gap."""
+        """Emit the missed messages of a guild (or, at READY, of direct chats), and close the
+        gap.
+        """
         if item.event == LATE:
             await self._fill_unannounced(item.shard, emit, data)
             return
@@ -273,13 +314,17 @@ class DiscordBackfill:
         now = self._clock.now()
         if guild:
             places = plan_history(
-                self._directory.guild_places(guild), self._progress.history_after(shard, now), self._rooms
+                self._directory.guild_places(guild),
+                self._progress.history_after(shard, now),
+                self._rooms,
             )
         else:  # all of them: Discord does not send their newest message ids
             latest_first = reversed(self._progress.direct_chats)
             places = [place for direct in latest_first if (place := self._direct_place(direct))]
         if places and self._progress.exceeds_history_age(shard, now):
-            logger.warning("what was said before the last `history_age` while we were away is not answered")
+            logger.warning(
+                "what was said before the last `history_age` while we were away is not answered"
+            )
         if await self._fetch_histories(places, self._progress.history_after(shard, now), emit):
             self._progress.close_gap(shard, guild)
         else:
@@ -318,7 +363,9 @@ class DiscordBackfill:
             and is_open_place(place, self._rooms)
         ]
         if (
-            await self._fetch_histories(places, self._progress.history_after(shard, self._clock.now()), emit)
+            await self._fetch_histories(
+                places, self._progress.history_after(shard, self._clock.now()), emit
+            )
             and complete
         ):
             self._progress.close_gap(shard, ANY_ROOM)
@@ -326,9 +373,13 @@ class DiscordBackfill:
             self._retry_later(shard, LATE, data)
 
     def _direct_place(self, channel: str) -> DiscordPlace | None:
-        return self._directory.places.get(channel) or self._directory.add_channel({"id": channel, "type": 1}, "")
+        return self._directory.places.get(channel) or self._directory.add_channel(
+            {"id": channel, "type": 1}, ""
+        )
 
-    async def _fetch_histories(self, places: Sequence[DiscordPlace], since: int, emit: Emit) -> bool:
+    async def _fetch_histories(
+        self, places: Sequence[DiscordPlace], since: int, emit: Emit
+    ) -> bool:
         """Emit the missed messages of all places; return whether all histories could be read."""
         slots, complete, done = asyncio.Semaphore(_MAX_CONCURRENT), True, 0
 
@@ -338,7 +389,11 @@ class DiscordBackfill:
                 complete = await self._fetch_history(place, since, emit) and complete
                 done += 1
                 if done % _LOG_EVERY == 0:
-                    logger.info("asked %d of %d histories for what was said while we were away", done, len(places))
+                    logger.info(
+                        "asked %d of %d histories for what was said while we were away",
+                        done,
+                        len(places),
+                    )
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -349,7 +404,9 @@ class DiscordBackfill:
         return complete
 
     async def _fetch_history(self, place: DiscordPlace, since: int, emit: Emit) -> bool:
-        """Emit the messages of one place after `since`, oldest first; return whether its history could be read."""
+        """Emit the messages of one place after `since`, oldest first; return whether its history
+        could be read.
+        """
         while True:
             try:
                 answer = await self._api.call(
@@ -374,10 +431,11 @@ class DiscordBackfill:
             since = int(get_snowflake(page[-1], "id"))
 
     async def read_unseen(self, shard: int, channel: str, previous: Json) -> Sequence[Notification]:
-        """Return the newest messages of a direct chat that were said while a session ran that is lost, oldest first.
+        """Return the newest messages of a direct chat that were said while a session ran that is
+        lost, oldest first.
 
-        None are missing if the chat is known. Otherwise it is known from now on, unless its history cannot be read:
-        then this is tried again later; `previous` is the event of an earlier try.
+        None are missing if the chat is known. Otherwise it is known from now on, unless its history
+        cannot be read: then this is tried again later; `previous` is the event of an earlier try.
         """
         since = self._progress.unseen_after(channel)
         if since is None:
@@ -401,7 +459,11 @@ class DiscordBackfill:
         return self._pipeline.drop_seen(self._parse(_messages_after(answer, since)))
 
     def _parse(self, page: Iterable[Json]) -> list[Message]:
-        return [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
+        return [
+            event
+            for data in page
+            if (event := wire.parse_message(data, self._directory)) is not None
+        ]
 
 
 def _messages_after(answer: object, since: int) -> list[Json]:
@@ -412,7 +474,9 @@ def _messages_after(answer: object, since: int) -> list[Json]:
 def _is_direct(notifications: Sequence[Notification]) -> bool:
     """Return whether somebody speaks to us in a direct chat, be it by a command."""
     return any(
-        event.direct if isinstance(event, Command) else isinstance(event, Message) and event.kind == "direct"
+        event.direct
+        if isinstance(event, Command)
+        else isinstance(event, Message) and event.kind == "direct"
         for event in notifications
     )
 
@@ -438,17 +502,24 @@ class DiscordEventPipeline:
         state: "DiscordAccountState",
     ) -> None:
         """Read `inbox`."""
-        self._clock, self._directory, self._progress, self._inbox = clock, directory, progress, inbox
+        self._clock, self._directory, self._progress, self._inbox = (
+            clock,
+            directory,
+            progress,
+            inbox,
+        )
         self._state, self.api = state, state.api
-        self._backlog = DiscordBackfill(clock, rooms=rooms, directory=directory, progress=progress, pipeline=self)
+        self._backlog = DiscordBackfill(
+            clock, rooms=rooms, directory=directory, progress=progress, pipeline=self
+        )
         self._seen = LruDict[str, None](_MAX_SEEN)
         """Recently emitted messages: history and gateway send some of them twice."""
         self._unresolved: set[str] = set()
         """Channels that Discord could not describe at the first attempt."""
         self._cursor = ""
         self._has_new_session = False
-        """A session has begun, and its position is not durable yet: messages missed before the first one count from
-        there."""
+        """A session has begun, and its position is not durable yet: messages missed before the
+        first one count from there."""
         self._delayed: dict[asyncio.Task[None], int] = {}
         """Tasks that add an event to the inbox later, with its shard."""
         self.deleted_ids: set[str] = set()
@@ -468,7 +539,9 @@ class DiscordEventPipeline:
                         batch = []
                     batch += await self._process(item, emit)
                     for unread in item.unread:
-                        batch += await self._process(RawGatewayEvent(item.shard, unread.event, unread.data), emit)
+                        batch += await self._process(
+                            RawGatewayEvent(item.shard, unread.event, unread.data), emit
+                        )
                 await self._flush(emit, batch)
         finally:
             await cancel_and_wait(*self._delayed)
@@ -483,7 +556,9 @@ class DiscordEventPipeline:
         return item.event in GAP_EVENTS
 
     async def _process(self, item: RawGatewayEvent, emit: Emit) -> Sequence[Notification]:
-        """Process one event and return its notifications. An event that fails is dropped and logged."""
+        """Process one event and return its notifications. An event that fails is dropped and
+        logged.
+        """
         try:
             data: Json = get_object({"d": item.data}, "d")
             self._progress.record_event(item.shard, item.event, data, item.seq)
@@ -493,30 +568,44 @@ class DiscordEventPipeline:
             now = self._clock.now()
             notifications = self.drop_seen(
                 wire.parse_event(
-                    item.event, data, self._directory, now, new_id(now), specs=self._state.interactions.specs
+                    item.event,
+                    data,
+                    self._directory,
+                    now,
+                    new_id(now),
+                    specs=self._state.interactions.specs,
                 )
             )
             if item.event == UNSEEN or _is_direct(notifications):
                 channel = get_snowflake(data, "id" if item.event == UNSEEN else "channel_id")
-                notifications = [*await self._backlog.read_unseen(item.shard, channel, data), *notifications]
+                notifications = [
+                    *await self._backlog.read_unseen(item.shard, channel, data),
+                    *notifications,
+                ]
             self._update_progress(item, data, notifications)
         except Exception:
             logger.exception("an event %.40r is dropped", item.event)
             return []
         if self._starts_gap(item):
-            if not item.unread:  # else the session before this one is needed until these are durable
+            if (
+                not item.unread
+            ):  # else the session before this one is needed until these are durable
                 await self._flush(emit, ())
             await self._backlog.fill(item, data, emit)
         return notifications
 
-    def _update_progress(self, item: RawGatewayEvent, data: Json, notifications: Sequence[Notification]) -> None:
+    def _update_progress(
+        self, item: RawGatewayEvent, data: Json, notifications: Sequence[Notification]
+    ) -> None:
         """Update positions and gaps."""
         number = get_snowflake(data, "id")
         match item.event:
             case "READY":
                 guilds = [get_snowflake(guild, "id") for guild in get_objects(data, "guilds")]
                 shard_info = data.get("shard")
-                shards = shard_info[1] if isinstance(shard_info, list) and len(shard_info) > 1 else 1
+                shards = (
+                    shard_info[1] if isinstance(shard_info, list) and len(shard_info) > 1 else 1
+                )
                 self._progress.begin_session(
                     item.shard,
                     filter(None, guilds),
@@ -560,9 +649,15 @@ class DiscordEventPipeline:
         return new
 
     async def _learn_place(self, data: Json) -> None:
-        """Request an unknown channel of a guild: a thread that was archived, or that existed before we joined."""
+        """Request an unknown channel of a guild: a thread that was archived, or that existed before
+        we joined.
+        """
         channel, guild = get_snowflake(data, "channel_id"), get_snowflake(data, "guild_id")
-        if not channel or not guild or (channel in self._directory.places and channel not in self._unresolved):
+        if (
+            not channel
+            or not guild
+            or (channel in self._directory.places and channel not in self._unresolved)
+        ):
             return
         self._unresolved.discard(channel)
         description = get_object(data, "channel")
@@ -573,8 +668,12 @@ class DiscordEventPipeline:
                 logger.warning("channel %s is not known: %s", channel, error.reason)
                 if not isinstance(error, Rejected):
                     self._unresolved.add(channel)  # requested again with its next event
-        if get_snowflake(description, "id") != channel or self._directory.add_channel(description, guild) is None:
-            # It is at least in that guild; as a room of its own it is closed unless the operator opened it.
+        if (
+            get_snowflake(description, "id") != channel
+            or self._directory.add_channel(description, guild) is None
+        ):
+            # It is at least in that guild; as a room of its own it is closed unless the operator
+            # opened it.
             self._directory.add_channel({"id": channel, "type": 0}, guild)
 
     def put_delayed(self, delay_s: float, item: RawGatewayEvent) -> None:

@@ -1,10 +1,11 @@
 """Interactions: answers to native commands, autocompletion, and the command table for Discord.
 
-https://discord.com/developers/docs/interactions/receiving-and-responding: an interaction needs a first answer within
-three seconds, or the person sees a failure; its token is valid for fifteen minutes. So commands, also those given by a
-tap on a button, are acknowledged at once and answered later, exactly once. `Ask about this message` in the menu of a
-message opens a form; the form, once sent, is acknowledged, and is an ordinary message to the agent: its answer is an
-ordinary reply to the message asked about, so it needs no token. Other forms and buttons are acknowledged, and emit
+https://discord.com/developers/docs/interactions/receiving-and-responding: an interaction needs a
+first answer within three seconds, or the person sees a failure; its token is valid for fifteen
+minutes. So commands, also those given by a tap on a button, are acknowledged at once and answered
+later, exactly once. `Ask about this message` in the menu of a message opens a form; the form, once
+sent, is acknowledged, and is an ordinary message to the agent: its answer is an ordinary reply to
+the message asked about, so it needs no token. Other forms and buttons are acknowledged, and emit
 nothing.
 """
 
@@ -62,7 +63,8 @@ _MAX_SUMMARY_CHARS = 100
 class CommandMenu(app_commands.CommandTree):
     """Our commands as Discord shows them: names, options, choices, contexts, and who sees them.
 
-    Commands of admins are shown to people who manage the server, until its admins say otherwise there.
+    Commands of admins are shown to people who manage the server, until its admins say otherwise
+    there.
     """
 
     def __init__(self, client: discord.Client, specs: Sequence[CommandSpec]) -> None:
@@ -71,11 +73,15 @@ class CommandMenu(app_commands.CommandTree):
             self.add_command(_build_row(spec))
         if specs:
             menu = app_commands.ContextMenu(name=ASK_TITLE, callback=_ignore_message)
-            menu.allowed_contexts = app_commands.AppCommandContext(guild=True, dm_channel=True, private_channel=False)
+            menu.allowed_contexts = app_commands.AppCommandContext(
+                guild=True, dm_channel=True, private_channel=False
+            )
             self.add_command(menu)
 
     def to_rows(self) -> list[Json]:
-        """Return the rows that Discord is given, without `nsfw`: its description of the API has no such field there."""
+        """Return the rows that Discord is given, without `nsfw`: its description of the API has no
+        such field there.
+        """
         rows = (command.to_dict(self) for command in self.get_commands())
         return [{key: value for key, value in row.items() if key != "nsfw"} for row in rows]
 
@@ -90,7 +96,9 @@ async def _ignore_message(_interaction: discord.Interaction, _message: discord.M
 
 
 def _build_form(target: str) -> dict[str, object]:
-    """Return the form that asks for a question: https://discord.com/developers/docs/components/reference#label."""
+    """Return the form that asks for a question:
+    https://discord.com/developers/docs/components/reference#label.
+    """
     field = {
         "type": 4,
         "custom_id": "question",
@@ -116,27 +124,37 @@ def _build_row(spec: CommandSpec) -> app_commands.Command[Any, ..., None] | app_
     row.allowed_contexts = app_commands.AppCommandContext(
         guild=not spec.direct_only, dm_channel=True, private_channel=False
     )
-    row.default_permissions = discord.Permissions(manage_guild=True) if spec.role in {"owner", "admin"} else None
+    row.default_permissions = (
+        discord.Permissions(manage_guild=True) if spec.role in {"owner", "admin"} else None
+    )
     return row
 
 
 def _build_command(
     spec: CommandSpec | SubcommandSpec, args: Sequence[CommandArg]
 ) -> app_commands.Command[Any, ..., None]:
-    """Return a command of the library, which reads a command's options from the signature of a function."""
+    """Return a command of the library, which reads a command's options from the signature of a
+    function.
+    """
 
     async def ignore(*_: object) -> None:
         """Do nothing: `InteractionResponder` answers, also commands of an outdated menu."""
 
-    names = [f"arg{number}" for number in range(len(args))]  # those of the arguments may be words of Python's
+    names = [
+        f"arg{number}" for number in range(len(args))
+    ]  # those of the arguments may be words of Python's
     vars(ignore)["__signature__"] = Signature(
         [
-            Parameter("interaction", Parameter.POSITIONAL_OR_KEYWORD, annotation=discord.Interaction),
+            Parameter(
+                "interaction", Parameter.POSITIONAL_OR_KEYWORD, annotation=discord.Interaction
+            ),
             *(
                 Parameter(
                     name,
                     Parameter.POSITIONAL_OR_KEYWORD,
-                    annotation=app_commands.Transform[str, _Suggested()] if arg.suggests and not arg.choices else str,
+                    annotation=app_commands.Transform[str, _Suggested()]
+                    if arg.suggests and not arg.choices
+                    else str,
                     default=Parameter.empty if arg.required else "",
                 )
                 for name, arg in zip(names, args, strict=True)
@@ -144,7 +162,9 @@ def _build_command(
         ]
     )
     app_commands.rename(**{name: arg.name for name, arg in zip(names, args, strict=True)})(ignore)
-    app_commands.describe(**{name: _describe(arg) for name, arg in zip(names, args, strict=True)})(ignore)
+    app_commands.describe(**{name: _describe(arg) for name, arg in zip(names, args, strict=True)})(
+        ignore
+    )
     choices = {name: arg.choices for name, arg in zip(names, args, strict=True) if arg.choices}
     app_commands.choices(
         **{
@@ -158,7 +178,9 @@ def _build_command(
 class _Suggested(app_commands.Transformer):
     """Argument that `AutocompleteResponder` suggests values for."""
 
-    async def autocomplete(self, _interaction: discord.Interaction, _value: str | float, /) -> list[Any]:
+    async def autocomplete(
+        self, _interaction: discord.Interaction, _value: str | float, /
+    ) -> list[Any]:
         return []
 
 
@@ -178,7 +200,10 @@ def _normalize(row: object) -> tuple[object, ...]:
         tuple(sorted(contexts or ())),
         get_bool(row, "required"),
         get_bool(row, "autocomplete"),
-        tuple((get_str(choice, "name"), get_str(choice, "value")) for choice in get_objects(row, "choices")),
+        tuple(
+            (get_str(choice, "name"), get_str(choice, "value"))
+            for choice in get_objects(row, "choices")
+        ),
         tuple(_normalize(option) for option in get_objects(row, "options")),
     )
 
@@ -202,8 +227,8 @@ class AutocompleteResponder:
         self._api, self._clock, self._directory = api, clock, directory
         self._seen = LruDict[str, None](_MAX_SEEN)
         self._asked = LruDict[tuple[str, str, str], Json](_MAX_ASKED)
-        """Person, channel and message -> the message that they were shown a form for. Without it, as after a restart,
-        the model sees what the log has of the message."""
+        """Person, channel and message -> the message that they were shown a form for. Without it,
+        as after a restart, the model sees what the log has of the message."""
         self._running: set[asyncio.Task[None]] = set()
         self.completer: CommandCompleter | None = None
         """Source of suggestions. None: none are given."""
@@ -214,7 +239,11 @@ class AutocompleteResponder:
         Returns the data; of a form of ours, with the message that it asks about.
         """
         payload: Json = get_object({"d": data}, "d")
-        interaction, token, kind = get_snowflake(payload, "id"), get_str(payload, "token"), get_int(payload, "type")
+        interaction, token, kind = (
+            get_snowflake(payload, "id"),
+            get_str(payload, "token"),
+            get_int(payload, "type"),
+        )
         asked, sender = asked_message(payload), interaction_sender(payload)
         where = (sender.id if sender else "", get_snowflake(payload, "channel_id"))
         if target := form_target(payload):
@@ -242,11 +271,18 @@ class AutocompleteResponder:
             if asked := asked_message(payload):
                 answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
             elif form_target(payload):
-                data = {"content": _(_ASK_TAKEN_TEXT), "allowed_mentions": {"parse": []}, "flags": EPHEMERAL}
+                data = {
+                    "content": _(_ASK_TAKEN_TEXT),
+                    "allowed_mentions": {"parse": []},
+                    "flags": EPHEMERAL,
+                }
                 answer = {"type": _MESSAGE, "data": data}
         if kind == _TYPING:
             choices = await self._find_choices(payload)
-            answer = {"type": _CHOICES, "data": {"choices": [{"name": choice, "value": choice} for choice in choices]}}
+            answer = {
+                "type": _CHOICES,
+                "data": {"choices": [{"name": choice, "value": choice} for choice in choices]},
+            }
         try:
             await self._api.call(
                 "POST",
@@ -265,12 +301,18 @@ class AutocompleteResponder:
         if completion is None or self.completer is None:
             return []
         try:
-            found = await with_timeout(self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, completion))
+            found = await with_timeout(
+                self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, completion)
+            )
         except Exception:
             logger.warning("nothing can be suggested for %s", completion.name, exc_info=True)
             return []
         return list(
-            dict.fromkeys(choice for choice in found if choice and choice == single_line(choice, _MAX_CHOICE_CHARS))
+            dict.fromkeys(
+                choice
+                for choice in found
+                if choice and choice == single_line(choice, _MAX_CHOICE_CHARS)
+            )
         )[:_MAX_CHOICES]
 
 
@@ -279,7 +321,11 @@ async def _call_completer(suggest: CommandCompleter, completion: CommandCompleti
 
 
 def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandCompletion | None:
-    command, channel, sender = get_object(data, "data"), get_snowflake(data, "channel_id"), interaction_sender(data)
+    command, channel, sender = (
+        get_object(data, "data"),
+        get_snowflake(data, "channel_id"),
+        interaction_sender(data),
+    )
     found, name = find_focused(command), get_str(command, "name").lower()
     if found is None or sender is None or not channel or not name:
         return None
@@ -328,8 +374,8 @@ class InteractionResponder:
         self._private_commands: AbstractSet[str] = {spec.name for spec in specs if spec.private}
         self._pending: dict[str, _PendingInteraction] = {}
         self._last_answers: dict[Address, tuple[str, _PendingInteraction]] = {}
-        """Place -> the last post that answered a command there, and the command: further parts of a post do not name
-        it."""
+        """Place -> the last post that answered a command there, and the command: further parts of a
+        post do not name it."""
         self._public_posts: dict[str, None] = {}
         """Private posts that are sent publicly, because they answer a text message."""
 
@@ -350,10 +396,14 @@ class InteractionResponder:
                 await self._api.call("PUT", path, json=wanted, application_id=application)
                 logger.info("%d commands are registered with Discord", len(wanted))
         except (SendError, *FAILURES) as error:
-            logger.warning("the commands could not be registered: %s (%s)", error, type(error).__name__)
+            logger.warning(
+                "the commands could not be registered: %s (%s)", error, type(error).__name__
+            )
 
     def handle_interaction(self, data: object) -> None:
-        """Acknowledge a command at once, whatever else is waiting. The answer to a tap is for who tapped alone."""
+        """Acknowledge a command at once, whatever else is waiting. The answer to a tap is for who
+        tapped alone.
+        """
         payload: Json = get_object({"d": data}, "d")
         interaction, token, application = (
             get_snowflake(payload, "id"),
@@ -363,13 +413,21 @@ class InteractionResponder:
         name = get_str(get_object(payload, "data"), "name").lower()
         tapped = button_command(payload) is not None
         is_command = get_int(payload, "type") == _COMMAND and asked_message(payload) is None
-        if not (tapped or is_command) or not (interaction and token and application) or interaction in self._pending:
+        if (
+            not (tapped or is_command)
+            or not (interaction and token and application)
+            or interaction in self._pending
+        ):
             return
         now_s, private = self._clock.monotonic(), tapped or name in self._private_commands
-        for old in [pending_id for pending_id, pending in self._pending.items() if pending.expires_s < now_s]:
+        for old in [
+            pending_id for pending_id, pending in self._pending.items() if pending.expires_s < now_s
+        ]:
             del self._pending[old]
         task = asyncio.create_task(self._defer(interaction, token, private=private))
-        self._pending[interaction] = _PendingInteraction(application, token, private, now_s + _TOKEN_LIFETIME_S, task)
+        self._pending[interaction] = _PendingInteraction(
+            application, token, private, now_s + _TOKEN_LIFETIME_S, task
+        )
 
     async def _defer(self, interaction: str, token: str, *, private: bool) -> bool:
         answer = {"type": _DEFERRED, "data": {"flags": EPHEMERAL if private else 0}}
@@ -392,15 +450,22 @@ class InteractionResponder:
             await asyncio.wait(tasks, timeout=_GOODBYE_S)
             await cancel_and_wait(*tasks)
 
-    async def send(self, part: Part, content: dict[str, object], before_send: BeforeSend) -> Receipt | None:
-        """Answer the command that `part` answers; None: there is none, or it is too late, so send it as a message.
+    async def send(
+        self, part: Part, content: dict[str, object], before_send: BeforeSend
+    ) -> Receipt | None:
+        """Answer the command that `part` answers; None: there is none, or it is too late, so send
+        it as a message.
 
-        `content` is the message. Raises a `SendError`; `Rejected` if it is private and cannot be sent privately any
-        more.
+        `content` is the message. Raises a `SendError`; `Rejected` if it is private and cannot be
+        sent privately any more.
         """
         stem = part.key.rpartition("#")[0] or part.key
         pending = self._find_pending(part, stem)
-        if pending is None or not await _is_acknowledged(pending) or self._clock.monotonic() >= pending.expires_s:
+        if (
+            pending is None
+            or not await _is_acknowledged(pending)
+            or self._clock.monotonic() >= pending.expires_s
+        ):
             if part.private and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
@@ -409,7 +474,9 @@ class InteractionResponder:
                     del self._public_posts[next(iter(self._public_posts))]
             return None
         if part.private and not pending.is_private:
-            raise Rejected("the command was acknowledged in the open, so it cannot be answered privately")
+            raise Rejected(
+                "the command was acknowledged in the open, so it cannot be answered privately"
+            )
         self._last_answers[part.to] = stem, pending
         try:
             return await self._answer(part, pending, content, before_send)
@@ -422,13 +489,21 @@ class InteractionResponder:
     def _find_pending(self, part: Part, stem: str) -> _PendingInteraction | None:
         if part.reply_to is not None:
             is_native = part.reply_to.startswith(INTERACTION_PREFIX)
-            return self._pending.get(part.reply_to.removeprefix(INTERACTION_PREFIX)) if is_native else None
+            return (
+                self._pending.get(part.reply_to.removeprefix(INTERACTION_PREFIX))
+                if is_native
+                else None
+            )
         last, pending = self._last_answers.get(part.to, ("", None))
         # Only private ones: all others are ordinary messages, with a nonce.
         return pending if part.private and pending is not None and last == stem else None
 
     async def _answer(
-        self, part: Part, pending: _PendingInteraction, content: dict[str, object], before_send: BeforeSend
+        self,
+        part: Part,
+        pending: _PendingInteraction,
+        content: dict[str, object],
+        before_send: BeforeSend,
     ) -> Receipt:
         if pending.first_part in {"", part.key}:
             pending.first_part = part.key
@@ -444,11 +519,14 @@ class InteractionResponder:
             )
             return build_receipt(answer)
         if part.key in pending.maybe_sent:
-            raise Uncertain("a follow-up may be visible already, and Discord does not drop repeats of these")
+            raise Uncertain(
+                "a follow-up may be visible already, and Discord does not drop repeats of these"
+            )
         pending.maybe_sent.add(part.key)
         flags = content.get("flags", 0)
         follow_up = content | {
-            "flags": (flags if isinstance(flags, int) else 0) | (EPHEMERAL if pending.is_private else 0)
+            "flags": (flags if isinstance(flags, int) else 0)
+            | (EPHEMERAL if pending.is_private else 0)
         }
         path = "/webhooks/{webhook_id}/{webhook_token}"
         try:
@@ -470,5 +548,7 @@ class InteractionResponder:
 
 
 async def _is_acknowledged(pending: _PendingInteraction) -> bool:
-    await asyncio.wait({pending.deferred})  # not awaited itself: its cancellation must not cancel us
+    await asyncio.wait(
+        {pending.deferred}
+    )  # not awaited itself: its cancellation must not cancel us
     return not pending.deferred.cancelled() and pending.deferred.result()

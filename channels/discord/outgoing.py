@@ -1,10 +1,11 @@
 """Messages to Discord, in order in each channel, and our Markdown in Discord's dialect.
 
-A message has a nonce, so that Discord drops repeats; an answer to a command goes through its interaction instead.
+A message has a nonce, so that Discord drops repeats; an answer to a command goes through its
+interaction instead.
 
-Discord's Markdown (https://support.discord.com/hc/en-us/articles/210298617) has no tables, no pictures, headings to the
-third level, and fences of exactly three backticks. Whom a mention notifies is decided by `allowed_mentions`, not by
-the rendering.
+Discord's Markdown (https://support.discord.com/hc/en-us/articles/210298617) has no tables, no
+pictures, headings to the third level, and fences of exactly three backticks. Whom a mention
+notifies is decided by `allowed_mentions`, not by the rendering.
 """
 
 import asyncio
@@ -58,15 +59,16 @@ logger = logging.getLogger("reverie.discord")
 
 
 MAX_CONTENT_UNITS = 2000
-"""https://discord.com/developers/docs/resources/message#create-message says characters, not which; counted in UTF-16
-units, which is never less."""
+"""https://discord.com/developers/docs/resources/message#create-message says characters, not which;
+counted in UTF-16 units, which is never less."""
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
 _SPECIAL = re.compile(
     r"(`+[^`\n]+`+|\\[^\w\s(\[])|!(\[[^\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});|"
     + MATHS.pattern
 )
-"""Code or an escaped character, the beginning of a picture, a character reference, or mathematics."""
+"""Code or an escaped character, the beginning of a picture, a character reference, or
+mathematics."""
 _FORMATS = re.compile(r"[*_~|`\\]")
 _MATHS_BLOCKS = {"\\[": "\\]", "$$": "$$"}
 """First line of mathematics in LaTeX -> its last one."""
@@ -91,7 +93,11 @@ def render(text: str) -> str:
             end = _find_fence_end(lines, index, found[2])
             rendered += _code_block(lines[index + 1 : end], found[3].strip())
             index = end + 1
-        elif index + 1 < len(lines) and "|" in lines[index] and _TABLE_RULE.fullmatch(lines[index + 1].rstrip()):
+        elif (
+            index + 1 < len(lines)
+            and "|" in lines[index]
+            and _TABLE_RULE.fullmatch(lines[index + 1].rstrip())
+        ):
             end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
             rendered += _render_table(lines[index:end])
             index = end
@@ -115,12 +121,17 @@ def _render_special(found: re.Match[str]) -> str:
     if found[1] or found[2]:
         return found[1] or found[2]
     if found[0].startswith(("\\", "$")):  # Discord would take the backslashes for escapes
-        return _FORMATS.sub(r"\\\g<0>", found[0]) if "\\" in found[0] or found[0].startswith("$$") else found[0]
+        return (
+            _FORMATS.sub(r"\\\g<0>", found[0])
+            if "\\" in found[0] or found[0].startswith("$$")
+            else found[0]
+        )
     return _decode_entity(found[0])
 
 
 def _decode_entity(entity: str) -> str:
-    """Return the character that a character reference stands for (CommonMark, 2.5): Discord shows it as it is written.
+    """Return the character that a character reference stands for (CommonMark, 2.5): Discord shows
+    it as it is written.
 
     What would format the text is escaped.
     """
@@ -133,10 +144,17 @@ def _decode_entity(entity: str) -> str:
 
 
 def _find_fence_end(lines: list[str], start: int, marks: str) -> int:
-    """Return the index of the closing line; after the last one if there is none (CommonMark, 4.5)."""
+    """Return the index of the closing line; after the last one if there is none (CommonMark,
+    4.5).
+    """
     for index in range(start + 1, len(lines)):
         found = _FENCE.fullmatch(lines[index].rstrip())
-        if found and found[2][0] == marks[0] and len(found[2]) >= len(marks) and not found[3].strip():
+        if (
+            found
+            and found[2][0] == marks[0]
+            and len(found[2]) >= len(marks)
+            and not found[3].strip()
+        ):
             return index
     return len(lines)
 
@@ -148,7 +166,9 @@ def _code_block(code: list[str], language: str) -> list[str]:
 
 
 def _render_table(lines: list[str]) -> list[str]:
-    """Return a table as a block with columns of equal width; a wide one as records, a cell in each line."""
+    """Return a table as a block with columns of equal width; a wide one as records, a cell in each
+    line.
+    """
     shown = format_table(lines)
     if max(map(len, shown)) <= _MAX_TABLE_COLUMNS:
         return _code_block(shown, "")
@@ -165,8 +185,8 @@ MAX_FILE_BYTES: Final = 10 * 2**20
 """https://discord.com/developers/docs/reference#uploading-files: the limit without a paid plan."""
 SUPPRESS_EMBEDS, SUPPRESS_NOTIFICATIONS = 1 << 2, 1 << 12
 RESEND_WINDOW_S: Final = 120.0
-"""https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past few
-minutes`; that is at least two."""
+"""https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique
+`in the past few minutes`; that is at least two."""
 _PREVIEW_TRIES: Final = 3
 _HAS_THREAD, _WRONG_CHANNEL_TYPE = 160004, 50024
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
@@ -179,19 +199,24 @@ _NO_POSTING: Final = {
     50083: "the thread is archived",
     160005: "the thread is locked",
 }
-"""Codes of refusals that hold for every message in a channel, and what people can do; empty: the directory knows."""
+"""Codes of refusals that hold for every message in a channel, and what people can do; empty: the
+directory knows."""
 _ARCHIVE_MINUTES: Final = 1440
 MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
 
 def message_content(text: str, notify: Sequence[Sender] = ()) -> dict[str, object]:
-    """Return the content of a message, which notifies whom it replies to, and who of `notify` is mentioned in it.
+    """Return the content of a message, which notifies whom it replies to, and who of `notify` is
+    mentioned in it.
 
     https://discord.com/developers/docs/resources/message#allowed-mentions-object
     """
     users = [one.id for one in notify if _mention(one) in text]
-    return {"content": text, "allowed_mentions": {"parse": [], "users": users, "replied_user": True}}
+    return {
+        "content": text,
+        "allowed_mentions": {"parse": [], "users": users, "replied_user": True},
+    }
 
 
 def _mention(person: Sender) -> str:
@@ -199,8 +224,12 @@ def _mention(person: Sender) -> str:
 
 
 def mention_notified(text: str, people: Sequence[Sender]) -> str:
-    """Return a text that replies to nobody with mentions of these people in front; one begins with their name."""
-    if len(people) == 1 and (named := re.match(rf"@?{re.escape(people[0].name)}(?!\w)", text, re.IGNORECASE)):
+    """Return a text that replies to nobody with mentions of these people in front; one begins with
+    their name.
+    """
+    if len(people) == 1 and (
+        named := re.match(rf"@?{re.escape(people[0].name)}(?!\w)", text, re.IGNORECASE)
+    ):
         return _mention(people[0]) + text[named.end() :]
     missing = [_mention(one) for one in people if _mention(one) not in text]
     gap = " " if text[:1].isalpha() else "\n"  # else it may be the beginning of a list or a block
@@ -208,12 +237,16 @@ def mention_notified(text: str, people: Sequence[Sender]) -> str:
 
 
 _ACTION_ROW, _BUTTON, _GREY = 1, 2, 2
-"""https://discord.com/developers/docs/components/reference: types of components, and a style of buttons."""
+"""https://discord.com/developers/docs/components/reference: types of components, and a style of
+buttons."""
 
 
 def build_components(buttons: Sequence[PostButton]) -> list[dict[str, object]]:
     """Return the components of a message: one row with these buttons; none for none."""
-    row = [{"type": _BUTTON, "style": _GREY, "label": button.label, "custom_id": button.command} for button in buttons]
+    row = [
+        {"type": _BUTTON, "style": _GREY, "label": button.label, "custom_id": button.command}
+        for button in buttons
+    ]
     return [{"type": _ACTION_ROW, "components": row}] if row else []
 
 
@@ -228,7 +261,11 @@ class DiscordOutgoing:
         """Channel -> lock: concurrent requests could overtake each other."""
 
     async def send(
-        self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend
+        self,
+        api: "DiscordRestClient",
+        interactions: "InteractionResponder",
+        part: Part,
+        before_send: BeforeSend,
     ) -> Receipt:
         channel = parse_channel_id(part.to, self._directory)
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
@@ -237,7 +274,9 @@ class DiscordOutgoing:
         async with lock:  # asyncio locks are first in, first out
             try:
                 return await self._send(api, interactions, part, _call_once(before_send))
-            except Denied as error:  # the gateway's side confirms whether the token is really refused
+            except (
+                Denied
+            ) as error:  # the gateway's side confirms whether the token is really refused
                 raise Unreachable(error.reason) from None
             except DiscordRefused as error:
                 if error.code not in _NO_POSTING or part.file is not None:
@@ -246,7 +285,11 @@ class DiscordOutgoing:
                 raise MayNotPost(f"{error.reason}: {remedy}") from error
 
     async def _send(
-        self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend
+        self,
+        api: "DiscordRestClient",
+        interactions: "InteractionResponder",
+        part: Part,
+        before_send: BeforeSend,
     ) -> Receipt:
         content = message_content(part.body, part.notify)
         if part.replaces is not None:
@@ -255,7 +298,9 @@ class DiscordOutgoing:
             try:
                 preview = part.finishes
                 if is_provisional(preview):
-                    preview = await self.find_preview(api, part.to, preview, part.body, before_send=before_send)
+                    preview = await self.find_preview(
+                        api, part.to, preview, part.body, before_send=before_send
+                    )
                 return await self._edit(api, part, preview, before_send)
             except DiscordRefused as error:
                 if error.status != HTTPStatus.NOT_FOUND:
@@ -275,11 +320,22 @@ class DiscordOutgoing:
             content["components"] = build_components(part.buttons)
         title = part.thread_title
         return await self._post(
-            api, part.to, content, part.reply_to, file=part.file, title=title, before_send=before_send
+            api,
+            part.to,
+            content,
+            part.reply_to,
+            file=part.file,
+            title=title,
+            before_send=before_send,
         )
 
     async def begin_preview(
-        self, api: "DiscordRestClient", at: Address, text: str, reply_to: MessageId | None, announce: Announce
+        self,
+        api: "DiscordRestClient",
+        at: Address,
+        text: str,
+        reply_to: MessageId | None,
+        announce: Announce,
     ) -> MessageId:
         """Send the message of a preview. Raises a `SendError`."""
         preview = provisional_id(new_id(self._clock.now()))
@@ -297,20 +353,29 @@ class DiscordOutgoing:
         *,
         before_send: BeforeSend = no_before_send,
     ) -> MessageId:
-        """Return the id of the preview with this provisional id. If it is not there, it is sent with this text.
+        """Return the id of the preview with this provisional id. If it is not there, it is sent
+        with this text.
 
         Raises `DiscordRefused` with 404 if that cannot be told any more.
         """
         key = provisional_hint(preview)
         begun = id_created_at(key)
         if begun is None or not 0 <= (self._clock.now() - begun).total_seconds() < RESEND_WINDOW_S:
-            raise DiscordRefused("nobody knows whether a preview is there", status=HTTPStatus.NOT_FOUND)
-        content = message_content(text) | {"flags": self.flags, "nonce": message_nonce(key), "enforce_nonce": True}
+            raise DiscordRefused(
+                "nobody knows whether a preview is there", status=HTTPStatus.NOT_FOUND
+            )
+        content = message_content(text) | {
+            "flags": self.flags,
+            "nonce": message_nonce(key),
+            "enforce_nonce": True,
+        }
         tries = 0
         while True:
             tries += 1
             try:
-                receipt = await self._post(api, at, content, reply_to, again=False, before_send=before_send)
+                receipt = await self._post(
+                    api, at, content, reply_to, again=False, before_send=before_send
+                )
             except Uncertain:
                 if tries == _PREVIEW_TRIES:
                     raise
@@ -319,12 +384,15 @@ class DiscordOutgoing:
                     return receipt.ids[0]
                 raise Uncertain("Discord: an answer without the id of the message")
 
-    async def _edit(self, api: "DiscordRestClient", part: Part, message: MessageId, before_send: BeforeSend) -> Receipt:
+    async def _edit(
+        self, api: "DiscordRestClient", part: Part, message: MessageId, before_send: BeforeSend
+    ) -> Receipt:
         return build_receipt(
             await api.call(
                 "PATCH",
                 MESSAGE_PATH,
-                json=message_content(part.body, part.notify) | {"components": build_components(part.buttons)},
+                json=message_content(part.body, part.notify)
+                | {"components": build_components(part.buttons)},
                 before_send=before_send,
                 channel_id=parse_channel_id(part.to, self._directory),
                 message_id=parse_message_id(message),
@@ -332,26 +400,37 @@ class DiscordOutgoing:
         )
 
     async def _open_thread(self, api: "DiscordRestClient", at: Address, title: str) -> None:
-        """Open the thread of a place, unless it is there. Where that is not possible, its messages stand in the room.
+        """Open the thread of a place, unless it is there. Where that is not possible, its messages
+        stand in the room.
 
         It has the id of the message that it is made of, so opening it again changes nothing.
         https://discord.com/developers/docs/resources/channel#start-thread-from-message
         """
-        if at.thread is None or not self._directory.is_unopened(at) or at.thread in self._directory.unopened:
+        if (
+            at.thread is None
+            or not self._directory.is_unopened(at)
+            or at.thread in self._directory.unopened
+        ):
             return
         room, message = parse_id(at.room), parse_id(at.thread)
         try:
             if not title:
-                found = get_object({"d": await api.call("GET", MESSAGE_PATH, channel_id=room, message_id=message)}, "d")
+                found = get_object(
+                    {"d": await api.call("GET", MESSAGE_PATH, channel_id=room, message_id=message)},
+                    "d",
+                )
                 title = thread_title("", parse_message(found, self._directory))
             name = {"name": thread_title(title, None), "auto_archive_duration": _ARCHIVE_MINUTES}
-            await api.call("POST", f"{MESSAGE_PATH}/threads", json=name, channel_id=room, message_id=message)
+            await api.call(
+                "POST", f"{MESSAGE_PATH}/threads", json=name, channel_id=room, message_id=message
+            )
         except DiscordRefused as error:
             if error.status == HTTPStatus.NOT_FOUND or error.code == _WRONG_CHANNEL_TYPE:
                 return  # it is an archived one that was made of no message, or the message is gone
             if error.code != _HAS_THREAD:
                 logger.warning(
-                    "Discord does not let me open threads in %s, so I answer in the channel: %s (a thread needs the "
+                    "Discord does not let me open threads in %s, so I answer in the channel: %s (a "
+                    "thread needs the "
                     "permissions Create Public Threads and Send Messages in Threads)",
                     self._directory.channel_name(at.room) or at.room,
                     error.reason,

@@ -1,8 +1,10 @@
-"""Discord's HTTP API over discord.py: requests that end in a `SendError`, rate limits, and downloads.
+"""Discord's HTTP API over discord.py: requests that end in a `SendError`, rate limits, and
+downloads.
 
-The library keeps Discord's addresses in class attributes (`Route.BASE`, `DiscordWebSocket.DEFAULT_GATEWAY`). Here each
-request gets its address when it is made, and each socket is opened at a given one; so accounts at different servers
-live in one process, and no global is changed. Attachments are fetched only from Discord's own hosts, up to a limit.
+The library keeps Discord's addresses in class attributes (`Route.BASE`,
+`DiscordWebSocket.DEFAULT_GATEWAY`). Here each request gets its address when it is made, and each
+socket is opened at a given one; so accounts at different servers live in one process, and no global
+is changed. Attachments are fetched only from Discord's own hosts, up to a limit.
 """
 
 import asyncio
@@ -19,7 +21,16 @@ import yarl
 from discord.http import Route
 
 from channels.aio import cancel_and_wait
-from channels.base import BeforeSend, Denied, OutgoingFile, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import (
+    BeforeSend,
+    Denied,
+    OutgoingFile,
+    RateLimited,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+)
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import message_files
 from channels.discord.errors import DiscordRefused
@@ -36,10 +47,11 @@ discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
 logger = logging.getLogger("reverie.discord")
 MAX_BUCKET_WAIT_S: Final = 30.0
-"""Longest wait of a request for its rate limit; a longer one is raised as `RateLimited`. The library's own
-`max_ratelimit_timeout` also refuses requests that the limit would still allow."""
+"""Longest wait of a request for its rate limit; a longer one is raised as `RateLimited`. The
+library's own `max_ratelimit_timeout` also refuses requests that the limit would still allow."""
 HEARTBEAT_TIMEOUT_S = 60.0
-"""Silence after which a connection counts as lost; Discord asks for a heartbeat each 41 s, and acknowledges it."""
+"""Silence after which a connection counts as lost; Discord asks for a heartbeat each 41 s, and
+acknowledges it."""
 _MAX_LIMITS = 256
 _UPLOAD_EXTRA_S: Final = 120.0
 """Extra time for a request with a file."""
@@ -84,11 +96,14 @@ def build_intents() -> discord.Intents:
 
 
 def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
-    """Return what connects through the proxy for this account. None: there is none. Needs a running loop.
+    """Return what connects through the proxy for this account. None: there is none. Needs a running
+    loop.
 
     Raises ValueError if the environment names a proxy that is no URL.
     """
-    proxy = find_proxy(config.proxy, config.api_url.replace("http", "ws", 1))  # the library takes no https:// proxies
+    proxy = find_proxy(
+        config.proxy, config.api_url.replace("http", "ws", 1)
+    )  # the library takes no https:// proxies
     if not proxy:
         return None
     from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError  # noqa: PLC0415 - only where a proxy is used
@@ -108,15 +123,20 @@ def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
 
 def describe_failure(error: Exception) -> str:
     """Return what failed, for reasons: the kind of error, and the proxy if there is one."""
-    proxy = f" ({error.os_error.strerror})" if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+    proxy = (
+        f" ({error.os_error.strerror})"
+        if isinstance(error, aiohttp.ClientProxyConnectionError)
+        else ""
+    )
     return f"{type(error).__name__}{proxy}"
 
 
 class DiscordClient(discord.Client):
     """Client of one account at its own server: a shard of it, or all of it. Events go to `session`.
 
-    The library keeps the server's address in a class attribute, so each request gets it here. A request returns as soon
-    as Discord has answered; the library lets the one that used up its bucket wait for the next window.
+    The library keeps the server's address in a class attribute, so each request gets it here. A
+    request returns as soon as Discord has answered; the library lets the one that used up its
+    bucket wait for the next window.
     """
 
     def __init__(
@@ -163,7 +183,13 @@ class DiscordClient(discord.Client):
         finally:  # to its end also if this is cancelled: an open session would report itself later
             await asyncio.shield(super().close())
 
-    async def request(self, route: Route, *, guard: "_SendGuard | None" = None, **options: Any) -> Any:  # noqa: ANN401 - the library's signature
+    async def request(
+        self,
+        route: Route,
+        *,
+        guard: "_SendGuard | None" = None,
+        **options: Any,  # noqa: ANN401 - the library's signature
+    ) -> Any:  # noqa: ANN401 - the library's signature
         """Make a request of the library's."""
         if route.url.startswith(Route.BASE):
             route.url = self._base + route.url.removeprefix(Route.BASE)
@@ -185,7 +211,8 @@ class DiscordClient(discord.Client):
         finally:
             guard.is_abandoned = True
             if guard.is_in_flight:
-                # Only then: after a cancellation in a global wait, the library would block all requests for ever.
+                # Only then: after a cancellation in a global wait, the library would block all
+                # requests for ever.
                 task.cancel()
         if not guard.answer.done():
             if task.cancelled():  # by `close`, not with us
@@ -201,7 +228,9 @@ class DiscordClient(discord.Client):
             task.exception()  # retrieved, so that asyncio does not log it
 
     def handle_event(self, event: str, data: object, seq: int) -> None:
-        """Hand on an event of the gateway, if we read it. `seq`: its number in the session; 0: unknown."""
+        """Hand on an event of the gateway, if we read it. `seq`: its number in the session; 0:
+        unknown.
+        """
         if event in EVENTS and self._session is not None:
             self._session.handle_raw_event(self.shard_id or 0, event, data, seq)
 
@@ -242,12 +271,17 @@ class _ResendForbidden(Exception):
 
 
 class _SendGuard:
-    """Middleware around each HTTP request of one call: discord.py repeats a request up to five times."""
+    """Middleware around each HTTP request of one call: discord.py repeats a request up to five
+    times.
+    """
 
-    def __init__(self, before_send: BeforeSend | None, *, may_repeat: bool, patience_s: float | None = None) -> None:
+    def __init__(
+        self, before_send: BeforeSend | None, *, may_repeat: bool, patience_s: float | None = None
+    ) -> None:
         self._before_send, self._may_repeat, self.patience_s = before_send, may_repeat, patience_s
         self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        """Content of the successful answer, parsed if it is JSON, whatever type it is said to have."""
+        """Content of the successful answer, parsed if it is JSON, whatever type it is said to
+        have."""
         self.is_abandoned = False
         """Nobody waits any more: no request may begin."""
         self.is_in_flight = False
@@ -262,13 +296,16 @@ class _SendGuard:
         self.wait_s: float | None = None
         """Seconds to wait according to the last answer; None: it was no 429."""
         self.exhausted_s = 0.0
-        """Seconds for which the rate limit allows no further request, according to the last answer."""
+        """Seconds for which the rate limit allows no further request, according to the last
+        answer."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         # aiohttp may pick a dead connection and repeat a GET on another one, which is harmless.
-        if self.is_abandoned or (self.is_sent and not self._may_repeat and (self.status or request.method != "GET")):
+        if self.is_abandoned or (
+            self.is_sent and not self._may_repeat and (self.status or request.method != "GET")
+        ):
             raise _ResendForbidden
         self.is_in_flight = True
         try:
@@ -276,7 +313,9 @@ class _SendGuard:
         finally:
             self.is_in_flight = False
 
-    async def _send(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    async def _send(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
         if not self.is_sent and self._before_send is not None:
             try:
                 await self._before_send()
@@ -292,20 +331,29 @@ class _SendGuard:
         except BaseException:
             self.is_maybe_done = True
             raise
-        self.status, self.is_maybe_done = response.status, self.is_maybe_done or response.status >= SERVER_ERROR
+        self.status, self.is_maybe_done = (
+            response.status,
+            self.is_maybe_done or response.status >= SERVER_ERROR,
+        )
         # discord.py reads the body of some 429 answers only, and of those without `Via` nothing.
-        self.wait_s = _parse_retry_after_s(response, body) if response.status == TOO_MANY_REQUESTS else None
+        self.wait_s = (
+            _parse_retry_after_s(response, body) if response.status == TOO_MANY_REQUESTS else None
+        )
         if self.wait_s is not None and self.wait_s > MAX_BUCKET_WAIT_S:
             raise discord.RateLimited(self.wait_s)
         if response.headers.get("X-RateLimit-Remaining") == "0":
-            self.exhausted_s = _parse_seconds(response.headers.get("X-RateLimit-Reset-After", "")) or 0.0
+            self.exhausted_s = (
+                _parse_seconds(response.headers.get("X-RateLimit-Reset-After", "")) or 0.0
+            )
         if response.ok and not self.answer.done():
             self.answer.set_result(_parse_answer(body))
         return response
 
 
 class DiscordRestClient:
-    """Requests of one account. Each waits for its rate-limit bucket; buckets do not wait for each other."""
+    """Requests of one account. Each waits for its rate-limit bucket; buckets do not wait for each
+    other.
+    """
 
     def __init__(self) -> None:
         self.client: DiscordClient | None = None
@@ -326,15 +374,20 @@ class DiscordRestClient:
     ) -> object:
         """Return Discord's answer (parsed JSON), else raise a `SendError`.
 
-        `ids` fill the braces in `path`. `file` goes with `json`. `before_send` is awaited once, immediately before the
-        first byte; its errors come out. `again`: sending twice is harmless, so discord.py may repeat it after a
-        5xx. `patience_s`: seconds after which the call ends unless it is on the wire; None: those of the rate limit.
+        `ids` fill the braces in `path`. `file` goes with `json`. `before_send` is awaited once,
+        immediately before the first byte; its errors come out. `again`: sending twice is harmless,
+        so discord.py may repeat it after a 5xx. `patience_s`: seconds after which the call ends
+        unless it is on the wire; None: those of the rate limit.
         """
         if self.client is None:
             raise Unreachable("not logged in to Discord")
         guard = _SendGuard(before_send, may_repeat=again, patience_s=patience_s)
         more: dict[str, Any] = {"guard": guard}
-        upload = discord.File(io.BytesIO(file.data), safe_file_name(file.name)) if file is not None else None
+        upload = (
+            discord.File(io.BytesIO(file.data), safe_file_name(file.name))
+            if file is not None
+            else None
+        )
         if file is not None and upload is not None:
             more |= {"files": [upload], "form": _build_form(json, upload, file)}
         elif json is not None:
@@ -349,7 +402,8 @@ class DiscordRestClient:
             verdict = _to_send_error(error, guard)
             if isinstance(verdict, Denied) and path.startswith(_TOKEN_PATHS):
                 verdict = DiscordRefused(
-                    f"Discord: the command's token is not taken ({UNAUTHORIZED})", status=UNAUTHORIZED
+                    f"Discord: the command's token is not taken ({UNAUTHORIZED})",
+                    status=UNAUTHORIZED,
                 )
             if guard.is_maybe_done and not isinstance(verdict, Denied):
                 # An earlier attempt may have succeeded: the last answer does not disprove that.
@@ -361,7 +415,8 @@ class DiscordRestClient:
 
 
 def _build_form(json: object, upload: discord.File, file: OutgoingFile) -> list[dict[str, Any]]:
-    """Return the parts of a multipart form; the file's name is already harmless and must not be quoted.
+    """Return the parts of a multipart form; the file's name is already harmless and must not be
+    quoted.
 
     https://discord.com/developers/docs/reference#uploading-files
     """
@@ -369,7 +424,12 @@ def _build_form(json: object, upload: discord.File, file: OutgoingFile) -> list[
     content_type = safe_content_type(file.content_type)
     return [
         payload,
-        {"name": "files[0]", "value": upload.fp, "filename": upload.filename, "content_type": content_type},
+        {
+            "name": "files[0]",
+            "value": upload.fp,
+            "filename": upload.filename,
+            "content_type": content_type,
+        },
     ]
 
 
@@ -379,14 +439,21 @@ FAILURES = (
     aiohttp.ClientError,
     OSError,
     RuntimeError,
-    *(LookupError, ValueError, TypeError, AttributeError),  # an answer that is not what the library expects
+    *(
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ),  # an answer that is not what the library expects
 )
 
 
 def _to_send_error(error: Exception, guard: _SendGuard) -> SendError:
     """Return the error for a failed request."""
     if isinstance(error, discord.RateLimited):
-        return RateLimited(f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after)
+        return RateLimited(
+            f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after
+        )
     if (wait_s := guard.wait_s) is not None:
         return RateLimited(f"Discord: too many requests, wait {wait_s:.1f} s", retry_after_s=wait_s)
     if isinstance(error, _ResendForbidden):
@@ -431,7 +498,9 @@ def _parse_seconds(text: str) -> float | None:
 
 
 def _parse_answer(body: bytes) -> object:
-    """Return the answer's JSON: discord.py leaves it as text unless its type comes without a `charset`."""
+    """Return the answer's JSON: discord.py leaves it as text unless its type comes without a
+    `charset`.
+    """
     try:
         return json_.loads(body)
     except (ValueError, RecursionError):
@@ -439,14 +508,18 @@ def _parse_answer(body: bytes) -> object:
 
 
 async def fetch_channel(api: DiscordRestClient, channel: str) -> Json:
-    """Return Discord's channel object; tried once, because other work waits meanwhile. Raises a `SendError`."""
+    """Return Discord's channel object; tried once, because other work waits meanwhile. Raises a
+    `SendError`.
+    """
     answer = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=channel)
     return get_object({"d": answer}, "d")
 
 
 def parse_messages(answer: object) -> Sequence[Mapping[str, Any]]:
     """Return the message objects in an answer, oldest first."""
-    found = [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, list) else []
+    found = (
+        [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, list) else []
+    )
     return sorted(found, key=lambda item: int(get_snowflake(item, "id") or 0))
 
 
@@ -459,7 +532,8 @@ _CHUNK_BYTES = 65536
 async def download_attachment(
     api: DiscordRestClient, config: DiscordConfig, attachment: str, limit_bytes: int
 ) -> bytes:
-    """Return the content of `channel/message/attachment`, at most `limit_bytes`. Raises a `SendError`.
+    """Return the content of `channel/message/attachment`, at most `limit_bytes`. Raises a
+    `SendError`.
 
     The message is requested again, because addresses of files are signed and expire after a day.
     """
@@ -485,7 +559,9 @@ async def download_attachment(
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             ) as session,
-            session.get(url, allow_redirects=False, headers={"Accept-Encoding": "identity"}) as response,
+            session.get(
+                url, allow_redirects=False, headers={"Accept-Encoding": "identity"}
+            ) as response,
         ):
             return await _read_limited(response, limit_bytes)
     except (aiohttp.ClientError, OSError) as error:
@@ -502,7 +578,11 @@ def check_url(url: str, api_url: str) -> yarl.URL:
         is_api_host = address.origin() == api.origin()
     except ValueError:
         raise Rejected("the attachment has no address") from None
-    is_cdn_host = address.scheme == "https" and address.host in CDN_HOSTS and address.explicit_port in {None, 443}
+    is_cdn_host = (
+        address.scheme == "https"
+        and address.host in CDN_HOSTS
+        and address.explicit_port in {None, 443}
+    )
     if address.user or not (is_cdn_host or is_api_host):
         raise Rejected("the attachment is not on Discord's own hosts")
     return address

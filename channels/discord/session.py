@@ -46,13 +46,19 @@ class DiscordAccountState:
         """Channel events that are not known to be durable."""
 
     def begin_session(self, cursor: str) -> None:
-        """Record the start of the first session: later messages count as missed if they do not arrive."""
+        """Record the start of the first session: later messages count as missed if they do not
+        arrive.
+        """
         self.cursor = self.cursor or cursor
 
     def take_unread(self, guild: str) -> list[RawGatewayEvent]:
         """Remove and return the unread events of a guild; empty: of direct chats."""
-        taken = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") == guild]
-        self.unread_events = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") != guild]
+        taken = [
+            item for item in self.unread_events if get_snowflake(item.data, "guild_id") == guild
+        ]
+        self.unread_events = [
+            item for item in self.unread_events if get_snowflake(item.data, "guild_id") != guild
+        ]
         return taken
 
     def track_cursor(self, emit: Emit) -> Emit:
@@ -99,13 +105,21 @@ class DiscordSession:
         """Last reported state of the link. None: none was reported."""
 
     async def run(self, emit: Emit) -> None:
-        """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
+        """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of
+        `emit`.
+        """
         state = self.state
         try:
-            await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(state.track_cursor(emit)))
+            await self.inbox.run_producer_consumer(
+                self._stay_connected(), self.pipeline.run(state.track_cursor(emit))
+            )
         finally:
             state.previous_session = self._progress.session
-            pending = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
+            pending = (
+                item
+                for item in self.inbox.filter_pending(lambda _: True)
+                if isinstance(item, RawGatewayEvent)
+            )
             unread = (one for item in pending for one in (item, *item.unread))
             state.unread_events = [
                 *(item for item in unread if item.event.startswith(CHANNEL_EVENT_PREFIXES)),
@@ -133,8 +147,17 @@ class DiscordSession:
             try:
                 own_id = await client.log_in(self._config.token.get_secret_value().strip())
             except discord.LoginFailure:
-                raise Denied("Discord refuses the token: copy it again from the developer portal") from None
-            except (discord.DiscordException, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
+                raise Denied(
+                    "Discord refuses the token: copy it again from the developer portal"
+                ) from None
+            except (
+                discord.DiscordException,
+                aiohttp.ClientError,
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ) as error:
                 return f"cannot log in to Discord: {describe_failure(error)}"
             self._directory.own_id = own_id or self._directory.own_id
             self.api.client = client
@@ -169,7 +192,8 @@ class DiscordSession:
         if event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
             data = self.autocomplete.handle_interaction(data)
-        # The histories are read after these events, and the unread events are newer than the histories.
+        # The histories are read after these events, and the unread events are newer than the
+        # histories.
         unread = list[RawGatewayEvent]()
         if event == "READY" and not shard:
             unread = self.state.take_unread("")
@@ -178,10 +202,13 @@ class DiscordSession:
         self.inbox.put(RawGatewayEvent(shard, event, data, seq, unread=tuple(unread)))
 
     def report_lost_directs(self) -> None:
-        """Record that the session before a new one is lost, and with it direct messages in chats that are not known."""
+        """Record that the session before a new one is lost, and with it direct messages in chats
+        that are not known.
+        """
         if self._progress.lose_directs():
             logger.warning(
-                "%s: Discord does not give back the session before this one; what was written meanwhile in direct "
+                "%s: Discord does not give back the session before this one; what was written "
+                "meanwhile in direct "
                 "chats that are new to me is read when its author writes again",
                 self._name,
             )
@@ -192,5 +219,7 @@ class DiscordSession:
             self.up = up
             now = self._clock.now()
             self.inbox.put(
-                ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
+                ConnectionChanged(
+                    id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now
+                )
             )

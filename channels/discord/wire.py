@@ -1,7 +1,9 @@
-"""Events of the gateway, and messages of the history, as notifications; options of commands as text. Pure.
+"""Events of the gateway, and messages of the history, as notifications; options of commands as
+text. Pure.
 
-Every parser accepts any object and returns None for irrelevant or unreadable data: a payload that Discord changes is
-dropped, and nothing fails. https://discord.com/developers/docs/events/gateway-events
+Every parser accepts any object and returns None for irrelevant or unreadable data: a payload that
+Discord changes is dropped, and nothing fails.
+https://discord.com/developers/docs/events/gateway-events
 """
 
 import re
@@ -65,10 +67,11 @@ _EMPTY_ARG: Final = '""'
 
 
 def format_options(command: Json, specs: Sequence[CommandSpec]) -> str:
-    """Return the options as command text: a subcommand, and the arguments in the table's order, quoted where needed.
+    """Return the options as command text: a subcommand, and the arguments in the table's order,
+    quoted where needed.
 
-    People give options in any order and leave some out. Options that the table does not have (of an outdated menu) come
-    last, so that the parser reports them as surplus.
+    People give options in any order and leave some out. Options that the table does not have (of an
+    outdated menu) come last, so that the parser reports them as surplus.
     https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-application-command-data-structure
     """
     spec = next((row for row in specs if row.name == get_str(command, "name").lower()), None)
@@ -84,14 +87,18 @@ def format_options(command: Json, specs: Sequence[CommandSpec]) -> str:
 
 
 def find_focused(command: Json) -> tuple[str, str, str, dict[str, str]] | None:
-    """Return subcommand, option and current text of the option being typed, and the other options. None: none is."""
+    """Return subcommand, option and current text of the option being typed, and the other options.
+    None: none is.
+    """
     options, sub = get_objects(command, "options"), ""
     if options and get_int(options[0], "type") == _SUBCOMMAND:
         sub, options = get_str(options[0], "name"), get_objects(options[0], "options")
     found = next((option for option in options if get_bool(option, "focused")), None)
     if found is None:
         return None
-    given = {get_str(option, "name"): _option_value(option) for option in options if option is not found}
+    given = {
+        get_str(option, "name"): _option_value(option) for option in options if option is not found
+    }
     return sub, get_str(found, "name"), _option_value(found), given
 
 
@@ -121,12 +128,17 @@ def _option_value(option: Json) -> str:
     return clean_text(str(value)).strip() if isinstance(value, str | int | float) else ""
 
 
-def parse_channel_id(to: Address, directory: DiscordDirectory, message: MessageId | None = None) -> str:
+def parse_channel_id(
+    to: Address, directory: DiscordDirectory, message: MessageId | None = None
+) -> str:
     """Return the Discord channel of an address: a thread is a channel. Raises `Rejected`.
 
-    `message`: of this one, if it is known there; the message that a thread is made of stands in the room.
+    `message`: of this one, if it is known there; the message that a thread is made of stands in the
+    room.
     """
-    stands_in_room = to.thread in directory.unopened or (str(message) == to.thread and not _is_post(to, directory))
+    stands_in_room = to.thread in directory.unopened or (
+        str(message) == to.thread and not _is_post(to, directory)
+    )
     name = to.room if to.thread is None or stands_in_room else to.thread
     found = parse_id(name)
     if not found:
@@ -135,13 +147,17 @@ def parse_channel_id(to: Address, directory: DiscordDirectory, message: MessageI
 
 
 def _is_post(to: Address, directory: DiscordDirectory) -> bool:
-    """Return whether the place is a post of a forum, whose first message has its id and stands in it."""
+    """Return whether the place is a post of a forum, whose first message has its id and stands in
+    it.
+    """
     room = directory.places.get(to.room)
     return room is not None and not room.has_messages
 
 
 def parse_message_id(message: MessageId) -> str:
-    """Return the message's id. Raises `Rejected`: answers to commands have ids, too, but cannot be used."""
+    """Return the message's id. Raises `Rejected`: answers to commands have ids, too, but cannot be
+    used.
+    """
     found = parse_id(message)
     if not found:
         raise Rejected(f"{message!r} is not a message of Discord")
@@ -149,8 +165,12 @@ def parse_message_id(message: MessageId) -> str:
 
 
 def parse_reply_id(message: MessageId | None) -> str:
-    """Return the message that an answer to `message` replies to: itself, or what it asks about. Empty: none."""
-    return parse_id(message.rpartition(":")[2] if message and message.startswith(ASK_PREFIX) else message)
+    """Return the message that an answer to `message` replies to: itself, or what it asks about.
+    Empty: none.
+    """
+    return parse_id(
+        message.rpartition(":")[2] if message and message.startswith(ASK_PREFIX) else message
+    )
 
 
 def build_receipt(answer: object) -> Receipt:
@@ -160,23 +180,27 @@ def build_receipt(answer: object) -> Receipt:
 
 
 _USER_MESSAGE_TYPES = frozenset({0, 19, 20, 23})
-"""Message types: plain, reply, and answers of other bots to commands. All others are written by Discord."""
+"""Message types: plain, reply, and answers of other bots to commands. All others are written by
+Discord."""
 _THREAD_STARTER_TYPE = 21
 """First message in a thread that was created from a message, which is its `referenced_message`."""
 _FORWARD_TYPE = 1
 _VOICE_FLAG = 1 << 13
-"""Voice message (https://discord.com/developers/docs/resources/message#message-object-message-flags)."""
+"""Voice message
+(https://discord.com/developers/docs/resources/message#message-object-message-flags)."""
 _MAX_EDIT_AGE = timedelta(minutes=10)
-"""An update is an edit if its `edited_timestamp` is newer: pins and link previews repeat an old one."""
+"""An update is an edit if its `edited_timestamp` is newer: pins and link previews repeat an old
+one."""
 _SLASH_COMMAND = 2, 1
 """Interaction and command type."""
 _BUTTON = 3, 2
 """Interaction and component type."""
 INTERACTION_PREFIX = "interaction:"
-"""Prefix of the ids of native commands and taps: it distinguishes their answers from replies to messages."""
+"""Prefix of the ids of native commands and taps: it distinguishes their answers from replies to
+messages."""
 ASK_PREFIX: Final = "ask:"
-"""Prefix of a form's `custom_id`, which goes on with the message asked about, and of the id of such a question, which
-goes on with the interaction and that message."""
+"""Prefix of a form's `custom_id`, which goes on with the message asked about, and of the id of such
+a question, which goes on with the interaction and that message."""
 ASKED_KEY: Final = "_asked"
 """Field of our own in a sent form: the message asked about."""
 _MESSAGE_COMMAND: Final = 2, 3
@@ -209,7 +233,10 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
         if is_thread_starter
         else (channel, number_)
     )
-    (text, carried), files = _message_text(data, sender, directory), _parse_attachments(data, *where)
+    (text, carried), files = (
+        _message_text(data, sender, directory),
+        _parse_attachments(data, *where),
+    )
     if not text and not files:
         return None
     opens = not is_thread_starter and _opens_thread(data, text, directory)
@@ -220,7 +247,9 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
         sender=sender,
         text=text,
         sent=snowflake_time(number_),
-        kind="room" if is_thread_starter else _message_kind(data, directory),  # its addressee got it in the channel
+        kind="room"
+        if is_thread_starter
+        else _message_kind(data, directory),  # its addressee got it in the channel
         reply_to=None if is_thread_starter else _reply_target(data),
         attachments=files,
         carried=carried,
@@ -234,7 +263,9 @@ _COMMAND_TEXT = re.compile(r"(?:@\S+\s+)?[!/]\w")
 
 
 def _opens_thread(data: Json, text: str, directory: DiscordDirectory) -> bool:
-    """Return whether the answer to a message opens a thread: it calls us, and goes on with nothing that we said."""
+    """Return whether the answer to a message opens a thread: it calls us, and goes on with nothing
+    that we said.
+    """
     return (
         directory.opens_threads(get_snowflake(data, "channel_id"))
         and _message_kind(data, directory) == "mention"
@@ -246,11 +277,14 @@ def _opens_thread(data: Json, text: str, directory: DiscordDirectory) -> bool:
 _MAX_TITLE_CHARS = 100
 """https://discord.com/developers/docs/resources/channel#start-thread-from-message."""
 _TITLE_CHARS = 60
-_MARKUP = re.compile(r"<(?:@[!&]?|#|a?:\w+:|/[^:>]+:|t:)[-\d\w:]+>|\*\*|__|~~|\|\||`|\A[#>\s]+|@(?=\w)")
+_MARKUP = re.compile(
+    r"<(?:@[!&]?|#|a?:\w+:|/[^:>]+:|t:)[-\d\w:]+>|\*\*|__|~~|\|\||`|\A[#>\s]+|@(?=\w)"
+)
 
 
 def thread_title(title: str, question: Message | None) -> str:
-    """Return the title of a thread: `title` if it has any text, else the first words of the message that it is made of.
+    """Return the title of a thread: `title` if it has any text, else the first words of the message
+    that it is made of.
 
     One line of at most `_MAX_TITLE_CHARS`, without mentions.
     """
@@ -272,7 +306,9 @@ def _quoted_message(data: Json, directory: DiscordDirectory) -> QuotedMessage | 
     if not _reply_target(data) or _message_kind(data, directory) == "room":
         return None
     author = _parse_author(replied)
-    files = _parse_attachments(replied, get_snowflake(replied, "channel_id"), get_snowflake(replied, "id"))
+    files = _parse_attachments(
+        replied, get_snowflake(replied, "channel_id"), get_snowflake(replied, "id")
+    )
     if author is None:
         return None
     known = author.id in {directory.own_id, get_snowflake(get_object(data, "author"), "id")}
@@ -320,7 +356,11 @@ def parse_deletes(data: Json, directory: DiscordDirectory, now: datetime) -> lis
     direct = _is_direct(data, directory)
     return [
         MessageDeleted(
-            id=EventId(found), at=directory.address(channel, found), message=MessageId(found), sent=now, direct=direct
+            id=EventId(found),
+            at=directory.address(channel, found),
+            message=MessageId(found),
+            sent=now,
+            direct=direct,
         )
         for found in ids
         if found
@@ -331,7 +371,9 @@ def parse_reaction(
     data: Json, directory: DiscordDirectory, now: datetime, nonce: str, *, added: bool
 ) -> ReactionChanged | None:
     """Return an added or removed reaction. `nonce` makes its id unique among equal ones."""
-    channel, user, to = (get_snowflake(data, key) for key in ("channel_id", "user_id", "message_id"))
+    channel, user, to = (
+        get_snowflake(data, key) for key in ("channel_id", "user_id", "message_id")
+    )
     emoji, member = get_object(data, "emoji"), get_object(data, "member")
     emoji_name = get_str(emoji, "name")
     if not channel or not user or not to or not emoji_name or user == directory.own_id:
@@ -355,8 +397,12 @@ def parse_reaction(
     )
 
 
-def parse_command(data: Json, directory: DiscordDirectory, specs: Sequence[CommandSpec] = ()) -> Command | None:
-    """Return a native slash command of ours. `specs`: the command table, for the order of the arguments."""
+def parse_command(
+    data: Json, directory: DiscordDirectory, specs: Sequence[CommandSpec] = ()
+) -> Command | None:
+    """Return a native slash command of ours. `specs`: the command table, for the order of the
+    arguments.
+    """
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
     command, sender = get_object(data, "data"), interaction_sender(data)
     name = get_str(command, "name").lower()
@@ -378,7 +424,8 @@ def parse_command(data: Json, directory: DiscordDirectory, specs: Sequence[Comma
 
 
 def button_command(data: Json) -> tuple[str, str] | None:
-    """Return name and arguments of the command that an interaction gives by a tap on a button. None: it is no tap.
+    """Return name and arguments of the command that an interaction gives by a tap on a button.
+    None: it is no tap.
 
     https://discord.com/developers/docs/components/reference#button
     """
@@ -389,7 +436,9 @@ def button_command(data: Json) -> tuple[str, str] | None:
 
 
 def _parse_tap(data: Json, directory: DiscordDirectory) -> Command | None:
-    """Return a tap on a button as its command; the sender is who tapped, whoever the message was for."""
+    """Return a tap on a button as its command; the sender is who tapped, whoever the message was
+    for.
+    """
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
     command, sender = button_command(data), interaction_sender(data)
     if command is None or not (number_ and channel and sender):
@@ -408,7 +457,8 @@ def _parse_tap(data: Json, directory: DiscordDirectory) -> Command | None:
 
 
 def asked_message(data: Json) -> tuple[str, Json] | None:
-    """Return id and data of the message on which somebody used our menu. None: it is no such interaction.
+    """Return id and data of the message on which somebody used our menu. None: it is no such
+    interaction.
 
     https://discord.com/developers/docs/interactions/application-commands#message-commands
     """
@@ -416,7 +466,11 @@ def asked_message(data: Json) -> tuple[str, Json] | None:
     if (get_int(data, "type"), get_int(command, "type")) != _MESSAGE_COMMAND:
         return None
     target = get_snowflake(command, "target_id")
-    return (target, get_object(get_object(get_object(command, "resolved"), "messages"), target)) if target else None
+    return (
+        (target, get_object(get_object(get_object(command, "resolved"), "messages"), target))
+        if target
+        else None
+    )
 
 
 def form_target(data: Json) -> str:
@@ -427,17 +481,28 @@ def form_target(data: Json) -> str:
 
 
 def _parse_question(data: Json, directory: DiscordDirectory) -> Message | None:
-    """Return a sent form as a question about a message. `ASKED_KEY` of the form: that message, if it is known."""
+    """Return a sent form as a question about a message. `ASKED_KEY` of the form: that message, if
+    it is known.
+    """
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
     target, sender = form_target(data), interaction_sender(data)
     if not (target and number_ and channel and sender):
         return None
     rows = get_objects(get_object(data, "data"), "components")
-    inputs = [get_object(row, "component") or next(iter(get_objects(row, "components")), {}) for row in rows]
-    question = next((text for field in inputs if (text := clean_text(get_str(field, "value")).strip())), _EXPLAIN)
+    inputs = [
+        get_object(row, "component") or next(iter(get_objects(row, "components")), {})
+        for row in rows
+    ]
+    question = next(
+        (text for field in inputs if (text := clean_text(get_str(field, "value")).strip())),
+        _EXPLAIN,
+    )
     asked, quoted = get_object(data, ASKED_KEY), None
     if author := _parse_author(asked):
-        text, files = _message_text(asked, author, directory)[0], _parse_attachments(asked, channel, target)
+        text, files = (
+            _message_text(asked, author, directory)[0],
+            _parse_attachments(asked, channel, target),
+        )
         quoted = QuotedMessage(sender=author, text=text[:MAX_QUOTED_CHARS], attachments=files)
     return Message(
         id=MessageId(f"{ASK_PREFIX}{number_}:{target}"),
@@ -473,7 +538,9 @@ def parse_event(
             found = parse_reaction(data, directory, now, nonce, added=event.endswith("ADD"))
         case "INTERACTION_CREATE":
             found = (
-                parse_command(data, directory, specs) or _parse_tap(data, directory) or _parse_question(data, directory)
+                parse_command(data, directory, specs)
+                or _parse_tap(data, directory)
+                or _parse_question(data, directory)
             )
         case _:
             pass
@@ -484,14 +551,21 @@ def _parse_author(data: Json) -> Sender | None:
     """Return the author. A webhook can take any name and picture, so only its id identifies it."""
     author = get_object(data, "author")
     user_id, webhook_id = get_snowflake(author, "id"), get_snowflake(data, "webhook_id")
-    # An answer to another bot's command has its application as `webhook_id`, and is that bot's own message.
+    # An answer to another bot's command has its application as `webhook_id`, and is that bot's own
+    # message.
     if webhook_id and webhook_id != get_snowflake(data, "application_id"):
-        return Sender(id=SenderId(f"webhook:{webhook_id}"), name=display_name(author) or webhook_id, is_bot=True)
+        return Sender(
+            id=SenderId(f"webhook:{webhook_id}"),
+            name=display_name(author) or webhook_id,
+            is_bot=True,
+        )
     if not user_id:
         return None
     name = display_name(author) or user_id
     is_bot = get_bool(author, "bot") or bool(webhook_id)
-    return Sender(id=SenderId(user_id), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data))
+    return Sender(
+        id=SenderId(user_id), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data)
+    )
 
 
 def _is_user_message(data: Json) -> bool:
@@ -500,11 +574,15 @@ def _is_user_message(data: Json) -> bool:
 
 def _message_text(data: Json, sender: Sender, directory: DiscordDirectory) -> tuple[str, str]:
     """Return the whole text, and the part of it that the sender did not write."""
-    text = resolve_references(get_str(data, "content"), mentioned_handles(data), directory).strip("\n")
+    text = resolve_references(get_str(data, "content"), mentioned_handles(data), directory).strip(
+        "\n"
+    )
     lines = [text] if text.strip() else []
     others = extra_lines(data, directory, embeds=sender.is_bot)
     carried = (
-        others if get_objects(data, "message_snapshots") or (sender.is_bot and get_objects(data, "embeds")) else []
+        others
+        if get_objects(data, "message_snapshots") or (sender.is_bot and get_objects(data, "embeds"))
+        else []
     )
     return "\n".join([*lines, *others]), "\n".join(carried)
 
@@ -521,11 +599,17 @@ def _is_direct(data: Json, directory: DiscordDirectory) -> bool:
 
     Guild events name their guild, and its channels are known before their history is read.
     """
-    return not get_snowflake(data, "guild_id") and directory.is_direct(get_snowflake(data, "channel_id"))
+    return not get_snowflake(data, "guild_id") and directory.is_direct(
+        get_snowflake(data, "channel_id")
+    )
 
 
-def _message_kind(data: Json, directory: DiscordDirectory) -> Literal["direct", "mention", "reply", "room"]:
-    """Return whom the message addresses; mentions of everybody, or of a role that people have, do not address us."""
+def _message_kind(
+    data: Json, directory: DiscordDirectory
+) -> Literal["direct", "mention", "reply", "room"]:
+    """Return whom the message addresses; mentions of everybody, or of a role that people have, do
+    not address us.
+    """
     if _is_direct(data, directory):
         return "direct"
     me = directory.own_id
@@ -539,7 +623,9 @@ def _message_kind(data: Json, directory: DiscordDirectory) -> Literal["direct", 
     if me and me in mentioned:
         return "mention"
     # In a thread that we have opened people talk to us, unless they name somebody else.
-    is_ours = directory.is_own_thread(get_snowflake(data, "channel_id")) and not (mentioned or _reply_target(data))
+    is_ours = directory.is_own_thread(get_snowflake(data, "channel_id")) and not (
+        mentioned or _reply_target(data)
+    )
     return "reply" if is_ours else "room"
 
 
@@ -551,7 +637,11 @@ def _is_reply_to(data: Json, user: str) -> bool:
 def _parse_attachments(data: Json, channel: str, message_id: str) -> tuple[Attachment, ...]:
     found = []
     for file in message_files(data):
-        number_, kind, size = get_snowflake(file, "id"), get_str(file, "content_type"), get_int(file, "size")
+        number_, kind, size = (
+            get_snowflake(file, "id"),
+            get_str(file, "content_type"),
+            get_int(file, "size"),
+        )
         if number_:
             found.append(
                 Attachment(

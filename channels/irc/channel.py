@@ -1,6 +1,7 @@
 """IRC channel: the connection loop, actions in rooms, and posts cut into parts and sent.
 
-Pages and parts are cut for the current connection, or for the longest possible names while there is none.
+Pages and parts are cut for the current connection, or for the longest possible names while there is
+none.
 """
 
 import asyncio
@@ -77,7 +78,9 @@ _SEPARATORS: Final = frozenset(", \r\n\0")
 _NO_TAGS: Final[Mapping[str, str]] = {}
 _NOT_IN_ROOM: Final = ("(403)", "(442)")
 """Ends of reasons that mean that the room does not exist, or that we are not in it."""
-_ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
+_ACCOUNTS_NOTE: Final = (
+    "Who is logged in to services is known only as far as the server has told us."
+)
 _LOGIN_REFUSED_DELAY_S = 60.0
 """Shortest delay between two logins that the services refuse."""
 
@@ -113,8 +116,9 @@ class IrcChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        # `replies` is False although replies are tagged where the server allows it: few clients show the tag, and the
-        # network's support is unknown before we connect. So the text itself must name the person it answers.
+        # `replies` is False although replies are tagged where the server allows it: few clients
+        # show the tag, and the network's support is unknown before we connect. So the text itself
+        # must name the person it answers.
         return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -122,7 +126,9 @@ class IrcChannel:
         page, target = self._find_page(post), message_target(room, post.to.thread)
         if session is None:
             return page
-        if nicks := session.users.nicks_in(room):  # no mass mention; lines may be longer than one message then
+        if nicks := session.users.nicks_in(
+            room
+        ):  # no mass mention; lines may be longer than one message then
             page = tuple(break_nicks("\n".join(page), nicks, session.isupport.fold).split("\n"))
         limits = None if direct_chat_of(room) else session.multiline
         return pack_bodies(page, self.max_body_bytes(target), limits) if limits else page
@@ -141,20 +147,38 @@ class IrcChannel:
         """Return all pages of the post, as messages."""
         target = message_target(post.to.room, post.to.thread)
         line_bytes = self.max_body_bytes(target)
-        if not direct_chat_of(post.to.room) and self._session and (limits := self._session.multiline):
-            line_bytes = max(line_bytes, limits.max_bytes - 1)  # text for one person is sent line by line
+        if (
+            not direct_chat_of(post.to.room)
+            and self._session
+            and (limits := self._session.multiline)
+        ):
+            line_bytes = max(
+                line_bytes, limits.max_bytes - 1
+            )  # text for one person is sent line by line
         # A person who is asked to approve something must see all of it.
         page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
         more = f"{self.nick}: more"  # works with any command prefix
-        if not is_room_name(post.to.room):  # clients show a notice where the person is, not in a chat with us
+        if not is_room_name(
+            post.to.room
+        ):  # clients show a notice where the person is, not in a chat with us
             more = f"/msg {self.nick} more" if post.style == "notice" else "more"
         with use_language(post.language):
-            return paginate(post.text, worst_case_body_bytes(self._config.nick, target), line_bytes, page_lines, more)
+            return paginate(
+                post.text,
+                worst_case_body_bytes(self._config.nick, target),
+                line_bytes,
+                page_lines,
+                more,
+            )
 
     def max_body_bytes(self, target: str) -> int:
         """Return the length limit of the text of one message."""
         session = self._session
-        return session.max_body_bytes(target) if session else worst_case_body_bytes(self._config.nick, target)
+        return (
+            session.max_body_bytes(target)
+            if session
+            else worst_case_body_bytes(self._config.nick, target)
+        )
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         """Return once the server has certainly accepted the part."""
@@ -163,7 +187,11 @@ class IrcChannel:
         except Rejected as refused:
             if not is_posting_refused(refused.reason):
                 raise
-            remedy = "" if direct_chat_of(part.to.room) else ": let it in, give it voice (+v), or lift its ban"
+            remedy = (
+                ""
+                if direct_chat_of(part.to.room)
+                else ": let it in, give it voice (+v), or lift its ban"
+            )
             raise MayNotPost(f"{refused.reason}{remedy}") from refused
 
     async def _send(self, part: Part, before_send: BeforeSend) -> Receipt:
@@ -172,7 +200,11 @@ class IrcChannel:
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
         command = "NOTICE" if part.style == "notice" else "PRIVMSG"
-        limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
+        limit, limits, folded = (
+            session.max_body_bytes(target),
+            session.multiline,
+            session.isupport.fold(target),
+        )
         tags, multiline = reply_tags(part.reply_to, session.caps, session.isupport), None
         try:
             lines = compose_messages(command, target, part.body, limit, tags)
@@ -188,7 +220,9 @@ class IrcChannel:
             return await session.outgoing.send(lines, folded, before_send, chat=chat)
         if multiline is not None:
             try:
-                return await session.outgoing.send(multiline[0], folded, before_send, multiline_text=multiline[1])
+                return await session.outgoing.send(
+                    multiline[0], folded, before_send, multiline_text=multiline[1]
+                )
             except Rejected as rejected:
                 if "MULTILINE" not in rejected.reason:
                     raise
@@ -211,14 +245,21 @@ class IrcChannel:
         session = self._session
         if session is None:
             raise Unreachable(f"{self._name} is not connected")
-        target = message_target(at.room, at.thread) if at.thread else session.identities.current_nick(at.room)
+        target = (
+            message_target(at.room, at.thread)
+            if at.thread
+            else session.identities.current_nick(at.room)
+        )
         if at.thread is not None and session.isupport.status_prefix(target) != at.thread:
             # The whole room would receive it.
             raise Rejected(f"this server does not let anybody write to {target}")
         if is_bouncer_nick(target):
             raise Rejected(f"{target} is the bouncer itself, and would take it for a command")
         if target.startswith("$") or not _SEPARATORS.isdisjoint(target):
-            raise Rejected(f"nothing can be said to {single_line(target, len(target))!r}: it is not one room or person")
+            raise Rejected(
+                f"nothing can be said to {single_line(target, len(target))!r}: it is not one room "
+                "or person"
+            )
         return session, target
 
     async def wait_for_recipient(self, at: Address) -> None:
@@ -230,7 +271,9 @@ class IrcChannel:
 
     async def open_direct(self, person: Sender) -> RoomId:
         if (room := self.direct_room(person)) is None:
-            raise Rejected(f"{person.name} is behind a bridge, so nothing can be said to them alone")
+            raise Rejected(
+                f"{person.name} is behind a bridge, so nothing can be said to them alone"
+            )
         return room
 
     typing_interval_s = TYPING_INTERVAL_S
@@ -238,17 +281,27 @@ class IrcChannel:
     async def typing(self, at: Address, *, active: bool) -> None:
         """Send a typing indicator, if it changes anything and the rate limit leaves room."""
         session, now_s = self._session, self._clock.monotonic()
-        if session is None or "message-tags" not in session.caps or not session.isupport.relays_tag("typing"):
+        if (
+            session is None
+            or "message-tags" not in session.caps
+            or not session.isupport.relays_tag("typing")
+        ):
             return
         target, state = message_target(at.room, at.thread), "known"
         if chat := direct_chat_of(at.room):
             target, state = session.resolve_target(chat)
         try:
-            raw = add_tags(format_line("TAGMSG", target), {"+typing": "active" if active else "done"})
+            raw = add_tags(
+                format_line("TAGMSG", target), {"+typing": "active" if active else "done"}
+            )
         except ValueError:  # not a target
             return
         folded, typing = session.isupport.fold(target), session.typing_state
-        wanted = state != "other" and not is_bouncer_nick(target) and typing.should_send(folded, now_s, active=active)
+        wanted = (
+            state != "other"
+            and not is_bouncer_nick(target)
+            and typing.should_send(folded, now_s, active=active)
+        )
         if wanted and session.outgoing.write_if_idle(raw):
             typing.mark_stopped(folded)
             if active:
@@ -284,7 +337,9 @@ class IrcChannel:
             session.membership.end_leave(at.room)
 
     def _require_room(self, at: Address) -> IrcSession:
-        if self._session is not None and (not self._session.isupport.is_room(at.room) or "," in at.room):
+        if self._session is not None and (
+            not self._session.isupport.is_room(at.room) or "," in at.room
+        ):
             raise Rejected(f"{at.room!r} is not a room")
         return self._require_target(at)[0]
 
@@ -308,7 +363,9 @@ class IrcChannel:
         if self._session is None or not services_account or at.thread is not None:
             return None
         users, room = self._session.users, self._session.isupport.fold(at.room)
-        is_there = any(room in users.shared_rooms(nick) for nick in users.nicks_of(services_account))
+        is_there = any(
+            room in users.shared_rooms(nick) for nick in users.nicks_of(services_account)
+        )
         return "reads_all" if is_there else None
 
     async def is_logged_in(self, person: Sender) -> bool:
@@ -317,7 +374,9 @@ class IrcChannel:
             return True
         chat = RoomId(f"{person.name}!{person.id}")
         try:
-            return await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, session.confirm_person(chat))
+            return await with_timeout(
+                self._clock, MEMBERSHIP_TIMEOUT_S, session.confirm_person(chat)
+            )
         except TimeoutError:
             return session.resolve_target(chat)[1] in ("known", "confirmed")
 
@@ -344,7 +403,9 @@ class IrcChannel:
         if "draft/message-redaction" not in session.caps:
             raise Rejected("nothing can be taken back on this server")
         if message not in session.state.own_message_ids:
-            raise Rejected("that is not known to be a message of ours: only what was said since the start is")
+            raise Rejected(
+                "that is not known to be a message of ours: only what was said since the start is"
+            )
         try:
             await self._send_command("REDACT", at, message)
         except Rejected as error:
@@ -364,7 +425,12 @@ class IrcChannel:
         await self._send_command("TOPIC", at, trailing=new)
 
     async def _send_command(
-        self, command: str, at: Address, *middles: str, trailing: str | None = None, tags: Mapping[str, str] = _NO_TAGS
+        self,
+        command: str,
+        at: Address,
+        *middles: str,
+        trailing: str | None = None,
+        tags: Mapping[str, str] = _NO_TAGS,
     ) -> None:
         """Send one line; return once the server has certainly accepted it. Raises SendError."""
         session, target = self._require_target(at)
@@ -373,7 +439,9 @@ class IrcChannel:
         except ValueError as error:
             raise Rejected(f"that cannot be said to {target!r}") from error
         chat = direct_chat_of(at.room)
-        await session.outgoing.send([raw], session.isupport.fold(target), lone_command=command, chat=chat)
+        await session.outgoing.send(
+            [raw], session.isupport.fold(target), lone_command=command, chat=chat
+        )
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         session, target = self._require_target(replace(at, thread=None))
@@ -386,7 +454,10 @@ class IrcChannel:
             raise Rejected(f"we are not in {target}")
         others = sorted(nicks - {session.isupport.fold(session.nick)})[: max(0, most)]
         found = tuple(
-            _member_sender(users.mask(nick), users.mask(nick).partition("!")[0], users.account(nick)) for nick in others
+            _member_sender(
+                users.mask(nick), users.mask(nick).partition("!")[0], users.account(nick)
+            )
+            for nick in others
         )
         note = "" if all(member.account for member in found) else _ACCOUNTS_NOTE
         return RoomMembers(members=found, total=len(nicks), note=note)
@@ -402,7 +473,8 @@ class IrcChannel:
         return True
 
     def take_over(self, before: "IrcChannel") -> None:
-        """Continue where `before` ended, if on the same network, including its events not emitted yet.
+        """Continue where `before` ended, if on the same network, including its events not emitted
+        yet.
 
         Call it before `run`.
         """
@@ -410,7 +482,9 @@ class IrcChannel:
         if (config.host, config.port) == (old_config.host, old_config.port):
             self._state, self._pace = before._state, before._pace  # noqa: SLF001 - same class
             # A room that is configured anew may be joined again.
-            self._state.barred_rooms -= {room.lower() for room in config.rooms if room not in old_config.rooms}
+            self._state.barred_rooms -= {
+                room.lower() for room in config.rooms if room not in old_config.rooms
+            }
             for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - same class
                 self._inbox.put(item)
 
@@ -452,13 +526,18 @@ class IrcChannel:
             self._up = up
             now, self._up_s = self._clock.now(), self._clock.monotonic()
             self._inbox.put_notification(
-                ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
+                ConnectionChanged(
+                    id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now
+                )
             )
 
     async def _connect_once(self) -> str | None:
         """Run one connection; return why it ended (None: reconnect over TLS). Raises Denied."""
         sts_port = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
-        context, port = tls.create_ssl_context(self._config.tls or sts_port is not None), sts_port or self._config.port
+        context, port = (
+            tls.create_ssl_context(self._config.tls or sts_port is not None),
+            sts_port or self._config.port,
+        )
         session = IrcSession(
             self._name,
             self._config,
@@ -475,7 +554,9 @@ class IrcChannel:
             # Stored before it is open, so that a cancellation at any time closes it.
             self._inbox.connection = connection = session.connection
             try:
-                await with_timeout(self._clock, CONNECT_TIMEOUT_S, connection.open(self._config, port, context))
+                await with_timeout(
+                    self._clock, CONNECT_TIMEOUT_S, connection.open(self._config, port, context)
+                )
             except OSError as error:  # TLS errors and timeouts are OSErrors
                 return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
             if self._inbox.is_full:
@@ -495,18 +576,26 @@ class IrcChannel:
         if await session.bring_up():
             self._session = session
             problem = f"; {session.login_problem}" if session.login_problem else ""
-            self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}{problem}")
+            self._report_link(
+                up=True, reason=f"connected to {self._config.host} as {session.nick}{problem}"
+            )
             await session.work_periodically()
 
-    async def _tear_down(self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
+    async def _tear_down(
+        self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]
+    ) -> None:
         self._session = None
         if secure_port is not None and session.welcomed.is_set():
-            self._state.sts_policy.record_policy(self._config.host, secure_port, None, self._clock.now())
+            self._state.sts_policy.record_policy(
+                self._config.host, secure_port, None, self._clock.now()
+            )
             if self._state.sts_policy.serialized:
                 self._inbox.put_notification(None, self._state.cursor)
         if session.lost.done():
             session.lost.exception()  # retrieved, also after cancellation
-        session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
+        session.outgoing.close(
+            "the connection is lost" if session.lost.done() else "the gateway is stopping"
+        )
         session.flush()
         try:
             await cancel_and_wait(*helpers)
@@ -516,4 +605,6 @@ class IrcChannel:
 
 
 def _member_sender(mask: str, nick: str, account: str | None) -> Sender:
-    return Sender(id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account))
+    return Sender(
+        id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account)
+    )

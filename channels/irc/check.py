@@ -1,10 +1,11 @@
 """Probe of an IRC network: login as configured, without joining rooms or sending messages.
 
-Codes: `irc.tls`, `irc.sts`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`, `irc.login`,
-`irc.rooms`, and those of `net`. https://modern.ircdocs.horse/#connection-registration
+Codes: `irc.tls`, `irc.sts`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`,
+`irc.login`, `irc.rooms`, and those of `net`. https://modern.ircdocs.horse/#connection-registration
 
 Rooms are checked by their modes, which most servers send to everybody
-(https://modern.ircdocs.horse/#rplchannelmodeis-324, https://modern.ircdocs.horse/#errnosuchchannel-403).
+(https://modern.ircdocs.horse/#rplchannelmodeis-324,
+https://modern.ircdocs.horse/#errnosuchchannel-403).
 """
 
 import asyncio
@@ -31,11 +32,18 @@ _ROOM_REPLIES_S: Final = 2.0
 _CA_KEY: Final = "tls: {ca_file: FILE}"
 """Key of another root certificate, where the channel has no name yet."""
 _LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
-_NICK_ERRORS = {"433": "taken", "436": "taken", "437": "reserved by the services", "432": "not allowed"}
+_NICK_ERRORS = {
+    "433": "taken",
+    "436": "taken",
+    "437": "reserved by the services",
+    "432": "not allowed",
+}
 
 
 async def probe_irc_server(config: IrcConfig) -> list[Finding]:
-    """Connect, with TLS where it is configured, and close. Takes 10 s at most; raises nothing but CancelledError."""
+    """Connect, with TLS where it is configured, and close. Takes 10 s at most; raises nothing but
+    CancelledError.
+    """
     try:
         tls = create_ssl_context(config.tls)
     except Denied as denied:
@@ -45,7 +53,13 @@ async def probe_irc_server(config: IrcConfig) -> list[Finding]:
     except ValueError as error:
         return [bad("net.proxy", str(error), PROXY_FIX)]
     if way:
-        return [ok("net.proxy", f"{config.host}:{config.port} is reached{way}: the login will show whether that works")]
+        return [
+            ok(
+                "net.proxy",
+                f"{config.host}:{config.port} is reached{way}: the login will show whether that "
+                "works",
+            )
+        ]
     return [await probe_net(config.host, config.port, tls=tls or False, ca_key=_CA_KEY)]
 
 
@@ -77,8 +91,13 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
         found.bad("net.proxy", f"{config.host}:{config.port} cannot be reached: {error}", PROXY_FIX)
     except (OSError, UnicodeError) as error:
         ca_key = f"channels.{where}.tls.ca_file" if where else _CA_KEY
-        if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):
-            # asyncio merges the errors of several addresses into one: probe again for the exact one.
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and not str(error).startswith("[SSL")
+        ):
+            # asyncio merges the errors of several addresses into one: probe again for the exact
+            # one.
             found.add(await probe_net(config.host, config.port, tls=tls or False, ca_key=ca_key))
         if not found.has_failed:
             found.add(explain_connection_error(error, config.host, config.port, ca_key=ca_key))
@@ -124,7 +143,11 @@ class _IrcProbeSession:
         if line is None or self._done.is_set():
             return
         self.has_spoken = True
-        if line.command in _NICK_ERRORS and not self._login.is_welcomed and self._nick_refusal is None:
+        if (
+            line.command in _NICK_ERRORS
+            and not self._login.is_welcomed
+            and self._nick_refusal is None
+        ):
             self._nick_refusal = (line.command, line.param(-1))
         try:
             self._login.feed(line)
@@ -164,7 +187,11 @@ class _IrcProbeSession:
             self._done.set()
             return
         words = f"{reason}: {self._last_words}" if self._last_words else reason
-        fix = "ask the network, or try later" if self.has_spoken else "check the port and whether it uses TLS"
+        fix = (
+            "ask the network, or try later"
+            if self.has_spoken
+            else "check the port and whether it uses TLS"
+        )
         self._end(bad("irc.login", f"{self._config.host} refused the connection: {words}", fix))
 
     def _end(self, finding: Finding) -> None:
@@ -183,21 +210,36 @@ class _IrcProbeSession:
             found.ok("irc.nick", f"the nick {login.nick} is free")
         else:
             numeric, words = self._nick_refusal
-            what = f"the nick {config.nick} is {_NICK_ERRORS[numeric]} ({words}); it would be {login.nick}"
-            found.warn("irc.nick", what, "choose another nick, or wait: the bot takes the nick back when it is free")
+            what = (
+                f"the nick {config.nick} is {_NICK_ERRORS[numeric]} ({words}); it would be "
+                f"{login.nick}"
+            )
+            found.warn(
+                "irc.nick",
+                what,
+                "choose another nick, or wait: the bot takes the nick back when it is free",
+            )
         for room in self._rooms:
             self._report_room(room)
         if login.account:
             found.ok("irc.sasl", f"logged in to the services as {login.account}")
         elif login.offered_value("sasl") is not None and not (config.nickserv or config.on_connect):
-            what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
-            found.warn("irc.sasl", what, "register the nick with the services, and add sasl to the channel")
+            what = (
+                "not logged in to the network's services, so anybody may take the nick while "
+                "the bot is away"
+            )
+            found.warn(
+                "irc.sasl", what, "register the nick with the services, and add sasl to the channel"
+            )
 
     def _report_room(self, room: str) -> None:
         """Add a finding, but for a room without a reply: the server may conceal it."""
         found, modes = self._found, self._modes.get(room.lower())
         if room.lower() in self._missing:
-            what = f"there is no room {room}, or it is hidden: the bot would create it and be alone there"
+            what = (
+                f"there is no room {room}, or it is hidden: the bot would create it and be "
+                "alone there"
+            )
             found.warn("irc.rooms", what, "check its name, or create the room before the bot joins")
         elif modes is not None and "i" in modes.partition("-")[0]:
             fix = "ask an operator there to invite the bot or to add it to the invite list (+I)"
@@ -218,11 +260,18 @@ def _explain_tls_files(denied: Denied) -> Finding:
 
 
 def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
-    if "does not offer SASL" in reason or "without the SASL login" in reason or "sasl capability" in reason:
+    if (
+        "does not offer SASL" in reason
+        or "without the SASL login" in reason
+        or "sasl capability" in reason
+    ):
         return bad("irc.sasl", reason, "choose another mechanism, or remove sasl")
     if reason.startswith("SASL"):
         account = config.sasl.account if config.sasl else ""
-        fix = f"correct the account's name ({account}) or its password (for the services, not for the server)"
+        fix = (
+            f"correct the account's name ({account}) or its password (for the services, not for "
+            "the server)"
+        )
         return bad("irc.sasl", reason.removesuffix(LOGIN_REMEDY), fix)
     if "password" in reason:
         fix = "correct the server's password (not that of the services, which is under sasl)"

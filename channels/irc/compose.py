@@ -1,4 +1,5 @@
-"""Text of a post as lines: their length, pages, multiline messages, reply tags; and the state of the typing indicator.
+"""Text of a post as lines: their length, pages, multiline messages, reply tags; and the state of
+the typing indicator.
 
 Pure.
 """
@@ -33,15 +34,21 @@ class HostmaskTracker:
             self._userhost = line.source.userhost
 
     def max_body_bytes(self, target: str, nick_bytes: int, isupport: Isupport) -> int:
-        """Return the text limit of a message to `target` after the server has put our mask in front.
+        """Return the text limit of a message to `target` after the server has put our mask in
+        front.
 
-        RFC 1459 section 2.3 counts the line as the receiver gets it. While the mask is unknown, its longest possible
-        form counts.
+        RFC 1459 section 2.3 counts the line as the receiver gets it. While the mask is unknown, its
+        longest possible form counts.
         """
         user, at, host = self._userhost.partition("@")
         known_bytes = len(self._userhost.encode()) if user and at and host else 0
         userhost = known_bytes or 1 + isupport.user_bytes + 1 + isupport.host_bytes
-        frame = len(":! PRIVMSG  :\r\n") + nick_bytes + userhost + len(target.encode("utf-8", "replace"))
+        frame = (
+            len(":! PRIVMSG  :\r\n")
+            + nick_bytes
+            + userhost
+            + len(target.encode("utf-8", "replace"))
+        )
         return max(isupport.line_bytes - frame, 64)
 
 
@@ -54,8 +61,8 @@ def paginate(
 ) -> tuple[tuple[str, ...], ...]:
     """Return the pages of a text; one that fits a page with `body_bytes` is that page alone.
 
-    Pages are cut for `page_bytes` (`worst_case_body_bytes`), which does not depend on our current nick: no text may be
-    lost between two pages. `more`: the words that request the next page.
+    Pages are cut for `page_bytes` (`worst_case_body_bytes`), which does not depend on our current
+    nick: no text may be lost between two pages. `more`: the words that request the next page.
     """
     lines = render(markdown)
     (single_page,) = paginate_lines(lines, body_bytes, 0)
@@ -64,21 +71,27 @@ def paginate(
 
 
 def worst_case_body_bytes(nick: str, target: str) -> int:
-    """Return the text limit of a message to `target` if the server shows the longest user and host with our nick."""
+    """Return the text limit of a message to `target` if the server shows the longest user and host
+    with our nick.
+    """
     return max(512 - len(f":{nick}!~@ PRIVMSG {target} :\r\n".encode()) - 10 - 63, 64)
 
 
 def paginate_lines(
     lines: Sequence[RenderedLine], limit_bytes: int, page_lines: int, more: str = "more"
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the pages of `lines`, at least one, as lines of at most `limit_bytes`; together they are all of it.
+    """Return the pages of `lines`, at least one, as lines of at most `limit_bytes`; together they
+    are all of it.
 
-    A page has at most `page_lines` lines (0: no limit), plus one that announces the next page. It ends at a blank line
-    if there is one among its last lines, else at the end of a line; where there is a choice, neither the last nor the
-    first line of a code block is alone on a page. A blank line where a page ends is left out.
+    A page has at most `page_lines` lines (0: no limit), plus one that announces the next page. It
+    ends at a blank line if there is one among its last lines, else at the end of a line; where
+    there is a choice, neither the last nor the first line of a code block is alone on a page. A
+    blank line where a page ends is left out.
     """
     bodies = [
-        replace(line, text=piece, starts_line=index == 0, after_blank=line.after_blank and index == 0)
+        replace(
+            line, text=piece, starts_line=index == 0, after_blank=line.after_blank and index == 0
+        )
         for line in lines
         for index, piece in enumerate(split_line(line.text, limit_bytes))
     ]
@@ -86,13 +99,19 @@ def paginate_lines(
     # A single remaining line stays: the announcement of a next page would take a line, too.
     while page_lines and len(bodies) - starts[-1] > page_lines + 1:
         end = _page_end(bodies, starts[-1], page_lines)
-        starts.append(next(index for index in range(end, len(bodies)) if not bodies[index].is_blank))
-    pages = [bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)]
+        starts.append(
+            next(index for index in range(end, len(bodies)) if not bodies[index].is_blank)
+        )
+    pages = [
+        bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)
+    ]
     for page in pages:
         while page[-1].is_blank:
             del page[-1]
     note = _('(page {page} of {pages}; write "{more}")')
-    notes = (note.format(page=number, pages=len(pages), more=more) for number in range(1, len(pages)))
+    notes = (
+        note.format(page=number, pages=len(pages), more=more) for number in range(1, len(pages))
+    )
     return tuple(
         tuple(body.text for body in page) + ((announcement,) if announcement else ())
         for page, announcement in itertools.zip_longest(pages, notes)
@@ -102,7 +121,10 @@ def paginate_lines(
 def _page_end(bodies: Sequence[RenderedLine], start: int, page_lines: int) -> int:
     """Return the best end of the page from `start`: of equally good ones the last."""
     shortest = page_lines - min(_MAX_SHORTER_LINES, page_lines // 3)
-    return max(range(start + shortest, start + page_lines + 1), key=lambda at: (_break_score(bodies, at), at))
+    return max(
+        range(start + shortest, start + page_lines + 1),
+        key=lambda at: (_break_score(bodies, at), at),
+    )
 
 
 def _break_score(bodies: Sequence[RenderedLine], at: int) -> int:
@@ -111,7 +133,9 @@ def _break_score(bodies: Sequence[RenderedLine], at: int) -> int:
         return 4
     if not (bodies[at].is_code and bodies[at - 1].is_code):
         return 3 if bodies[at].starts_line else 1
-    lonely = at < 2 or not bodies[at - 2].is_code or at + 1 == len(bodies) or not bodies[at + 1].is_code  # noqa: PLR2004 - two back
+    lonely = (
+        at < 2 or not bodies[at - 2].is_code or at + 1 == len(bodies) or not bodies[at + 1].is_code  # noqa: PLR2004 - two back
+    )
     if lonely or not bodies[at].starts_line:
         return 0
     return 3 if bodies[at].is_blank else 2
@@ -125,8 +149,8 @@ _MAX_TARGETS: Final = 256
 class TypingState:
     """Targets where we are shown as writing; folded.
 
-    https://ircv3.net/specs/client-tags/typing: sent at most every 3 s; after 6 s without news clients assume that we
-    have stopped.
+    https://ircv3.net/specs/client-tags/typing: sent at most every 3 s; after 6 s without news
+    clients assume that we have stopped.
     """
 
     def __init__(self) -> None:
@@ -137,7 +161,9 @@ class TypingState:
     def should_send(self, target: str, now_s: float, *, active: bool) -> bool:
         """Return whether sending it would change what clients show."""
         age_s = now_s - self._sent_s.get(target, float("-inf"))
-        return not self.is_unsupported and (age_s >= TYPING_INTERVAL_S if active else age_s < _TYPING_EXPIRES_S)
+        return not self.is_unsupported and (
+            age_s >= TYPING_INTERVAL_S if active else age_s < _TYPING_EXPIRES_S
+        )
 
     def mark_active(self, target: str, now_s: float) -> None:
         self._sent_s.put(target, now_s)
@@ -150,7 +176,8 @@ class TypingState:
 LOCAL_ID_PREFIX: Final = "local-"
 """Prefix of ids that we generated because the server has none: the server does not know these."""
 LINE_BREAK: Final = "\u2028"
-"""Separator of the lines of one body. Rendering leaves none in a text, and no other break becomes a line."""
+"""Separator of the lines of one body. Rendering leaves none in a text, and no other break becomes a
+line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +190,25 @@ class MultilineLimits:
 
     @classmethod
     def parse(cls, value: str) -> "MultilineLimits | None":
-        """Parse the capability's value; None: it has no limits, so multiline messages are not used."""
+        """Parse the capability's value; None: it has no limits, so multiline messages are not
+        used.
+        """
         limits = parse_numbers(value)
         max_bytes = limits.get("max-bytes", 0)
         return cls(max_bytes, limits.get("max-lines") or max_bytes) if max_bytes else None
 
     def allows(self, pieces: Sequence[str]) -> bool:
         """Return whether these lines fit one message."""
-        return len(pieces) <= self.max_lines and sum(len(p.encode()) + 1 for p in pieces) <= self.max_bytes
+        return (
+            len(pieces) <= self.max_lines
+            and sum(len(p.encode()) + 1 for p in pieces) <= self.max_bytes
+        )
 
 
 def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:
-    """Return rendered lines as bodies that each fit one multiline message, with `LINE_BREAK` between their lines."""
+    """Return rendered lines as bodies that each fit one multiline message, with `LINE_BREAK`
+    between their lines.
+    """
     bodies: list[list[str]] = []
     sizes: list[str] = []
     for text in (piece for line in lines for piece in _split_oversized(line, line_bytes, limits)):
@@ -190,7 +224,9 @@ def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) 
 
 def _split_oversized(line: str, line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:
     """Return the line; one too long even for a whole message is cut like any other."""
-    return (line,) if limits.allows(_split_exactly(line, line_bytes)) else split_line(line, line_bytes)
+    return (
+        (line,) if limits.allows(_split_exactly(line, line_bytes)) else split_line(line, line_bytes)
+    )
 
 
 def _split_exactly(line: str, line_bytes: int) -> list[str]:
@@ -206,7 +242,9 @@ def _split_exactly(line: str, line_bytes: int) -> list[str]:
     return [*pieces, rest]
 
 
-def compose_messages(command: str, target: str, body: str, line_bytes: int, tags: Mapping[str, str]) -> list[str]:
+def compose_messages(
+    command: str, target: str, body: str, line_bytes: int, tags: Mapping[str, str]
+) -> list[str]:
     """Return each line as a message of its own. Raises ValueError for an invalid target."""
     lines = [format_line(command, target, trailing=piece) for piece in split_body(body, line_bytes)]
     return [add_tags(raw, {} if number else tags) for number, raw in enumerate(lines)]
@@ -215,18 +253,29 @@ def compose_messages(command: str, target: str, body: str, line_bytes: int, tags
 def retarget(raw: str, target: str, line_bytes: int) -> list[str]:
     """Return a message of ours for another nick; as several if its text is too long there."""
     head, colon, text = raw.partition(" :")
-    tags, bare = (head.split(" ", 1)[0] + " ", head.split(" ", 1)[1]) if head.startswith("@") else ("", head)
+    tags, bare = (
+        (head.split(" ", 1)[0] + " ", head.split(" ", 1)[1]) if head.startswith("@") else ("", head)
+    )
     command, _, *middles = bare.split(" ")
     bare = format_line(command, target, *middles)
     if not colon:
         return [tags + bare]
-    return [f"{'' if number else tags}{bare} :{piece}" for number, piece in enumerate(split_body(text, line_bytes))]
+    return [
+        f"{'' if number else tags}{bare} :{piece}"
+        for number, piece in enumerate(split_body(text, line_bytes))
+    ]
 
 
 def split_body(body: str, line_bytes: int) -> list[str]:
-    """Return the texts of a body's lines. Usually one each: the limit may have shrunk since the post was split."""
+    """Return the texts of a body's lines. Usually one each: the limit may have shrunk since the
+    post was split.
+    """
     lines = [line for line in body.split(LINE_BREAK) if line.strip()]
-    return [piece for line in lines for piece in (split_line(line, line_bytes) or split_text(line, line_bytes))]
+    return [
+        piece
+        for line in lines
+        for piece in (split_line(line, line_bytes) or split_text(line, line_bytes))
+    ]
 
 
 def compose_multiline(
@@ -251,7 +300,11 @@ def compose_multiline(
     for group in groups:
         for number, piece in enumerate(group):
             concat = {"draft/multiline-concat": ""} if number else {}
-            lines.append(add_tags(format_line(command, target, trailing=piece), {"batch": reference} | concat))
+            lines.append(
+                add_tags(
+                    format_line(command, target, trailing=piece), {"batch": reference} | concat
+                )
+            )
     return [*lines, format_line("BATCH", f"-{reference}")], "\n".join(map("".join, groups))
 
 

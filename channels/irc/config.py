@@ -34,8 +34,8 @@ class TlsConfig(ConfigSection):
     cert_file: str | None = None
     """PEM file with our certificate and key, for `sasl: {mechanism: external}`."""
     fingerprints: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """SHA-256 fingerprints of certificates, in hex, with or without colons: the server must show one of them, and may
-    have signed it itself. Empty: the trusted roots decide."""
+    """SHA-256 fingerprints of certificates, in hex, with or without colons: the server must show
+    one of them, and may have signed it itself. Empty: the trusted roots decide."""
 
     @field_validator("fingerprints")
     @classmethod
@@ -49,16 +49,20 @@ class TlsConfig(ConfigSection):
     @model_validator(mode="after")
     def _one_way_to_trust(self) -> Self:
         if self.fingerprints and (self.ca_file or not self.verify):
-            raise ValueError("fingerprints are checked instead of roots: take ca_file and verify out")
+            raise ValueError(
+                "fingerprints are checked instead of roots: take ca_file and verify out"
+            )
         return self
 
 
 class SaslConfig(ConfigSection):
-    """Login to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
+    """Login to the network's services. If it fails, the channel stops; it never goes on
+    unauthenticated.
+    """
 
     mechanism: Literal["plain", "external", "scram-sha-256"]
-    """plain needs TLS, unless the host is loopback; external uses `tls.cert_file`; scram-sha-256 does not show the
-    password to the server."""
+    """plain needs TLS, unless the host is loopback; external uses `tls.cert_file`; scram-sha-256
+    does not show the password to the server."""
     account: str = ""
     """Account at the services. Not for external."""
     password: SecretStr | None = None
@@ -72,20 +76,24 @@ class SaslConfig(ConfigSection):
 
 
 class NickServConfig(ConfigSection):
-    """Login to the network's services by private messages, for networks without SASL, and recovery of the nick.
+    """Login to the network's services by private messages, for networks without SASL, and recovery
+    of the nick.
 
-    Rooms are joined after the answer, or after 15 s. A refused password is not sent again until the configuration is
-    changed or the process starts anew.
+    Rooms are joined after the answer, or after 15 s. A refused password is not sent again until the
+    configuration is changed or the process starts anew.
     """
 
     password: SecretStr | None = None
-    """Password of the account. None: only the nick is recovered, by the account that `sasl` logged in."""
+    """Password of the account. None: only the nick is recovered, by the account that `sasl` logged
+    in."""
     account: str = ""
     """Account at the services. Empty: the nick."""
     service: str = "NickServ"
-    """Whom to write to. `NickServ@services.example.net` reaches only the service itself, where the network knows it."""
+    """Whom to write to. `NickServ@services.example.net` reaches only the service itself, where the
+    network knows it."""
     recover: Literal["regain", "ghost", "off"] = "regain"
-    """Command that gives us our nick when somebody else has it: REGAIN, or GHOST and a change of nick."""
+    """Command that gives us our nick when somebody else has it: REGAIN, or GHOST and a change of
+    nick."""
 
     @model_validator(mode="after")
     def _sendable(self) -> Self:
@@ -94,7 +102,10 @@ class NickServConfig(ConfigSection):
         if self.account and not _PASSWORD.fullmatch(self.account):
             raise ValueError(f"{self.account!r} is not an account: take out blanks")
         if not _SERVICE.fullmatch(self.service):
-            raise ValueError(f"{self.service!r} is not a service; write NickServ or NickServ@services.example.net")
+            raise ValueError(
+                f"{self.service!r} is not a service; write NickServ or "
+                "NickServ@services.example.net"
+            )
         return self
 
 
@@ -125,37 +136,44 @@ class IrcConfig(ConfigSection):
     username: str | None = None
     """User name. None: the nick."""
     password: SecretStr | None = None
-    """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it needs TLS."""
+    """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it
+    needs TLS."""
     sasl: SaslConfig | None = None
     nickserv: NickServConfig | None = None
     """Login to the services by NickServ. None: none."""
     on_connect: Annotated[tuple[SecretStr, ...], Field(strict=False)] = ()
-    """Lines that are sent as they are after the welcome, before `nickserv` and the rooms, e.g. `MODE {nick} +x`. At
-    most 20, each of at most 400 bytes. `{nick}` is our nick."""
+    """Lines that are sent as they are after the welcome, before `nickserv` and the rooms, e.g.
+    `MODE {nick} +x`. At most 20, each of at most 400 bytes. `{nick}` is our nick."""
     contact: str | None = None
-    """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP VERSION."""
+    """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP
+    VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Rooms that the bot joins after login; it joins no others. A room with a key (`+k`) may be written `{name: "#a",
-    key: b}`, which puts the key into `keys`."""
+    """Rooms that the bot joins after login; it joins no others. A room with a key (`+k`) may be
+    written `{name: "#a", key: b}`, which puts the key into `keys`."""
     keys: dict[str, SecretStr] = Field(default={})
     """Keys of rooms, by the room's name; also of rooms that are approved later."""
     bridges: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Relay bots, by services account, or by nick on a network without accounts: whoever speaks through one
-    (`<kai> mybot: hello`) is a guest by that name."""
+    """Relay bots, by services account, or by nick on a network without accounts: whoever speaks
+    through one (`<kai> mybot: hello`) is a guest by that name."""
     rejoin_after_kick: bool = False
-    """True: join again after a kick. False: stay out until an administrator invites the bot or the process restarts."""
+    """True: join again after a kick. False: stay out until an administrator invites the bot or the
+    process restarts."""
     history_age: Duration = 3600.0
-    """Age of the oldest messages that the bot fetches after a reconnect or a restart, where the server keeps a history.
-    0: none."""
+    """Age of the oldest messages that the bot fetches after a reconnect or a restart, where the
+    server keeps a history. 0: none."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
-    """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all of it."""
+    """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all
+    of it."""
 
     @field_validator("nick")
     @classmethod
     def _nick(cls, nick: str) -> str:
         if not _NICK.fullmatch(nick):
-            raise ValueError(f"{nick!r} is not a nick; use letters, digits, _ - [ ] {{ }} \\ | ^ `, no digit first")
+            raise ValueError(
+                f"{nick!r} is not a nick; use letters, digits, _ - [ ] {{ }} \\ | ^ `, no digit "
+                "first"
+            )
         return nick
 
     @field_validator("host")
@@ -185,11 +203,14 @@ class IrcConfig(ConfigSection):
             found = _COMMAND_LINE.fullmatch(line.get_secret_value())
             if found is None or len(line.get_secret_value().encode()) > _MAX_CONNECT_LINE_BYTES:
                 raise ValueError(
-                    f"line {number} cannot be sent: it is one command of IRC, without a slash in front, of at most "
+                    f"line {number} cannot be sent: it is one command of IRC, without a slash in "
+                    "front, of at most "
                     f"{_MAX_CONNECT_LINE_BYTES} bytes"
                 )
             if (command := found["command"].upper()) in _OWN_COMMANDS:
-                raise ValueError(f"line {number} is {command}, which the other keys of the channel are for")
+                raise ValueError(
+                    f"line {number} is {command}, which the other keys of the channel are for"
+                )
         return lines
 
     @field_validator("bridges")
@@ -225,7 +246,9 @@ class IrcConfig(ConfigSection):
             else:
                 names.append(room)
         given = data.get("keys") or {}
-        return {**data, "rooms": names} | ({"keys": {**given, **keys}} if keys and isinstance(given, dict) else {})
+        return {**data, "rooms": names} | (
+            {"keys": {**given, **keys}} if keys and isinstance(given, dict) else {}
+        )
 
     @field_validator("keys")
     @classmethod
@@ -234,18 +257,27 @@ class IrcConfig(ConfigSection):
             if not _ROOM.fullmatch(room):
                 raise ValueError(f'{room!r} is not an IRC channel; write it as "#name", in quotes')
             if not _KEY.fullmatch(key.get_secret_value()):
-                raise ValueError(f"the key of {room} cannot be sent: take out blanks, commas, and a colon in front")
+                raise ValueError(
+                    f"the key of {room} cannot be sent: take out blanks, commas, and a colon in "
+                    "front"
+                )
         return keys
 
     @model_validator(mode="after")
     def _no_password_in_the_clear(self) -> Self:
         plain = self.sasl is not None and self.sasl.mechanism == "plain"
         services = self.nickserv is not None and self.nickserv.password is not None
-        if self.tls is False and (plain or services or self.password) and not is_loopback_host(self.host):
+        if (
+            self.tls is False
+            and (plain or services or self.password)
+            and not is_loopback_host(self.host)
+        ):
             which = "sasl.password" if plain else "nickserv.password" if services else "password"
             raise ValueError(
-                f"{which} would be sent to {self.host} over plain text; write `tls: true` and the port for TLS "
-                "(mostly 6697), use sasl with scram-sha-256, or reach the server through a tunnel on 127.0.0.1"
+                f"{which} would be sent to {self.host} over plain text; write `tls: true` and the "
+                "port for TLS "
+                "(mostly 6697), use sasl with scram-sha-256, or reach the server through a tunnel "
+                "on 127.0.0.1"
             )
         if self.nickserv is not None and self.nickserv.password is None and self.sasl is None:
             raise ValueError("nickserv needs a password, unless sasl logs in")

@@ -1,8 +1,9 @@
 """Connection of the `irc` library (jaraco) to a server: its transport, login lines and commands.
 
-https://python-irc.readthedocs.io/en/latest/irc.html#module-irc.client_aio. What is ours here, and why, is in
-docs/decisions/0054-use-the-irc-library-where-it-is-right.md: lines go to a `LineReceiver` unparsed, no line closes the
-connection, and nothing is logged (a line may hold a password).
+https://python-irc.readthedocs.io/en/latest/irc.html#module-irc.client_aio. What is ours here, and
+why, is in docs/decisions/0054-use-the-irc-library-where-it-is-right.md: lines go to a
+`LineReceiver` unparsed, no line closes the connection, and nothing is logged (a line may hold a
+password).
 """
 
 import asyncio
@@ -26,7 +27,8 @@ logger = logging.getLogger("reverie.irc")
 MAX_LINE_BYTES = 32_768
 """Tags may have 8191 bytes and a server may raise LINELEN; a longer line is dropped."""
 _MAX_UNSENT_BYTES = 1_000_000
-"""Our messages are paced, so only answers to PING can pile up: from a server that sends many and reads nothing."""
+"""Our messages are paced, so only answers to PING can pile up: from a server that sends many and
+reads nothing."""
 _QUIT_TIMEOUT_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
 _LINE_ENDS = re.compile(r"[\r\n]+")
@@ -73,18 +75,24 @@ class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no ty
 
 
 async def _connect_through(proxy: str, host: str, port: int) -> socket.socket:
-    """Return a connection to this server through a proxy, which resolves its name. Raises ProxyFailed."""
+    """Return a connection to this server through a proxy, which resolves its name. Raises
+    ProxyFailed.
+    """
     from python_socks import ProxyError  # noqa: PLC0415 - only where a proxy is used
     from python_socks.async_.asyncio import Proxy  # noqa: PLC0415 - the same
 
     try:
-        return await Proxy.from_url(proxy.replace("socks5h:", "socks5:"), rdns=True).connect(host, port)
+        return await Proxy.from_url(proxy.replace("socks5h:", "socks5:"), rdns=True).connect(
+            host, port
+        )
     except (ProxyError, OSError) as error:
         raise ProxyFailed(f"cannot connect{through(proxy)}: {error}") from None
 
 
 class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
-    """One connection. `open` it; then use the library's commands (`nick`, `cap`, `send_items`, ...)."""
+    """One connection. `open` it; then use the library's commands (`nick`, `cap`, `send_items`,
+    ...).
+    """
 
     protocol_class = _ConnectionProtocol
     buffer_class = _BoundedLineBuffer
@@ -97,13 +105,20 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self._closed = asyncio.Event()
 
     async def open(self, config: IrcConfig, port: int, tls: ssl.SSLContext | None) -> None:
-        """Connect and begin the login: CAP LS, PASS, NICK, USER. Raises OSError (ssl.SSLError is one).
+        """Connect and begin the login: CAP LS, PASS, NICK, USER. Raises OSError (ssl.SSLError is
+        one).
 
         A certificate without a configured fingerprint is refused before anything is sent.
         """
-        username = config.username or "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
+        username = (
+            config.username
+            or "".join(c for c in config.nick if c.isascii() and c.isalnum())
+            or "reverie"
+        )
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
-        options: dict[str, Any] = {"ssl": tls} | ({"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {})
+        options: dict[str, Any] = {"ssl": tls} | (
+            {"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}
+        )
 
         async def connect(
             protocol: asyncio.Protocol, address: tuple[str, int]
@@ -122,7 +137,10 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
                 transport, _ = await AioFactory(**options)(protocol, address)
             try:
                 if tls is not None:
-                    check_fingerprint(config.tls, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
+                    check_fingerprint(
+                        config.tls,
+                        transport.get_extra_info("ssl_object").getpeercert(binary_form=True),
+                    )
             except ssl.SSLError:
                 transport.abort()
                 raise
@@ -132,7 +150,9 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             config.host,
             port,
             config.nick,
-            password=f":{config.password.get_secret_value()}" if config.password else None,  # it may have spaces
+            password=f":{config.password.get_secret_value()}"
+            if config.password
+            else None,  # it may have spaces
             username=username.replace(" ", "_"),
             ircname=config.contact or config.nick,
             connect_factory=connect,
@@ -152,9 +172,11 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
                 logger.exception("could not handle a line from %s; it is ignored", self.server)
 
     def read_rest(self) -> None:
-        """Read what the server had said before a write failed: echoes, answers, and why it closed the connection.
+        """Read what the server had said before a write failed: echoes, answers, and why it closed
+        the connection.
 
-        asyncio reads no more after a failed write. What has arrived under TLS cannot be read this way.
+        asyncio reads no more after a failed write. What has arrived under TLS cannot be read this
+        way.
         """
         if self.transport is None or self.transport.get_extra_info("sslcontext") is not None:
             return
@@ -165,7 +187,11 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
     @property
     def is_alive(self) -> bool:
         """True if a line written now has a chance to arrive."""
-        return self.transport is not None and not self.transport.is_closing() and not self._closed.is_set()
+        return (
+            self.transport is not None
+            and not self.transport.is_closing()
+            and not self._closed.is_set()
+        )
 
     def send_raw(self, string: str) -> None:
         """Write one line, whatever is in it. Nothing happens on a dead connection."""
@@ -174,8 +200,11 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         line = _LINE_ENDS.sub(" ", string).replace("\0", "")
         self.transport.write(line.encode("utf-8", "replace") + b"\r\n")
         if self.transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            # Later, not here: a caller of `send_raw` does not expect the connection to be lost inside the call.
-            asyncio.get_running_loop().call_soon(self.disconnect, "the server does not read what we send")
+            # Later, not here: a caller of `send_raw` does not expect the connection to be lost
+            # inside the call.
+            asyncio.get_running_loop().call_soon(
+                self.disconnect, "the server does not read what we send"
+            )
 
     def disconnect(self, message: str = "we hung up") -> None:
         """Close now, without QUIT, and tell the receiver, once."""
@@ -189,8 +218,9 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
     async def close_gracefully(self, message: str) -> None:
         """Send QUIT, let the server close, close after 0.6 s if it does not.
 
-        In real seconds: a program must end also while a simulated clock stands still. Waiting matters: closing with
-        unread input resets the connection, and the server may never read the QUIT.
+        In real seconds: a program must end also while a simulated clock stands still. Waiting
+        matters: closing with unread input resets the connection, and the server may never read the
+        QUIT.
         """
         try:
             if self.transport is not None and self.is_alive:

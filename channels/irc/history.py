@@ -1,8 +1,10 @@
-"""Missed messages, requested from the server's history, and the emitting of each event once and in order.
+"""Missed messages, requested from the server's history, and the emitting of each event once and in
+order.
 
-https://ircv3.net/specs/extensions/chathistory. One request at a time, oldest page first. Live messages of a place whose
-history is still being requested are held back until that is complete, so that they are emitted in order. A PING behind
-each request detects a server without an answer: it answers in order. `HistoryRequests` is pure: time is passed in.
+https://ircv3.net/specs/extensions/chathistory. One request at a time, oldest page first. Live
+messages of a place whose history is still being requested are held back until that is complete, so
+that they are emitted in order. A PING behind each request detects a server without an answer: it
+answers in order. `HistoryRequests` is pure: time is passed in.
 """
 
 import hashlib
@@ -43,7 +45,9 @@ PING_PREFIX: Final = "history-"
 
 
 class HistoryRequests:
-    """History requests of one connection, and the notifications that wait for the answers. Places are folded."""
+    """History requests of one connection, and the notifications that wait for the answers. Places
+    are folded.
+    """
 
     def __init__(self, isupport: Isupport) -> None:
         self._isupport = isupport
@@ -66,7 +70,11 @@ class HistoryRequests:
 
     def is_timed_out(self, now: datetime) -> bool:
         """Return whether the server has not even answered the PING behind our request."""
-        return self.is_pending and self._asked_at is not None and now - self._asked_at > _ANSWER_TIMEOUT
+        return (
+            self.is_pending
+            and self._asked_at is not None
+            and now - self._asked_at > _ANSWER_TIMEOUT
+        )
 
     @property
     def is_pending(self) -> bool:
@@ -122,19 +130,27 @@ class HistoryRequests:
         self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
         return free
 
-    def handle_page(self, page: HistoryBatch, me: str, now: datetime) -> tuple[list[IrcLine], list[str]]:
+    def handle_page(
+        self, page: HistoryBatch, me: str, now: datetime
+    ) -> tuple[list[IrcLine], list[str]]:
         """Process an answer; return the lines to emit, and the lines to send."""
         place = self._places[0] if self._places else ""
         lists_people = page.kind == "draft/chathistory-targets"
-        if not place or place != (DIRECT_PLACE if lists_people else self._isupport.fold(page.target)):
+        if not place or place != (
+            DIRECT_PLACE if lists_people else self._isupport.fold(page.target)
+        ):
             return [], []
         if lists_people:
             self._add_people(page)
             return [], self._request_next(now)
         lines = list(page.lines)
-        if not self._isupport.is_room(place):  # direct messages of the past are addressed to our current nick
+        if not self._isupport.is_room(
+            place
+        ):  # direct messages of the past are addressed to our current nick
             lines = [
-                replace(line, params=(me, *line.params[1:])) if line.command in {"PRIVMSG", "TAGMSG"} else line
+                replace(line, params=(me, *line.params[1:]))
+                if line.command in {"PRIVMSG", "TAGMSG"}
+                else line
                 for line in lines
             ]
         last = self._reference(page.lines)
@@ -146,8 +162,14 @@ class HistoryRequests:
         return lines, self._request_page(last, now) if has_more else self._request_next(now)
 
     def handle_pong(self, token: str, now: datetime) -> list[str]:
-        """Return the lines to send after a PONG: if its request is still open, it will not be answered."""
-        return self._request_next(now) if self._places and token == f"{PING_PREFIX}{self._number}" else []
+        """Return the lines to send after a PONG: if its request is still open, it will not be
+        answered.
+        """
+        return (
+            self._request_next(now)
+            if self._places and token == f"{PING_PREFIX}{self._number}"
+            else []
+        )
 
     @property
     def _limit(self) -> int:
@@ -163,7 +185,10 @@ class HistoryRequests:
             params = ["AFTER", place, reference, str(self._limit)]
         self._number += 1
         self._asked_at = now
-        return [format_line("CHATHISTORY", *params), format_line("PING", f"{PING_PREFIX}{self._number}")]
+        return [
+            format_line("CHATHISTORY", *params),
+            format_line("PING", f"{PING_PREFIX}{self._number}"),
+        ]
 
     def _request_next(self, now: datetime) -> list[str]:
         self._entered.discard(self._places.popleft())
@@ -179,7 +204,12 @@ class HistoryRequests:
         for line in page.lines:
             target = self._isupport.fold(line.param(1))
             person = line.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
-            if person and target not in self._known_places and " " not in target and target[0] not in ":*":
+            if (
+                person
+                and target not in self._known_places
+                and " " not in target
+                and target[0] not in ":*"
+            ):
                 self._known_places.add(target)
                 self._places.append(target)
 
@@ -190,7 +220,11 @@ class HistoryRequests:
         msgid = last.tags.get("msgid", "")
         if self._isupport.history_by_id and msgid and " " not in msgid:
             return f"msgid={msgid}"
-        return f"timestamp={last.tags['time']}" if last.tags["time"].isascii() and " " not in last.tags["time"] else ""
+        return (
+            f"timestamp={last.tags['time']}"
+            if last.tags["time"].isascii() and " " not in last.tags["time"]
+            else ""
+        )
 
 
 def _format_time(when: datetime) -> str:
@@ -231,21 +265,35 @@ class IrcEmitter:
     def emit_line(self, line: IrcLine, context: IrcLineContext) -> None:
         """Emit the events of a live line.
 
-        One that was said while we were connected is live however late it is read: this process may have been stopped,
-        or the network slow.
+        One that was said while we were connected is live however late it is read: this process may
+        have been stopped, or the network slow.
         """
         now, heard_s = self._now(), self._session.last_heard_s
         if self._server_clock is not None:  # our own clock may have been changed since
             sent, at_s = self._server_clock
             self._skew = sent + timedelta(seconds=heard_s - at_s) - now
         age = now - (sent_at(line, now) - self._skew)
-        is_old = "time" in line.tags and age > _LIVE_WINDOW and heard_s - age.total_seconds() < self._begun_s
-        read_at = now if is_old else sent_at(line, now)  # lines arrive in order, so people are as they were then
-        for notification in to_notifications(line, context, read_at, partial(self._event_id, line, is_old=is_old)):
+        is_old = (
+            "time" in line.tags
+            and age > _LIVE_WINDOW
+            and heard_s - age.total_seconds() < self._begun_s
+        )
+        read_at = (
+            now if is_old else sent_at(line, now)
+        )  # lines arrive in order, so people are as they were then
+        for notification in to_notifications(
+            line, context, read_at, partial(self._event_id, line, is_old=is_old)
+        ):
             if is_old and isinstance(notification, Message):  # history, which addresses nobody
-                kind: Literal["direct", "room"] = "direct" if notification.kind == "direct" else "room"
+                kind: Literal["direct", "room"] = (
+                    "direct" if notification.kind == "direct" else "room"
+                )
                 self._emit(replace(notification, kind=kind, history=True))
-            elif is_old and isinstance(notification, MembershipChanged) and notification.change == "invite":
+            elif (
+                is_old
+                and isinstance(notification, MembershipChanged)
+                and notification.change == "invite"
+            ):
                 continue
             # Membership events must not wait: access depends on who is in a room.
             elif not isinstance(notification, Message) or not self._requests.hold(notification):
@@ -262,7 +310,8 @@ class IrcEmitter:
             self._server_clock = sent_at(line, self._now()), self._session.last_heard_s
 
     def _event_id(self, line: IrcLine, *, is_old: bool) -> str:
-        """Return an id for a line without one: equal for every playback of it, and for no other line.
+        """Return an id for a line without one: equal for every playback of it, and for no other
+        line.
 
         Equal words at an equal time are two messages, unless they are played back.
         """
@@ -299,14 +348,20 @@ class IrcEmitter:
         self._state.record_time(sent_at(line, now), now)
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
-        """Hold back live messages of these rooms, which we are about to join, until the missed ones are emitted."""
+        """Hold back live messages of these rooms, which we are about to join, until the missed ones
+        are emitted.
+        """
         if self.has_history and self._state.has_gap and self._age_s > 0:
             self._requests.hold_rooms(rooms)
 
     def request_history(self, rooms: Sequence[str]) -> None:
         """Request the messages of these rooms, and direct messages, that we missed."""
         now, self._is_started = self._now(), True
-        since = self._state.missing_since(now, self._age_s) if self.has_history and self._state.has_gap else None
+        since = (
+            self._state.missing_since(now, self._age_s)
+            if self.has_history and self._state.has_gap
+            else None
+        )
         if since is None:
             self._requests.stop()
         else:
@@ -314,7 +369,9 @@ class IrcEmitter:
         self._emit_released()
 
     def request_recent(self, room: str) -> None:
-        """Request what was said in a room before we entered it. It is context: it addresses nobody."""
+        """Request what was said in a room before we entered it. It is context: it addresses
+        nobody.
+        """
         if self._is_started and self.has_history and self._age_s > 0:
             self._session.queue_lines(self._requests.add_entered(room, self._now()))
 
@@ -330,7 +387,9 @@ class IrcEmitter:
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not is_emitted:
-                for notification in to_notifications(line, context, now, partial(self._event_id, line, is_old=True)):
+                for notification in to_notifications(
+                    line, context, now, partial(self._event_id, line, is_old=True)
+                ):
                     if not is_context:
                         self._emit(notification)
                     elif isinstance(notification, Message):

@@ -1,8 +1,8 @@
 """Owner of a nick at this moment, as far as the server has reported. Pure.
 
-A private answer goes to a person, never to a nick. A direct chat is named after its person: `nick!account:name`, or
-`nick!user@host` without an account. An answer may take minutes, and by then the nick may be somebody else's. So a nick
-counts as that person only
+A private answer goes to a person, never to a nick. A direct chat is named after its person:
+`nick!account:name`, or `nick!user@host` without an account. An answer may take minutes, and by then
+the nick may be somebody else's. So a nick counts as that person only
 
 - while we see it in a room of ours, where the server reports each QUIT, NICK and ACCOUNT, or
 - for a moment after the server has answered WHOIS about it, or
@@ -53,8 +53,8 @@ def is_room_name(room: str) -> bool:
 def direct_chat_of(room: str) -> RoomId | None:
     """Return the chat with one person, who is identified by more than the nick; None: a room.
 
-    A nick alone, as an operator may write it, means whoever is logged in to the account of that name: anybody can take
-    the nick.
+    A nick alone, as an operator may write it, means whoever is logged in to the account of that
+    name: anybody can take the nick.
     """
     if is_room_name(room):
         return None
@@ -69,7 +69,8 @@ class NickIdentities:
         self._nicks = LruDict[str, _CurrentNick](_MAX_REMEMBERED)
         """Direct chat -> the person's current nick, if it changed; the latest last."""
         self._renamed = LruDict[str, _CurrentNick](_MAX_REMEMBERED)
-        """Folded nick -> the same object as in `_nicks`, so that a NICK costs the same however many chats there are."""
+        """Folded nick -> the same object as in `_nicks`, so that a NICK costs the same however many
+        chats there are."""
         self._hosts = LruDict[str, str](_MAX_REMEMBERED)
         """Direct chat -> the person's current `user@host`, if it changed."""
         self._account_nicks = LruDict[str, str](_MAX_REMEMBERED)
@@ -97,7 +98,10 @@ class NickIdentities:
         if line.command == "NICK":
             account = account or before.account
         userhost = line.source.partition("!")[2]
-        chats = [line.source, *([f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else [])]
+        chats = [
+            line.source,
+            *([f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else []),
+        ]
         match line.command:
             case "QUIT":
                 self._forget_nick(nick)
@@ -122,7 +126,9 @@ class NickIdentities:
                 if people.shared_rooms(line.source.nick):
                     new = f"{line.param(0)}@{line.param(1)}"
                     for chat in [
-                        c for c, host in self._hosts.items() if host == userhost and fold(message_target(c)) == nick
+                        c
+                        for c, host in self._hosts.items()
+                        if host == userhost and fold(message_target(c)) == nick
                     ]:
                         self._hosts.put(chat, new)
                     self._hosts.put(line.source, new)
@@ -145,13 +151,16 @@ class NickIdentities:
         match line.command:
             case "311":  # RPL_WHOISUSER
                 self._partial_whois[nick] = _NickOwner(
-                    f"{line.param(2)}@{line.param(3)}", self._partial_whois.get(nick, _NickOwner()).account
+                    f"{line.param(2)}@{line.param(3)}",
+                    self._partial_whois.get(nick, _NickOwner()).account,
                 )
             case "330":  # RPL_WHOISACCOUNT
                 self._partial_whois.setdefault(nick, _NickOwner()).account = line.param(2)
             case "318":  # RPL_ENDOFWHOIS
                 owner = self._partial_whois.pop(nick, _NickOwner())
-                owner.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S)
+                owner.until_s = now_s + (
+                    _WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S
+                )
                 self._whois_answers[nick] = owner
                 return nick
             case "401":  # some servers send no 318 after it
@@ -179,14 +188,21 @@ class NickIdentities:
     def resolve_target(self, chat: RoomId, now_s: float) -> tuple[str, IdentityState]:
         """Return the nick to write to, and whether it is known to be the person's.
 
-        `confirmed`: WHOIS confirmed it a moment ago, for the items that waited for that. `unknown`: WHOIS would tell.
-        `other`: it is not.
+        `confirmed`: WHOIS confirmed it a moment ago, for the items that waited for that. `unknown`:
+        WHOIS would tell. `other`: it is not.
         """
-        account = chat.partition("!")[2].removeprefix(_ACCOUNT_PREFIX) if f"!{_ACCOUNT_PREFIX}" in chat else ""
+        account = (
+            chat.partition("!")[2].removeprefix(_ACCOUNT_PREFIX)
+            if f"!{_ACCOUNT_PREFIX}" in chat
+            else ""
+        )
         userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
         names = [self.current_nick(chat), message_target(chat)]
         if account:  # many people may share a `user@host`, but not an account
-            names += [*self._people.nicks_of(account), *filter(None, [self._account_nicks.get(account)])]
+            names += [
+                *self._people.nicks_of(account),
+                *filter(None, [self._account_nicks.get(account)]),
+            ]
         unconfirmed = ""
         for name in dict.fromkeys(names):
             state = self._identity_state(name, account, userhost, now_s)
@@ -195,7 +211,9 @@ class NickIdentities:
             unconfirmed = unconfirmed or (name if state == "unknown" else "")
         return (unconfirmed, "unknown") if unconfirmed else (names[0], "other")
 
-    def _identity_state(self, name: str, account: str, userhost: str, now_s: float) -> IdentityState:
+    def _identity_state(
+        self, name: str, account: str, userhost: str, now_s: float
+    ) -> IdentityState:
         folded, people = self._isupport.fold(name), self._people
         if people.shared_rooms(name):
             mask = people.mask(folded).partition("!")[2]
@@ -229,19 +247,29 @@ class NickIdentities:
         return [*lines, format_line("WHOIS", nick)]
 
     def is_sign_of(self, chat: RoomId, line: IrcLine) -> bool:
-        """Return whether a line may come from that person, so that another attempt is worthwhile."""
+        """Return whether a line may come from that person, so that another attempt is
+        worthwhile.
+        """
         fold, (nick, _, owner) = self._isupport.fold, chat.partition("!")
         names = {fold(nick), fold(self.current_nick(chat))}
         if line.command == "730":  # RPL_MONONLINE
-            return not names.isdisjoint(fold(mask.partition("!")[0]) for mask in line.param(-1).split(","))
+            return not names.isdisjoint(
+                fold(mask.partition("!")[0]) for mask in line.param(-1).split(",")
+            )
         account = owner.removeprefix(_ACCOUNT_PREFIX) if owner.startswith(_ACCOUNT_PREFIX) else ""
         if line.command == "NICK" and fold(line.param(0)) in names:
             return True
         if not line.source.user or line.command in {"QUIT", "PART"}:
             return False
         logged_in = {"JOIN": line.param(1), "ACCOUNT": line.param(0)}.get(line.command)
-        is_person = account in {line.tags.get("account"), logged_in} if account else line.source.endswith(f"!{owner}")
-        is_arrival = line.command == "JOIN" or (line.command == "PRIVMSG" and not self._isupport.is_room(line.param(0)))
+        is_person = (
+            account in {line.tags.get("account"), logged_in}
+            if account
+            else line.source.endswith(f"!{owner}")
+        )
+        is_arrival = line.command == "JOIN" or (
+            line.command == "PRIVMSG" and not self._isupport.is_room(line.param(0))
+        )
         # A message to a room is no news about the sender's identity.
         return is_person or (is_arrival and fold(line.source.nick) in names)
 
@@ -251,7 +279,10 @@ def absence_text(chat: RoomId) -> str:
     nick, _, owner = chat.partition("!")
     if owner.startswith(_ACCOUNT_PREFIX):
         account = owner.removeprefix(_ACCOUNT_PREFIX)
-        return f"{nick} is not there, or not logged in as {account}; it waits until that account is seen"
+        return (
+            f"{nick} is not there, or not logged in as {account}; it waits until that account "
+            "is seen"
+        )
     return f"{nick} is not there as {owner}; it waits until they are seen"
 
 

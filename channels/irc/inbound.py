@@ -86,12 +86,13 @@ class IrcLineContext:
     has_account_notify: bool = False
     """The server reports each login and logout of people in our rooms."""
     bridges: Container[str] = ()
-    """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what others say."""
+    """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what
+    others say."""
     own_message_ids: Container[str] = ()
     """The server's ids of our own messages."""
     history_place: str | None = None
-    """Folded room or person whose history the line is from: current data about people does not apply. None: a live
-    line."""
+    """Folded room or person whose history the line is from: current data about people does not
+    apply. None: a live line."""
     own_account: str = ""
     """Our own account. Past messages of ours may have another nick, but not another account."""
 
@@ -99,22 +100,31 @@ class IrcLineContext:
 def to_notifications(
     line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> tuple[Notification, ...]:
-    """Return the events of `line`; empty for our own actions, notices, CTCP, unknown commands, and a bouncer.
+    """Return the events of `line`; empty for our own actions, notices, CTCP, unknown commands, and
+    a bouncer.
 
-    A nick change and a quit give one event for each room that we share with the person, other lines at most one.
+    A nick change and a quit give one event for each room that we share with the person, other lines
+    at most one.
     """
     if is_from_bouncer(line):
         return ()
-    if not line.source.nick or context.isupport.fold(line.source.nick) == context.isupport.fold(context.own_nick):
+    if not line.source.nick or context.isupport.fold(line.source.nick) == context.isupport.fold(
+        context.own_nick
+    ):
         return ()
-    if context.history_place is not None and context.own_account and line.tags.get("account") == context.own_account:
+    if (
+        context.history_place is not None
+        and context.own_account
+        and line.tags.get("account") == context.own_account
+    ):
         return ()
     if line.command not in {"PRIVMSG", "TAGMSG", "REDACT"}:
         return _parse_memberships(line, context, now, fresh_id)
     room = context.isupport.room_of(line.param(0))
     sender = _line_sender(line, context, now, room)
     if room is not None:
-        # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate place.
+        # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate
+        # place.
         status = line.param(0).removesuffix(room)
         at = _room_address(room, context)
         at = replace(at, thread=ThreadId(status)) if status else at
@@ -125,17 +135,28 @@ def to_notifications(
     event_id, sent, direct = line.tags.get("msgid") or fresh_id(), sent_at(line, now), room is None
     event: Notification | None = None
     if line.command == "PRIVMSG":
-        event = _parse_message(line, context, at, sender, event_id=event_id, sent=sent, direct=direct)
+        event = _parse_message(
+            line, context, at, sender, event_id=event_id, sent=sent, direct=direct
+        )
     elif line.command == "TAGMSG":
         event = _parse_reaction(line, at, sender, event_id=event_id, sent=sent, direct=direct)
     elif line.param(1):  # https://ircv3.net/specs/extensions/message-redaction
         message = MessageId(line.param(1))
-        event = MessageDeleted(id=EventId(event_id), at=at, message=message, sent=sent, sender=sender, direct=direct)
+        event = MessageDeleted(
+            id=EventId(event_id), at=at, message=message, sent=sent, sender=sender, direct=direct
+        )
     return (event,) if event else ()
 
 
 def _parse_message(
-    line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime, direct: bool
+    line: IrcLine,
+    context: IrcLineContext,
+    at: Address,
+    sender: Sender,
+    *,
+    event_id: str,
+    sent: datetime,
+    direct: bool,
 ) -> Message | None:
     if not direct and sender.id.startswith(BRIDGE_PREFIX):
         line, sender = _read_relayed(line, sender)
@@ -144,7 +165,9 @@ def _parse_message(
         command, argument = request
         plain = shown = f"/me {argument}" if command == "ACTION" and argument.strip() else ""
     else:  # only a multiline message has several lines
-        plain, shown = ("\n".join(map(convert, text.split("\n"))) for convert in (strip_formatting, to_markdown))
+        plain, shown = (
+            "\n".join(map(convert, text.split("\n"))) for convert in (strip_formatting, to_markdown)
+        )
     if not plain.strip():
         return None
     reply_to = reply_target(line)
@@ -155,11 +178,21 @@ def _parse_message(
         kind = "mention"
     elif reply_to is not None and reply_to in context.own_message_ids:
         kind = "reply"
-    return Message(id=MessageId(event_id), at=at, sender=sender, text=shown, sent=sent, kind=kind, reply_to=reply_to)
+    return Message(
+        id=MessageId(event_id),
+        at=at,
+        sender=sender,
+        text=shown,
+        sent=sent,
+        kind=kind,
+        reply_to=reply_to,
+    )
 
 
 def reply_target(line: IrcLine) -> MessageId | None:
-    """Return the message replied to: https://ircv3.net/specs/client-tags/reply, also under the draft's name."""
+    """Return the message replied to: https://ircv3.net/specs/client-tags/reply, also under the
+    draft's name.
+    """
     msgid = line.tags.get("+reply") or line.tags.get("+draft/reply")
     return MessageId(msgid) if msgid else None
 
@@ -167,7 +200,9 @@ def reply_target(line: IrcLine) -> MessageId | None:
 def _parse_reaction(
     line: IrcLine, at: Address, sender: Sender, *, event_id: str, sent: datetime, direct: bool
 ) -> ReactionChanged | None:
-    """Return a reaction, which is a reply without text: https://ircv3.net/specs/client-tags/react."""
+    """Return a reaction, which is a reply without text:
+    https://ircv3.net/specs/client-tags/react.
+    """
     message = reply_target(line)
     added = strip_formatting(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
     removed = strip_formatting(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
@@ -210,7 +245,9 @@ def _parse_memberships(
         case "QUIT":
             rooms, change, text = _shared_rooms(line.source.nick, context), "part", line.param(0)
         case "NICK" if line.param(0):
-            rooms = _shared_rooms(line.source.nick, context) or _shared_rooms(line.param(0), context)
+            rooms = _shared_rooms(line.source.nick, context) or _shared_rooms(
+                line.param(0), context
+            )
             change, subject = "nick", line.param(0)
         case _:
             return ()
@@ -248,12 +285,15 @@ def _line_sender(line: IrcLine, context: IrcLineContext, now: datetime, room: st
     """Return the sender of a line; `room`: the room of the event, if any."""
     # An earlier owner of the nick is known only from the line itself.
     present = context.history_place is None and now - sent_at(line, now) < _STALE_AGE
-    sender = parse_sender(line, room, context.people if present else None, account_tag=context.has_account_tag)
+    sender = parse_sender(
+        line, room, context.people if present else None, account_tag=context.has_account_tag
+    )
     tells_accounts = context.has_account_tag or context.has_account_notify
     bridge = context.isupport.fold((sender.account if tells_accounts else sender.name) or "")
     if bridge not in context.bridges:
         return sender
-    # Whatever its people manage to have it say, it has no role: a line that `split_relayed` cannot read is theirs, too.
+    # Whatever its people manage to have it say, it has no role: a line that `split_relayed` cannot
+    # read is theirs, too.
     return Sender(id=SenderId(f"{BRIDGE_PREFIX}{bridge}:"), name=sender.name, is_bot=sender.is_bot)
 
 
@@ -269,7 +309,9 @@ def _read_relayed(line: IrcLine, bridge: Sender) -> tuple[IrcLine, Sender]:
 
 
 def sent_at(line: IrcLine, now: datetime) -> datetime:
-    """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else `now`."""
+    """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else
+    `now`.
+    """
     try:
         parsed = datetime.fromisoformat(line.tags["time"])
         return parsed.astimezone(UTC) if parsed.tzinfo else now

@@ -1,4 +1,5 @@
-"""Rooms and nick of one connection: joining, rejoining, room modes, and recovery of the configured nick.
+"""Rooms and nick of one connection: joining, rejoining, room modes, and recovery of the configured
+nick.
 
 Synchronous, fed by `session`. `RoomModes` is pure.
 """
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reverie.irc")
 _NICK_REFUSALS = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
-"""435, 437, 438: banned in a room, reserved by services, too soon; 734: the list of watched nicks is full."""
+"""435, 437, 438: banned in a room, reserved by services, too soon; 734: the list of watched nicks
+is full."""
 
 
 _ROOMS_PER_JOIN = 10
@@ -40,7 +42,8 @@ _UNANSWERED_S = 300.0
 REJOIN_S: Final = 30.0
 """Delay of the rejoin after a kick."""
 _CLOSED_MODES: Final = frozenset("ikpsO")
-"""Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators only."""
+"""Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
+only."""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,9 @@ class _JoinRetry:
 
 
 class RoomModes:
-    """Rooms that anybody may enter and find, by their modes (https://modern.ircdocs.horse/#channel-modes). Folded."""
+    """Rooms that anybody may enter and find, by their modes
+    (https://modern.ircdocs.horse/#channel-modes). Folded.
+    """
 
     def __init__(self, isupport: Isupport) -> None:
         self._isupport = isupport
@@ -115,13 +120,15 @@ def _join_lines(rooms: Mapping[str, str]) -> list[str]:
             batches.append([room])
     keys = [",".join(filter(None, map(rooms.__getitem__, batch))) for batch in batches]
     return [
-        format_line("JOIN", ",".join(batch), *filter(None, [key])) for batch, key in zip(batches, keys, strict=True)
+        format_line("JOIN", ",".join(batch), *filter(None, [key]))
+        for batch, key in zip(batches, keys, strict=True)
     ]
 
 
 _NICK_POLL_S = 60.0
 _FORCED_NICK_S: Final = (60.0, 6 * 3600.0)
-"""Time for which we keep a nick that was forced on us: the first time, which doubles, and the longest."""
+"""Time for which we keep a nick that was forced on us: the first time, which doubles, and the
+longest."""
 _FORCED_FORGOTTEN_S: Final = 3600.0
 """Time with our own nick after which the next one that is forced on us counts as the first."""
 _MAX_LEFT = 100
@@ -154,7 +161,8 @@ class IrcMembership:
         self._is_nick_forced = False
         """We have a nick that was forced on us."""
         self._is_nick_polled = False
-        """A nick that was reported as free was refused, or another was forced on us: it is requested periodically."""
+        """A nick that was reported as free was refused, or another was forced on us: it is
+        requested periodically."""
 
     @property
     def configured_rooms(self) -> tuple[str, ...]:
@@ -193,7 +201,9 @@ class IrcMembership:
 
     def join_configured(self) -> list[str]:
         """Request the configured rooms, except barred ones; return the requested rooms."""
-        rooms = [room for room in self._config.rooms if self._fold(room) not in self._state.barred_rooms]
+        rooms = [
+            room for room in self._config.rooms if self._fold(room) not in self._state.barred_rooms
+        ]
         self._send_joins(rooms, again=True)
         self._is_opened = True
         if not self._requested:
@@ -201,8 +211,12 @@ class IrcMembership:
         return rooms
 
     def apply_config(self, config: IrcConfig) -> None:
-        """Leave rooms that are no longer configured; join those that are new, or that have a new key."""
-        before, rooms = ({self._fold(room): room for room in source.rooms} for source in (self._config, config))
+        """Leave rooms that are no longer configured; join those that are new, or that have a new
+        key.
+        """
+        before, rooms = (
+            {self._fold(room): room for room in source.rooms} for source in (self._config, config)
+        )
         known = self._config.keys
         rekeyed = {self._fold(room) for room, key in config.keys.items() if key != known.get(room)}
         self._config = config
@@ -216,13 +230,18 @@ class IrcMembership:
         new = [folded for folded in rooms if folded not in before]
         self._state.barred_rooms.difference_update(new)
         self._left_unconfigured.difference_update(new)
-        again = [folded for folded in rooms if folded in rekeyed - self._state.barred_rooms and folded not in new]
+        again = [
+            folded
+            for folded in rooms
+            if folded in rekeyed - self._state.barred_rooms and folded not in new
+        ]
         self._send_joins([rooms[folded] for folded in [*new, *again]], again=True)
 
     def _send_joins(self, rooms: Iterable[str], *, again: bool) -> None:
         """Request rooms. `again`: a refusal or a missing answer is tried again later.
 
-        Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a JOIN.
+        Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a
+        JOIN.
         """
         wanted = {self._fold(room): room for room in rooms if self._fold(room) not in self._entered}
         keys = {self._fold(room): key.get_secret_value() for room, key in self._config.keys.items()}
@@ -262,7 +281,9 @@ class IrcMembership:
         self._retries.pop(folded, None)
 
     def end_leave(self, room: str) -> None:
-        """Record that the PART is answered, or will not be: from now on a removal counts as a kick."""
+        """Record that the PART is answered, or will not be: from now on a removal counts as a
+        kick.
+        """
         self._leaving.discard(self._fold(room))
 
     def feed(self, line: IrcLine) -> None:
@@ -281,7 +302,9 @@ class IrcMembership:
             if retry := self._retries.get(room):
                 retry.at_s, retry.wait_s = math.inf, 0.0
             self._settle_joins({room})
-        elif (line.command == "PART" and mine) or (line.command == "KICK" and fold(line.param(1)) == me):
+        elif (line.command == "PART" and mine) or (
+            line.command == "KICK" and fold(line.param(1)) == me
+        ):
             self._entered.discard(room)
             if room not in self._left_unconfigured | self._leaving:
                 self._handle_forced_part(line)
@@ -296,7 +319,12 @@ class IrcMembership:
         """End the requests for these rooms; return those that were requested."""
         settled = sorted(self._requested & rooms)
         self._requested.difference_update(settled)
-        for waiter in [waiter for room in settled for waiter in self._waiters.pop(room, []) if not waiter.done()]:
+        for waiter in [
+            waiter
+            for room in settled
+            for waiter in self._waiters.pop(room, [])
+            if not waiter.done()
+        ]:
             if refusal:
                 waiter.set_exception(Rejected(refusal))
             else:
@@ -307,7 +335,11 @@ class IrcMembership:
         refusal = refusal_reason(line)
         first_s, most_s = _CLOSED_RETRY_S if line.command in _CLOSED_NUMERICS else _RETRY_S
         for room in self._settle_joins({self._fold(param) for param in line.params[1:]}, refusal):
-            remedy = self._bad_key_remedy(room) if line.command == "475" else _REMEDIES.get(line.command, "")
+            remedy = (
+                self._bad_key_remedy(room)
+                if line.command == "475"
+                else _REMEDIES.get(line.command, "")
+            )
             self._refusals[room] = f"{refusal}; {remedy}" if remedy else refusal
             logger.error("%s: cannot join %s: %s", self._session.name, room, self._refusals[room])
             if retry := self._retries.get(room):
@@ -318,29 +350,52 @@ class IrcMembership:
         """Return what an operator does about a room that wants a key, or another one."""
         name = next((name for name in self._config.rooms if self._fold(name) == room), room)
         has_key = room in map(self._fold, self._config.keys)
-        return f'{"another key is needed" if has_key else "it needs a key"}: rooms: [{{name: "{name}", key: "..."}}]'
+        return (
+            f"{'another key is needed' if has_key else 'it needs a key'}: rooms: [{{name: "
+            f'"{name}", key: "..."}}]'
+        )
 
     def _leave_unconfigured(self, room: str) -> None:
-        """Leave a room that the server put us into (470, or any JOIN of its own) against the configuration.
+        """Leave a room that the server put us into (470, or any JOIN of its own) against the
+        configuration.
 
         A bouncer is there for its other clients, too, so behind one such a room is only ignored.
         """
         wanted = room in self._requested or room in map(self._fold, self._config.rooms)
-        if not wanted and room not in self._left_unconfigured and len(self._left_unconfigured) < _MAX_LEFT:
+        if (
+            not wanted
+            and room not in self._left_unconfigured
+            and len(self._left_unconfigured) < _MAX_LEFT
+        ):
             self._left_unconfigured.add(room)
             if self._session.registration.is_bouncer:
-                logger.info("%s: the bouncer is in %s, which is not configured; ignoring it", self._session.name, room)
+                logger.info(
+                    "%s: the bouncer is in %s, which is not configured; ignoring it",
+                    self._session.name,
+                    room,
+                )
                 return
-            logger.warning("%s: put into %s, which is not configured; leaving it", self._session.name, room[:100])
+            logger.warning(
+                "%s: put into %s, which is not configured; leaving it",
+                self._session.name,
+                room[:100],
+            )
             self._session.outgoing.queue_line(format_line("PART", room))
 
     def _handle_forced_part(self, line: IrcLine) -> None:
         """Handle a kick or a forced part: we never leave a configured room by ourselves."""
         room = self._fold(line.param(0))
-        logger.warning("%s: thrown out of %s by %s", self._session.name, line.param(0)[:100], line.source.nick[:100])
+        logger.warning(
+            "%s: thrown out of %s by %s",
+            self._session.name,
+            line.param(0)[:100],
+            line.source.nick[:100],
+        )
         configured = next((name for name in self._config.rooms if self._fold(name) == room), None)
         if configured is not None and self._config.rejoin_after_kick:
-            self._retries.setdefault(room, _JoinRetry(configured)).at_s = self._session.last_heard_s + REJOIN_S
+            self._retries.setdefault(room, _JoinRetry(configured)).at_s = (
+                self._session.last_heard_s + REJOIN_S
+            )
         elif configured is not None:
             self._state.barred_rooms.add(room)
 
@@ -358,7 +413,8 @@ class IrcMembership:
     def recover_nick(self) -> None:
         """Request the configured nick, if we have another one, or let the server watch it.
 
-        Where the server watches nicks (https://ircv3.net/specs/extensions/monitor) it reports when ours is free.
+        Where the server watches nicks (https://ircv3.net/specs/extensions/monitor) it reports when
+        ours is free.
         """
         if self._fold(self._session.nick) == self._fold(self._config.nick):
             return
@@ -373,20 +429,28 @@ class IrcMembership:
             self._session.outgoing.queue_line(format_line("NICK", self._config.nick))
 
     def nick_problem(self) -> str:
-        """Return why we have another nick than the configured one, if it was forced on us; else an empty text."""
+        """Return why we have another nick than the configured one, if it was forced on us; else an
+        empty text.
+        """
         is_ours = self._fold(self._session.nick) == self._fold(self._config.nick)
         if is_ours or not self._is_nick_forced:
             return ""
-        return f"the network or its services changed our nick from {self._config.nick} to {self._session.nick}"
+        return (
+            f"the network or its services changed our nick from {self._config.nick} to "
+            f"{self._session.nick}"
+        )
 
     def _keep_forced_nick(self) -> None:
-        """Keep a nick that an operator (SANICK) or services have given us for a while, longer each time.
+        """Keep a nick that an operator (SANICK) or services have given us for a while, longer each
+        time.
 
         Undone at once, they would do it again at once. https://docs.inspircd.org/3/modules/sanick/
         """
         now_s, state = self._session.last_heard_s, self._state
         is_again = state.forced_nick_s and now_s - state.nick_kept_until_s < _FORCED_FORGOTTEN_S
-        state.forced_nick_s = min(2 * state.forced_nick_s, _FORCED_NICK_S[1]) if is_again else _FORCED_NICK_S[0]
+        state.forced_nick_s = (
+            min(2 * state.forced_nick_s, _FORCED_NICK_S[1]) if is_again else _FORCED_NICK_S[0]
+        )
         state.nick_kept_until_s = now_s + state.forced_nick_s
         self._polled_s = state.nick_kept_until_s - _NICK_POLL_S
         self._is_nick_forced = self._is_nick_polled = True
@@ -412,6 +476,8 @@ class IrcMembership:
 
     def close(self) -> None:
         """Fail all pending joins: the connection is lost."""
-        for waiter in [waiter for waiters in self._waiters.values() for waiter in waiters if not waiter.done()]:
+        for waiter in [
+            waiter for waiters in self._waiters.values() for waiter in waiters if not waiter.done()
+        ]:
             waiter.set_exception(Unreachable("the connection is lost"))
         self._waiters.clear()

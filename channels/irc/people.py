@@ -32,7 +32,8 @@ class IrcState:
         self.emitted_ids = LruDict[str, None](_MAX_EMITTED)
         """Emitted events, by place and id."""
         self.barred_rooms: set[str] = set()
-        """Folded rooms that we were kicked from, or told to leave, and must not join by ourselves."""
+        """Folded rooms that we were kicked from, or told to leave, and must not join by
+        ourselves."""
         self.forced_nick_s, self.nick_kept_until_s = 0.0, 0.0
         """How long we keep a nick that was forced on us last, and until when; 0: none was."""
         self.rights = RoomSignals()
@@ -47,11 +48,21 @@ class IrcState:
     @property
     def cursor(self) -> str | None:
         """Time up to which all messages are emitted, and the STS policy; None: neither is known."""
-        time_text = "" if self.complete_until is None else self.complete_until.isoformat(timespec="milliseconds")
-        return time_text + (_STS_SEPARATOR + self.sts_policy.serialized if self.sts_policy.serialized else "") or None
+        time_text = (
+            ""
+            if self.complete_until is None
+            else self.complete_until.isoformat(timespec="milliseconds")
+        )
+        return (
+            time_text
+            + (_STS_SEPARATOR + self.sts_policy.serialized if self.sts_policy.serialized else "")
+            or None
+        )
 
     def record_time(self, sent: datetime, now: datetime) -> None:
-        """Record that an event with this server time was emitted. A server clock that is ahead is not trusted."""
+        """Record that an event with this server time was emitted. A server clock that is ahead is
+        not trusted.
+        """
         sent = min(sent, now)
         self._newest = sent if self._newest is None else max(self._newest, sent)
         if not self.has_gap:
@@ -62,7 +73,9 @@ class IrcState:
         self.has_gap, self.complete_until = False, self._newest
 
     def missing_since(self, now: datetime, age_s: float) -> datetime | None:
-        """Return the time from which messages may be missing; None: unknown, or history is not wanted."""
+        """Return the time from which messages may be missing; None: unknown, or history is not
+        wanted.
+        """
         if self.complete_until is None or age_s <= 0:
             return None
         return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
@@ -77,8 +90,15 @@ def _parse_cursor_time(cursor: str | None) -> datetime | None:
     return parsed.astimezone(UTC) if parsed.tzinfo else None
 
 
-RANK_NAMES: Final[Mapping[str, str]] = {"q": "founder", "a": "protected", "o": "op", "h": "halfop", "v": "voice"}
-"""https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Other modes are no rank."""
+RANK_NAMES: Final[Mapping[str, str]] = {
+    "q": "founder",
+    "a": "protected",
+    "o": "op",
+    "h": "halfop",
+    "v": "voice",
+}
+"""https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Other modes are no
+rank."""
 
 
 _WHOX_QUERY_TYPE = "152"
@@ -92,20 +112,23 @@ _MAX_PEOPLE = 50_000
 
 
 def who_query(room: str) -> str:
-    """Return the query for the people in a room, with accounts: https://ircv3.net/specs/extensions/whox."""
+    """Return the query for the people in a room, with accounts:
+    https://ircv3.net/specs/extensions/whox.
+    """
     return format_line("WHO", room, f"%tcuhnfar,{_WHOX_QUERY_TYPE}")
 
 
 class IrcUsers:
-    """People in our rooms, their ranks and accounts; fed with every line before it becomes notifications.
+    """People in our rooms, their ranks and accounts; fed with every line before it becomes
+    notifications.
 
-    Rooms and nicks are folded. An account is trusted only while the server reports its changes: once somebody shares no
-    room with us, the next person with that nick is unknown.
+    Rooms and nicks are folded. An account is trusted only while the server reports its changes:
+    once somebody shares no room with us, the next person with that nick is unknown.
 
-    The server declares the modes that are ranks, and the modes that take a parameter (PREFIX and CHANMODES,
-    https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is unknown how many parameters it takes,
-    so the parameters of the other modes in that line are unknown, too: then nobody in that room has a rank until the
-    server has listed them all again.
+    The server declares the modes that are ranks, and the modes that take a parameter (PREFIX and
+    CHANMODES, https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is unknown
+    how many parameters it takes, so the parameters of the other modes in that line are unknown,
+    too: then nobody in that room has a rank until the server has listed them all again.
     """
 
     def __init__(self, isupport: Isupport) -> None:
@@ -142,7 +165,9 @@ class IrcUsers:
         return None if nicks is None else frozenset(nicks)
 
     def nicks_of(self, services_account: str) -> list[str]:
-        """Return the nicks, in their spelling, of visible people who are logged in to this account."""
+        """Return the nicks, in their spelling, of visible people who are logged in to this
+        account.
+        """
         nicks = [nick for nick, account in self._accounts.items() if account == services_account]
         return [self.mask(nick).partition("!")[0] for nick in nicks]
 
@@ -166,7 +191,8 @@ class IrcUsers:
             case "353":  # RPL_NAMREPLY
                 self._add_names(fold(line.param(-2)), line.param(-1).split())
             case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
-                # Fields as `who_query` asks: token, room, user, host, nick, flags, account, real name.
+                # Fields as `who_query` asks: token, room, user, host, nick, flags, account, real
+                # name.
                 self._set_account(fold(line.param(5)), line.param(_WHOX_ACCOUNT))
             case "PART" | "KICK":
                 gone = nick if line.command == "PART" else fold(line.param(1))
@@ -185,7 +211,9 @@ class IrcUsers:
             case "ACCOUNT":
                 self._set_account(nick, line.param(0))
 
-    def _add_user(self, room: str, nick: str, mask: str, modes: frozenset[str] = frozenset()) -> None:
+    def _add_user(
+        self, room: str, nick: str, mask: str, modes: frozenset[str] = frozenset()
+    ) -> None:
         nicks = self._rooms.get(room)
         if nicks is not None and (nick in nicks or len(nicks) < _MAX_PEOPLE):
             nicks[nick] = modes
@@ -193,16 +221,22 @@ class IrcUsers:
                 self._masks[nick] = mask
 
     def _add_names(self, room: str, names: Iterable[str]) -> None:
-        """Add people as the server lists them: signs of their ranks (all or the highest), then the nick or mask."""
+        """Add people as the server lists them: signs of their ranks (all or the highest), then the
+        nick or mask.
+        """
         modes = self._isupport.rank_modes
         for name in names:
             mask = name.lstrip("~&@%+!" + "".join(modes))
             signs = name[: len(name) - len(mask)]
             nick = self._isupport.fold(mask.partition("!")[0])
-            self._add_user(room, nick, mask, frozenset(modes[sign] for sign in signs if sign in modes))
+            self._add_user(
+                room, nick, mask, frozenset(modes[sign] for sign in signs if sign in modes)
+            )
 
     def _apply_modes(self, room: str, params: Sequence[str]) -> None:
-        """Apply a change of modes (https://modern.ircdocs.horse/#mode-message) to the ranks of people who are there."""
+        """Apply a change of modes (https://modern.ircdocs.horse/#mode-message) to the ranks of
+        people who are there.
+        """
         nicks, ranks = self._rooms[room], frozenset(self._isupport.rank_modes.values())
         lists, always, when_set, never = self._isupport.mode_groups
         on, arguments = True, iter(params[1:])
@@ -249,18 +283,25 @@ class IrcUsers:
 
 
 _BOT_TAGS: Final = frozenset({"bot", "draft/bot", "inspircd.org/bot"})
-"""https://ircv3.net/specs/extensions/bot-mode, and its older names: InspIRCd below 3.13 has only the last."""
+"""https://ircv3.net/specs/extensions/bot-mode, and its older names: InspIRCd below 3.13 has only
+the last."""
 _RELAY_TAGS: Final = frozenset({"draft/relaymsg", "relaymsg"})
-"""Tags of messages that a bridge sends for somebody elsewhere: https://ircv3.net/specs/extensions/relaymsg."""
+"""Tags of messages that a bridge sends for somebody elsewhere:
+https://ircv3.net/specs/extensions/relaymsg."""
 
 
-def parse_sender(line: IrcLine, room: str | None, people: IrcUsers | None, *, account_tag: bool) -> Sender:
+def parse_sender(
+    line: IrcLine, room: str | None, people: IrcUsers | None, *, account_tag: bool
+) -> Sender:
     """Return the sender of a line.
 
-    `room`: the room of the event, if any. `people`: the users at that time; None: unknown. `account_tag`: the server
-    agreed to tag messages with their account, so no tag means no account.
+    `room`: the room of the event, if any. `people`: the users at that time; None: unknown.
+    `account_tag`: the server agreed to tag messages with their account, so no tag means no account.
     """
-    nick, is_bot = str(line.source.nick), not _BOT_TAGS.isdisjoint(line.tags)  # that of a server is a `NickMask`
+    nick, is_bot = (
+        str(line.source.nick),
+        not _BOT_TAGS.isdisjoint(line.tags),
+    )  # that of a server is a `NickMask`
     if tag := next((tag for tag in _RELAY_TAGS if tag in line.tags), None):
         # The server identifies the bridge at most; the nick is unverified.
         return Sender(id=SenderId(f"relay:{line.tags[tag]}:{nick}"), name=nick, is_bot=is_bot)
@@ -286,18 +327,22 @@ def build_sender_id(mask: str, account: str | None) -> SenderId:
 
 
 def direct_chat(sender: Sender, mask: str | None = None) -> RoomId:
-    """Return the direct chat with a sender whose name is their nick; `mask` is needed only if their id is not the mask.
+    """Return the direct chat with a sender whose name is their nick; `mask` is needed only if their
+    id is not the mask.
 
-    The owner of the nick is part of the name, so a stranger who takes the nick later gets another conversation.
+    The owner of the nick is part of the name, so a stranger who takes the nick later gets another
+    conversation.
     """
     mask = sender.id.removeprefix("mask:") if mask is None else mask
     return RoomId(f"{sender.name}!account:{sender.account}" if sender.account else str(mask))
 
 
 def message_target(room: str, thread: str | None = None) -> str:
-    """Return the target of messages to a room or direct chat: `nick` for `nick!user@host` or `nick!account:name`.
+    """Return the target of messages to a room or direct chat: `nick` for `nick!user@host` or
+    `nick!account:name`.
 
-    `thread`: rank signs in front of a room's name, which restrict the message to people of that rank.
+    `thread`: rank signs in front of a room's name, which restrict the message to people of that
+    rank.
     """
     return f"{thread}{room}" if thread else room.partition("!")[0] or room
 
@@ -309,10 +354,12 @@ _REJOIN_WINDOW_S: Final = 3600.0
 
 
 class NetsplitTracker:
-    """People lost in netsplits, so that their return is no event either; for servers without netsplit batches.
+    """People lost in netsplits, so that their return is no event either; for servers without
+    netsplit batches.
 
-    A split makes everybody behind the lost server quit with the names of two servers as the reason (RFC 1459 section
-    4.1.6). People cannot fake that: servers prefix their reasons, or reject such ones.
+    A split makes everybody behind the lost server quit with the names of two servers as the reason
+    (RFC 1459 section 4.1.6). People cannot fake that: servers prefix their reasons, or reject such
+    ones.
     """
 
     def __init__(self, isupport: Isupport) -> None:

@@ -1,8 +1,9 @@
-"""Login to a server, from its first line to the welcome. `CapNegotiation` and `SaslExchange` are pure.
+"""Login to a server, from its first line to the welcome. `CapNegotiation` and `SaslExchange` are
+pure.
 
 - `CapNegotiation`: https://ircv3.net/specs/extensions/capability-negotiation.
-- SASL: https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix A, SCRAM-SHA-256 RFC
-  5802 and RFC 7677.
+- SASL: https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix
+  A, SCRAM-SHA-256 RFC 5802 and RFC 7677.
 - `IrcRegistration`: https://modern.ircdocs.horse/#connection-registration.
 
 Servers without CAP (421, or silence) are accepted as they are, unless SASL is configured.
@@ -35,9 +36,11 @@ WANTED_CAPS: Final = frozenset({
     *NETWORK_CAPS,
 })
 # fmt: on
-"""Capabilities that the adapter uses: of what others report (`setname`, `away-notify`, `invite-notify`), nothing
-depends. `sts` must never be requested."""
-_NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
+"""Capabilities that the adapter uses: of what others report (`setname`, `away-notify`,
+`invite-notify`), nothing depends. `sts` must never be requested."""
+_NEEDS_BATCH: Final = frozenset(
+    {"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"}
+)
 _MAX_OFFERED: Final = 500
 CapProgress = Literal["listed", "settled", ""]
 """listed: the list is complete; settled: all requests are answered; empty: neither."""
@@ -58,7 +61,9 @@ class CapNegotiation:
         self._is_listed = False
 
     def request(self) -> list[list[str]]:
-        """Return the request (its names) for wanted and offered capabilities that are not enabled, if there are any."""
+        """Return the request (its names) for wanted and offered capabilities that are not enabled,
+        if there are any.
+        """
         wanted = (self._wanted & self.offered.keys()) - self.enabled - self._requested
         if "batch" not in self.offered:
             wanted -= _NEEDS_BATCH
@@ -76,7 +81,9 @@ class CapNegotiation:
             case "ACK":
                 acknowledged = {name for name in names if name.lstrip("-~=") in self._wanted}
                 self.enabled -= {name[1:] for name in acknowledged if name.startswith("-")}
-                self.enabled |= {name.lstrip("~=") for name in acknowledged if not name.startswith("-")}
+                self.enabled |= {
+                    name.lstrip("~=") for name in acknowledged if not name.startswith("-")
+                }
                 return self._resolve({name.lstrip("-~=") for name in acknowledged}), []
             case "NAK":
                 return self._handle_nak(set(names))
@@ -87,7 +94,9 @@ class CapNegotiation:
                 gone = {name.partition("=")[0] for name in names}
                 self.enabled -= gone
                 self._requested -= gone
-                self.offered = {name: value for name, value in self.offered.items() if name not in gone}
+                self.offered = {
+                    name: value for name, value in self.offered.items() if name not in gone
+                }
                 return "", []
             case _:
                 return "", []
@@ -100,11 +109,15 @@ class CapNegotiation:
         return self._resolve(set(self._requested))
 
     def _handle_nak(self, names: set[str]) -> tuple[CapProgress, list[list[str]]]:
-        """Request one by one: a request is granted whole or not at all, and the server may name any of it as wrong."""
+        """Request one by one: a request is granted whole or not at all, and the server may name any
+        of it as wrong.
+        """
         if not self._one_by_one and len(self._requested) > 1:
             self._one_by_one = sorted(self._requested)
             return "", [[name] for name in self._one_by_one]
-        return self._resolve((self._requested & names) or set(self._one_by_one[:1] or self._requested)), []
+        return self._resolve(
+            (self._requested & names) or set(self._one_by_one[:1] or self._requested)
+        ), []
 
     def _add_offered(self, names: list[str]) -> None:
         for name, _, value in (item.partition("=") for item in names):
@@ -131,14 +144,18 @@ class SaslError(Exception):
 class SaslExchange:
     """One login over AUTHENTICATE, in base64 chunks of 400 characters.
 
-    `plain`: account and password, in plain text inside TLS; the account is also the authorization identity, as in
-    https://ircv3.net/specs/extensions/sasl-3.1. `external`: the TLS client certificate. `scram-sha-256`: proof of the
-    password without sending it; the server must prove that it knows it, too.
+    `plain`: account and password, in plain text inside TLS; the account is also the authorization
+    identity, as in https://ircv3.net/specs/extensions/sasl-3.1. `external`: the TLS client
+    certificate. `scram-sha-256`: proof of the password without sending it; the server must prove
+    that it knows it, too.
     """
 
     def __init__(self, config: SaslConfig, nonce: str) -> None:
         self.mechanism = config.mechanism.upper()
-        self._account, self._password = config.account, config.password.get_secret_value() if config.password else ""
+        self._account, self._password = (
+            config.account,
+            config.password.get_secret_value() if config.password else "",
+        )
         self._nonce = nonce
         self._received = ""
         name = self._account.replace("=", "=3D").replace(",", "=2C")
@@ -147,7 +164,8 @@ class SaslExchange:
         """The server proved that it knows the password, where the mechanism has it do so."""
 
     def feed(self, chunk: str) -> list[str]:
-        """Process one AUTHENTICATE parameter; return the parameters to send (none: more chunks follow).
+        """Process one AUTHENTICATE parameter; return the parameters to send (none: more chunks
+        follow).
 
         Raises SaslError.
         """
@@ -182,7 +200,11 @@ class SaslExchange:
     def _client_final(self, challenge: bytes) -> bytes:
         try:
             fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
-            nonce, salt, count = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
+            nonce, salt, count = (
+                fields["r"],
+                base64.b64decode(fields["s"], validate=True),
+                int(fields["i"]),
+            )
         except (ValueError, KeyError) as error:
             raise SaslError("the server's SCRAM challenge is malformed") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
@@ -195,7 +217,9 @@ class SaslExchange:
         auth_message = f"{self._first},{challenge.decode()},{final}".encode()
         signature = hmac.digest(hashlib.sha256(client_key).digest(), auth_message, "sha256")
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth_message, "sha256")
+        self._signature = hmac.digest(
+            hmac.digest(salted, b"Server Key", "sha256"), auth_message, "sha256"
+        )
         return f"{final},p={base64.b64encode(proof).decode()}".encode()
 
     def _verify_server(self, challenge: bytes) -> None:
@@ -206,7 +230,9 @@ class SaslExchange:
 
 
 def encode_chunks(payload: bytes) -> list[str]:
-    """Return `payload` as AUTHENTICATE parameters; a last chunk of exactly 400, and an empty payload, end with `+`."""
+    """Return `payload` as AUTHENTICATE parameters; a last chunk of exactly 400, and an empty
+    payload, end with `+`.
+    """
     encoded = base64.b64encode(payload).decode()
     cut = [encoded[start : start + _CHUNK_CHARS] for start in range(0, len(encoded), _CHUNK_CHARS)]
     return cut if cut and len(cut[-1]) < _CHUNK_CHARS else [*cut, "+"]
@@ -215,7 +241,8 @@ def encode_chunks(payload: bytes) -> list[str]:
 _NICK_TAKEN = {"433", "436", "437"}
 _SASL_FAILED = {"902", "904", "905", "906", "907", "908"}
 _SASL_REFUSED = {"902", "904", "905"}
-"""Numerics of `_SASL_FAILED` that mean that the services refused the login. The others are about the exchange itself.
+"""Numerics of `_SASL_FAILED` that mean that the services refused the login. The others are about
+the exchange itself.
 """
 _MAX_REFUSALS = 3
 LOGIN_REMEDY: Final = "; unless the services are just away, correct sasl.account or sasl.password"
@@ -238,24 +265,32 @@ class LoginHistory:
 
 
 _SERVICE_REFUSALS = re.compile(
-    r"invalid|incorrect|wrong|unknown|denied|disabled|fail|syntax|(?:not|n't) (?:a )?regist|(?:may not|cannot|can't) ",
+    r"invalid|incorrect|wrong|unknown|denied|disabled|fail|syntax|(?:not|n't) (?:a )?regist|(?:may "
+    r"not|cannot|can't) ",
     re.IGNORECASE,
 )
 _SERVICE_CONSENTS = re.compile(r"identified|recogni[sz]ed|accepted|logged in", re.IGNORECASE)
-"""Answers of Atheme, Anope and ratbox-services to IDENTIFY; "identify" alone is in what they ask of everybody."""
+"""Answers of Atheme, Anope and ratbox-services to IDENTIFY; "identify" alone is in what they ask of
+everybody."""
 _NICK_KEPT = frozenset({"432", "433", "437"})
 
 
 class NickServLogin:
-    """Login by IDENTIFY, and recovery of the nick by REGAIN or GHOST. `start` and `feed` return the lines to send.
+    """Login by IDENTIFY, and recovery of the nick by REGAIN or GHOST. `start` and `feed` return the
+    lines to send.
 
-    The words of services are no protocol. So 900 (RPL_LOGGEDIN) counts where the server sends it, known words else, and
-    the caller waits for `is_answered` for a limited time only.
+    The words of services are no protocol. So 900 (RPL_LOGGEDIN) counts where the server sends it,
+    known words else, and the caller waits for `is_answered` for a limited time only.
     """
 
     def __init__(self, config: IrcConfig, logins: LoginHistory, fold: Callable[[str], str]) -> None:
         """Build it; `logins` is updated, and `fold` is how the server folds names."""
-        self._config, self._nickserv, self._logins, self._fold = config, config.nickserv, logins, fold
+        self._config, self._nickserv, self._logins, self._fold = (
+            config,
+            config.nickserv,
+            logins,
+            fold,
+        )
         self._step: Literal["recover", "identify", "done"] = "done"
 
     @property
@@ -269,10 +304,18 @@ class NickServLogin:
             return []
         password = self._nickserv.password.get_secret_value() if self._nickserv.password else ""
         may_recover = account or (password and not self._logins.nickserv_refusal)
-        if self._fold(nick) == self._fold(self._config.nick) or self._nickserv.recover == "off" or not may_recover:
+        if (
+            self._fold(nick) == self._fold(self._config.nick)
+            or self._nickserv.recover == "off"
+            or not may_recover
+        ):
             return self._identify(nick, account)
         self._step = "recover"
-        return [self._message(self._nickserv.recover.upper(), self._config.nick, *filter(None, [password]))]
+        return [
+            self._message(
+                self._nickserv.recover.upper(), self._config.nick, *filter(None, [password])
+            )
+        ]
 
     def feed(self, line: IrcLine, nick: str, account: str) -> list[str]:
         """Process a line, after which we are `nick`, and `account` to the services."""
@@ -308,7 +351,12 @@ class NickServLogin:
     def _identify(self, nick: str, account: str) -> list[str]:
         """Send IDENTIFY unless we are logged in; the account is named unless it is our nick."""
         self._step = "done"
-        if self._nickserv is None or self._nickserv.password is None or account or self._logins.nickserv_refusal:
+        if (
+            self._nickserv is None
+            or self._nickserv.password is None
+            or account
+            or self._logins.nickserv_refusal
+        ):
             return []
         self._step = "identify"
         name = self._nickserv.account or self._config.nick
@@ -329,16 +377,21 @@ class StsUpgrade(Exception):
 
 
 class IrcRegistration:
-    """One login, begun by `IrcConnection.open`; `feed` it every line, and it answers by the connection's commands.
+    """One login, begun by `IrcConnection.open`; `feed` it every line, and it answers by the
+    connection's commands.
 
     After the welcome it goes on tracking CAP NEW and DEL, and our account.
     """
 
-    def __init__(self, config: IrcConfig, connection: IrcConnection, logins: LoginHistory, *, secure: bool) -> None:
+    def __init__(
+        self, config: IrcConfig, connection: IrcConnection, logins: LoginHistory, *, secure: bool
+    ) -> None:
         """Build it; `logins` is updated, and `secure` means that the connection is TLS already."""
         self._config, self._connection = config, connection
         self._logins, self._secure = logins, secure
-        self._exchange = SaslExchange(config.sasl, secrets.token_urlsafe(18)) if config.sasl else None
+        self._exchange = (
+            SaslExchange(config.sasl, secrets.token_urlsafe(18)) if config.sasl else None
+        )
         self._caps = CapNegotiation(sasl=config.sasl is not None)
         self._tries = self._disallowed = self._logouts = 0
         self._is_logged_in = False
@@ -349,7 +402,8 @@ class IrcRegistration:
         """Our nick, valid once welcomed."""
         self.is_welcomed = False
         self.has_no_network = False
-        """The bouncer that we are connected to has no connection to the network, so its welcome is awaited."""
+        """The bouncer that we are connected to has no connection to the network, so its welcome is
+        awaited."""
 
     @property
     def is_bouncer(self) -> bool:
@@ -373,8 +427,8 @@ class IrcRegistration:
     def feed(self, line: IrcLine) -> None:
         """Process a line, and answer it.
 
-        Raises Denied if going on is pointless or would be unauthenticated, Unreachable if only the services seem to be
-        away (try again later), and StsUpgrade.
+        Raises Denied if going on is pointless or would be unauthenticated, Unreachable if only the
+        services seem to be away (try again later), and StsUpgrade.
         """
         if line.command == "CAP":
             self._handle_cap(line)
@@ -410,11 +464,14 @@ class IrcRegistration:
 
     def _feed_unwelcomed(self, line: IrcLine) -> None:
         if line.command == "432":
-            # Services send this for a nick that they reserve (SVSHOLD of InspIRCd), and servers for a nick that our
-            # suffix makes too long. So the configured nick is invalid only if it was never reported as taken.
+            # Services send this for a nick that they reserve (SVSHOLD of InspIRCd), and servers for
+            # a nick that our suffix makes too long. So the configured nick is invalid only if it
+            # was never reported as taken.
             self._disallowed += 1
             if self._disallowed == self._tries + 1 == _MAX_DISALLOWED:
-                raise Denied(f"the server does not allow the nick {self._config.nick}: {line.param(-1)}")
+                raise Denied(
+                    f"the server does not allow the nick {self._config.nick}: {line.param(-1)}"
+                )
         if line.command in _NICK_TAKEN or line.command == "432":
             self._try_next_nick()
         elif line.command in _REFUSAL_TEXTS:
@@ -424,7 +481,8 @@ class IrcRegistration:
         elif line.command == "001":
             if self._exchange and not self._is_logged_in:
                 raise self._login_error(
-                    "the server welcomed us without the SASL login that is configured (does it offer SASL?)"
+                    "the server welcomed us without the SASL login that is configured (does it "
+                    "offer SASL?)"
                 )
             self.is_welcomed = True
             if line.param(0) not in {"", "*"}:
@@ -451,12 +509,16 @@ class IrcRegistration:
 
     def handle_silence(self) -> None:
         """Go on after a long silence: the server may have left a part of CAP out."""
-        is_login_unfinished = self._exchange is not None and "sasl" not in self.caps  # it is mandatory
+        is_login_unfinished = (
+            self._exchange is not None and "sasl" not in self.caps
+        )  # it is mandatory
         if not self.is_welcomed and not is_login_unfinished:
             self._negotiate(self._caps.give_up())
 
     def _negotiate(self, progress: CapProgress) -> None:
-        """Request the capabilities once they are listed; go on to the login once all requests are answered."""
+        """Request the capabilities once they are listed; go on to the login once all requests are
+        answered.
+        """
         if progress == "listed" and not self._request_caps():
             progress = "settled"
         if progress == "settled" and self._exchange is None:
@@ -477,10 +539,14 @@ class IrcRegistration:
     def _check_mechanism(self, name: str) -> None:
         mechanisms = (self.offered_value("sasl") or "").upper()
         if self.offered_value("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
-            raise self._login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
+            raise self._login_error(
+                f"the server does not offer SASL {name}; remove `sasl` or change it"
+            )
 
     def _log_in_again(self) -> None:
-        """Log in again at once after the services ended our login, or raise Unreachable to reconnect."""
+        """Log in again at once after the services ended our login, or raise Unreachable to
+        reconnect.
+        """
         self._is_logged_in = False
         self._logouts += 1
         if "sasl" not in self.caps or self._logouts > _MAX_LOGOUTS or self._config.sasl is None:
@@ -491,17 +557,25 @@ class IrcRegistration:
     def _refusal_error(self, line: IrcLine) -> SendError:
         reason = f"SASL login failed: {' '.join(line.params[1:])} ({line.command})"
         if line.command in _SASL_REFUSED and self._logins.has_succeeded:
-            # Some servers answer 904 also while their services are away, so once or twice may be the network's
-            # fault. More refusals (the channel waits a minute between two) mean a changed password, and endless
-            # attempts would look like guessing.
+            # Some servers answer 904 also while their services are away, so once or twice may be
+            # the network's fault. More refusals (the channel waits a minute between two) mean a
+            # changed password, and endless attempts would look like guessing.
             self._logins.refused_count += 1
             if self._logins.refused_count >= _MAX_REFUSALS:
-                return Denied(f"{reason}; refused {_MAX_REFUSALS} times in a row{LOGIN_REMEDY}", may_pass=True)
+                return Denied(
+                    f"{reason}; refused {_MAX_REFUSALS} times in a row{LOGIN_REMEDY}", may_pass=True
+                )
         return self._login_error(reason, LOGIN_REMEDY)
 
     def _login_error(self, reason: str, remedy: str = "") -> SendError:
-        """Return Unreachable if the login worked before: it will again, once the services are back. Else Denied.
+        """Return Unreachable if the login worked before: it will again, once the services are back.
+        Else Denied.
 
-        That may pass, too: at a restart the services may be away, and then servers answer so or offer no SASL.
+        That may pass, too: at a restart the services may be away, and then servers answer so or
+        offer no SASL.
         """
-        return Unreachable(reason) if self._logins.has_succeeded else Denied(reason + remedy, may_pass=True)
+        return (
+            Unreachable(reason)
+            if self._logins.has_succeeded
+            else Denied(reason + remedy, may_pass=True)
+        )

@@ -1,7 +1,7 @@
 """Markdown to lines with mIRC formatting, and back (https://modern.ircdocs.horse/formatting). Pure.
 
-Outgoing, only bold and italic become codes: they lose nothing where a client ignores them. Marks that would be lost
-there stay Markdown: `~~wrong~~`, `||secret||` and the backticks of `code`.
+Outgoing, only bold and italic become codes: they lose nothing where a client ignores them. Marks
+that would be lost there stay Markdown: `~~wrong~~`, `||secret||` and the backticks of `code`.
 """
 
 import re
@@ -17,12 +17,15 @@ BOLD, ITALIC = "\x02", "\x1d"
 _RESET = "\x0f"
 _MARKS = {BOLD: "**", ITALIC: "*", "\x1e": "~~", "\x11": "`"}
 FORMATTING = (
-    "IRC shows plain lines: lists and `code` survive, headings become bold, code blocks lose their fences, tables are "
-    "aligned. Use **bold** and *italic* seldom. Each line is a separate message, and long answers are paged: aim for 1 "
+    "IRC shows plain lines: lists and `code` survive, headings become bold, code blocks lose their "
+    "fences, tables are "
+    "aligned. Use **bold** and *italic* seldom. Each line is a separate message, and long answers "
+    "are paged: aim for 1 "
     "to 4 lines."
 )
 BLANK_LINE: Final = f" {_RESET}"
-"""Blank line of code: a space, and a code that changes nothing, for servers (ngIRCd) drop white space at the end."""
+"""Blank line of code: a space, and a code that changes nothing, for servers (ngIRCd) drop white
+space at the end."""
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
 _LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
@@ -40,7 +43,8 @@ class RenderedLine:
 
     text: str
     is_code: bool = False
-    """The line is part of a code block: no formatting, and nothing changed but for `guard_command`."""
+    """The line is part of a code block: no formatting, and nothing changed but for
+    `guard_command`."""
     after_blank: bool = False
     """A blank line was before it."""
     starts_line: bool = True
@@ -63,7 +67,8 @@ def strip_colours(text: str) -> str:
 
 
 def render(markdown: str) -> tuple[RenderedLine, ...]:
-    """Return the lines to show, at least one. Formatting ends with each line and begins again on the next.
+    """Return the lines to show, at least one. Formatting ends with each line and begins again on
+    the next.
 
     Blank lines are left out, but for those inside a code block; code blocks lose their fences.
     """
@@ -76,7 +81,8 @@ def render(markdown: str) -> tuple[RenderedLine, ...]:
 
 
 def guard_command(line: str) -> str:
-    """Return `line` so that no other bot takes it as a command: not with `!op`, `.ban` or the like as its first word.
+    """Return `line` so that no other bot takes it as a command: not with `!op`, `.ban` or the like
+    as its first word.
 
     White space and formatting are no guard: bots and services drop them.
     """
@@ -84,7 +90,8 @@ def guard_command(line: str) -> str:
 
 
 def split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
-    """Return one rendered line as pieces of at most `limit_bytes`; formatting continues across a cut.
+    """Return one rendered line as pieces of at most `limit_bytes`; formatting continues across a
+    cut.
 
     No piece is another bot's command.
     """
@@ -100,7 +107,8 @@ def _split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
     if len(line.encode("utf-8", "replace")) <= limit_bytes:
         return (line,)
     pieces, opened = [], ""
-    # To Python, \x1d is white space, which a cut may drop; \x01 is not, and never occurs in a rendered line.
+    # To Python, \x1d is white space, which a cut may drop; \x01 is not, and never occurs in a
+    # rendered line.
     for held in split_text(line.replace(ITALIC, "\x01"), limit_bytes - _TOGGLE_BYTES):
         piece, begun = held.replace("\x01", ITALIC), opened
         for mark in piece:
@@ -160,7 +168,9 @@ class _LineWriter:
         if not self._is_code:
             wanted = _format_codes(run)
             # White space starts no formatting.
-            self._set_format(wanted if text.strip() else [code for code in self._active_codes if code in wanted])
+            self._set_format(
+                wanted if text.strip() else [code for code in self._active_codes if code in wanted]
+            )
         self._line.append(text)
 
     def _begin_line(self, run: TextRun) -> None:
@@ -184,7 +194,9 @@ class _LineWriter:
         if wanted == self._active_signs:
             return
         # The signs have no formatting that the text inside them lacks.
-        self._set_format([code for code in self._active_codes if run and code in _format_codes(run)])
+        self._set_format(
+            [code for code in self._active_codes if run and code in _format_codes(run)]
+        )
         self._line += [sign for sign in reversed(self._active_signs) if sign not in wanted]
         if run:
             self._begin_line(run)
@@ -232,18 +244,24 @@ class _FormatSpan:
     mark: str
 
     def nests_with(self, other: "_FormatSpan") -> bool:
-        """Return whether both can be marked: apart from each other, or nested, and no marks inside code."""
+        """Return whether both can be marked: apart from each other, or nested, and no marks inside
+        code.
+        """
         if self.start > other.end or other.start > self.end:
             return True
-        outer, inner = sorted((self, other), key=lambda span: (span.start - span.end, span.mark == "`"))
+        outer, inner = sorted(
+            (self, other), key=lambda span: (span.start - span.end, span.mark == "`")
+        )
         return outer.start <= inner.start and inner.end <= outer.end and outer.mark != "`"
 
 
 def to_markdown(text: str) -> str:
-    """Return IRC text with bold, italic, struck and monospaced text as Markdown, where that is unambiguous.
+    """Return IRC text with bold, italic, struck and monospaced text as Markdown, where that is
+    unambiguous.
 
-    Without the marks it is `strip_formatting(text)`. Formatting that would be unclear as Markdown (inside a word,
-    around that very mark, crossing another) is left unmarked, and so are colours, underlining and reverse video.
+    Without the marks it is `strip_formatting(text)`. Formatting that would be unclear as Markdown
+    (inside a word, around that very mark, crossing another) is left unmarked, and so are colours,
+    underlining and reverse video.
     """
     if not any(code in text for code in _MARKS):
         return strip_formatting(text)
@@ -252,7 +270,8 @@ def to_markdown(text: str) -> str:
     for span in spans:
         if _is_unambiguous(plain, span) and all(span.nests_with(other) for other in nested):
             nested.append(span)
-    # Opening marks from the outside in, closing marks from the inside out. None begins where another ends.
+    # Opening marks from the outside in, closing marks from the inside out. None begins where
+    # another ends.
     nested.sort(key=lambda span: (span.start, -span.end, span.mark == "`"))
     begins = [(span.start, 1, depth, span.mark) for depth, span in enumerate(nested)]
     ends = [(span.end, 0, -depth, span.mark) for depth, span in enumerate(nested)]
@@ -297,7 +316,9 @@ def _trim_spans(plain: str, spans: list[_FormatSpan]) -> list[_FormatSpan]:
 
 
 def _is_unambiguous(plain: str, span: _FormatSpan) -> bool:
-    """Return whether marks there are read as marks: not inside a word, and not around their own kind."""
+    """Return whether marks there are read as marks: not inside a word, and not around their own
+    kind.
+    """
     edges = plain[span.start - 1 : span.start] + plain[span.end : span.end + 1]
     return span.mark[0] not in plain[span.start : span.end] + edges and not any(
         char.isalnum() or char in "_\\" for char in edges

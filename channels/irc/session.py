@@ -1,4 +1,6 @@
-"""One connection's session: login, rooms, and the handling of each line; and the queue of notifications."""
+"""One connection's session: login, rooms, and the handling of each line; and the queue of
+notifications.
+"""
 
 import asyncio
 import contextlib
@@ -44,7 +46,8 @@ PING_INTERVAL_S = 60.0
 PING_TIMEOUT_S = 30.0
 """Silence after that until the bot connects again."""
 STUCK_TIMEOUT_S = 15.0
-"""Seconds without progress after which reading resumes: a server would soon close a connection that nobody reads."""
+"""Seconds without progress after which reading resumes: a server would soon close a connection that
+nobody reads."""
 MAX_HELD = 8192
 """Limit of the queue while reading goes on although nothing is emitted."""
 
@@ -54,8 +57,9 @@ _QueueItem = tuple[Notification | None, str | None]
 class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
     """Notifications to emit, each with the cursor that becomes durable with it.
 
-    IRC sends nothing twice. So while nothing can be emitted (the log cannot be written) reading goes on, and past
-    `MAX_HELD` the oldest items are dropped: room messages first, then messages addressed to us.
+    IRC sends nothing twice. So while nothing can be emitted (the log cannot be written) reading
+    goes on, and past `MAX_HELD` the oldest items are dropped: room messages first, then messages
+    addressed to us.
     """
 
     def __init__(self) -> None:
@@ -69,7 +73,9 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
         if transport is not None and not transport.is_closing():
             (transport.pause_reading if paused else transport.resume_reading)()
 
-    def put_notification(self, notification: Notification | None, cursor: str | None = None) -> None:
+    def put_notification(
+        self, notification: Notification | None, cursor: str | None = None
+    ) -> None:
         """Append a notification. Without one, the cursor becomes durable by itself."""
         self.put((notification, cursor))
         if len(self._items) > MAX_HELD:
@@ -87,7 +93,11 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
 
     def _drop_oldest(self, count: int) -> None:
         held = list(self._items)
-        candidates = [index for index, (event, _) in enumerate(held) if not isinstance(event, ConnectionChanged)]
+        candidates = [
+            index
+            for index, (event, _) in enumerate(held)
+            if not isinstance(event, ConnectionChanged)
+        ]
         candidates.sort(key=lambda index: _is_addressed(held[index][0]))  # stable: the oldest first
         dropped = set(candidates[:count])
         self.dropped_count += sum(isinstance(held[index][0], Message) for index in dropped)
@@ -99,7 +109,9 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
         while True:
             items = await self.get_batch(BATCH_SIZE)
             batch = [notification for notification, _ in items if notification is not None]
-            cursor = next((position for _, position in reversed(items) if position is not None), None)
+            cursor = next(
+                (position for _, position in reversed(items) if position is not None), None
+            )
             if batch or cursor is not None:
                 await emit(batch, cursor=cursor)
 
@@ -139,12 +151,21 @@ class IrcSession:
     ) -> None:
         """Start logged out.
 
-        `state`, `logins` and `pace` outlive the connection; `secure_port` is its TLS port, None without TLS.
+        `state`, `logins` and `pace` outlive the connection; `secure_port` is its TLS port, None
+        without TLS.
         """
-        self.name, self._config, self.clock, self.inbox, self.state = name, config, clock, inbox, state
+        self.name, self._config, self.clock, self.inbox, self.state = (
+            name,
+            config,
+            clock,
+            inbox,
+            state,
+        )
         self._secure_port = secure_port
         self.connection = IrcConnection(self)
-        self.registration = IrcRegistration(config, self.connection, logins, secure=secure_port is not None)
+        self.registration = IrcRegistration(
+            config, self.connection, logins, secure=secure_port is not None
+        )
         self.isupport = Isupport()
         self._nickserv, self._logins = NickServLogin(config, logins, self.isupport.fold), logins
         self._is_identified = asyncio.Event()
@@ -181,7 +202,9 @@ class IrcSession:
         return self.registration.caps
 
     def write(self, raw: str) -> bool:
-        """Write one line at once. False: the connection is dead, and the line surely was not sent."""
+        """Write one line at once. False: the connection is dead, and the line surely was not
+        sent.
+        """
         if not self.connection.is_alive:
             return False
         self.connection.send_raw(raw)
@@ -193,12 +216,16 @@ class IrcSession:
             self.outgoing.queue_line(raw)
 
     def resolve_target(self, chat: RoomId) -> tuple[str, IdentityState]:
-        """Return the nick of a direct chat and how certain it is, see `NickIdentities.resolve_target`."""
+        """Return the nick of a direct chat and how certain it is, see
+        `NickIdentities.resolve_target`.
+        """
         self.identities.has_account_updates = "account-notify" in self.caps
         return self.identities.resolve_target(chat, self.clock.monotonic())
 
     async def confirm_person(self, chat: RoomId) -> bool:
-        """Return whether some nick is the person's for sure, after WHOIS of those that may be. Waits for answers."""
+        """Return whether some nick is the person's for sure, after WHOIS of those that may be.
+        Waits for answers.
+        """
         nick, state = self.resolve_target(chat)
         while state == "unknown":
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -221,7 +248,11 @@ class IrcSession:
     def multiline(self) -> MultilineLimits | None:
         """Limits of one multiline message; None: the server has none."""
         agreed = {"batch", "draft/multiline"} <= self.caps
-        return MultilineLimits.parse(self.registration.offered_value("draft/multiline") or "") if agreed else None
+        return (
+            MultilineLimits.parse(self.registration.offered_value("draft/multiline") or "")
+            if agreed
+            else None
+        )
 
     def max_body_bytes(self, target: str) -> int:
         """Return the text limit of a message to `target`.
@@ -240,14 +271,21 @@ class IrcSession:
         cause = classify_goodbye(self._error_text)
         if cause == "flooded":
             wait_s = self._pace.record_kill(self.clock.monotonic())
-            logger.warning("%s: the server says that we send too fast; half as fast from now on", self.name)
+            logger.warning(
+                "%s: the server says that we send too fast; half as fast from now on", self.name
+            )
             if not wait_s:
                 self.lost.set_result(reason)
                 return
-            reason = f"thrown off three times in an hour for sending too fast: lower `flood` ({self._error_text})"
+            reason = (
+                "thrown off three times in an hour for sending too fast: lower `flood` "
+                f"({self._error_text})"
+            )
             self.lost.set_exception(Denied(reason, retry_after_s=wait_s))
         elif cause == "removed" or self._kill_text:
-            self.lost.set_exception(Denied(f"thrown off the network: {self._error_text or self._kill_text}"))
+            self.lost.set_exception(
+                Denied(f"thrown off the network: {self._error_text or self._kill_text}")
+            )
         else:
             self.lost.set_result(reason)
 
@@ -267,11 +305,16 @@ class IrcSession:
             return
         if line.command == "PING":
             self.connection.pong(f":{line.param(-1)}")
-        elif line.command == "KILL" and self.isupport.fold(line.param(0)) == self.isupport.fold(self.nick):
+        elif line.command == "KILL" and self.isupport.fold(line.param(0)) == self.isupport.fold(
+            self.nick
+        ):
             if "collision" not in line.param(-1).lower():
-                self._kill_text = strip_formatting(f"killed by {line.source.nick}: {line.param(-1)}")[:300]
+                self._kill_text = strip_formatting(
+                    f"killed by {line.source.nick}: {line.param(-1)}"
+                )[:300]
         elif line.command == "ERROR":
-            # https://modern.ircdocs.horse/#error-message: the server is about to close. Not all do so at once.
+            # https://modern.ircdocs.horse/#error-message: the server is about to close. Not all do
+            # so at once.
             self._error_text = strip_formatting(line.param(-1))[:300]
             self.mark_lost("the server closed the connection")
             return
@@ -328,8 +371,12 @@ class IrcSession:
     def _handle_event(self, event: BatchEvent) -> None:
         if isinstance(event, HistoryBatch):
             lines, target = len(event.lines), event.target
-            logger.info("%s: %d lines of %s are read again", self.name, lines, target[:100] or "people")
-            self._emitter.emit_history(event, self._line_context(history_place=self.isupport.fold(target)))
+            logger.info(
+                "%s: %d lines of %s are read again", self.name, lines, target[:100] or "people"
+            )
+            self._emitter.emit_history(
+                event, self._line_context(history_place=self.isupport.fold(target))
+            )
             return
         self.outgoing.feed(event)
         if isinstance(event, ReceivedLine):
@@ -338,14 +385,18 @@ class IrcSession:
     def _handle_line(self, received: ReceivedLine) -> None:  # noqa: C901, PLR0912 - one case per command
         """Update the state and emit events for one line after the login."""
         line, fold = received.line, self.isupport.fold
-        if self.registration.is_bouncer and says_network_is_lost(line, self.isupport.bouncer_network):
+        if self.registration.is_bouncer and says_network_is_lost(
+            line, self.isupport.bouncer_network
+        ):
             self.mark_lost("the bouncer has lost its connection to the network")
         if is_from_bouncer(line):
             return
         mine = fold(line.source.nick) == fold(self.nick)
         if line.command.isdecimal() or line.command == "PONG" or (mine and line.command == "JOIN"):
             self._emitter.sync_clock(line)
-        is_netsplit = self._netsplits.is_netsplit(line, self.last_heard_s, batched=received.is_netsplit)
+        is_netsplit = self._netsplits.is_netsplit(
+            line, self.last_heard_s, batched=received.is_netsplit
+        )
         if line.command == "JOIN":
             self.users.feed(line, self.nick)
         self.identities.feed(line)
@@ -390,17 +441,25 @@ class IrcSession:
         if self._nickserv.is_answered:
             self._is_identified.set()
         if (refusal := self._logins.nickserv_refusal) != refused_before:
-            logger.error("%s: the services refuse `nickserv.password`; it is not sent again: %s", self.name, refusal)
+            logger.error(
+                "%s: the services refuse `nickserv.password`; it is not sent again: %s",
+                self.name,
+                refusal,
+            )
 
     @property
     def login_problem(self) -> str:
-        """Why we are not logged in to the services as configured by `nickserv`. Empty: we are, or nothing is known."""
+        """Why we are not logged in to the services as configured by `nickserv`. Empty: we are, or
+        nothing is known.
+        """
         refusal = self._logins.nickserv_refusal
         return f"the services refuse `nickserv.password`: {refusal}" if refusal else ""
 
     def _query_modes(self) -> None:
         """Ask for room modes while nothing else is queued: nothing waits for the answer."""
-        while (room := self.room_modes.next_query()) and self.outgoing.write_if_idle(format_line("MODE", room)):
+        while (room := self.room_modes.next_query()) and self.outgoing.write_if_idle(
+            format_line("MODE", room)
+        ):
             self.room_modes.mark_queried(room)
 
     def _update_identities(self, line: IrcLine) -> None:
@@ -418,8 +477,14 @@ class IrcSession:
                 waiter.set_result(None)
 
     def _query_who(self, room: str) -> None:
-        """Ask for the accounts of people who joined before us, if the server reports changes but not with each line."""
-        is_needed = self.isupport.has_whox and "account-notify" in self.caps and "account-tag" not in self.caps
+        """Ask for the accounts of people who joined before us, if the server reports changes but
+        not with each line.
+        """
+        is_needed = (
+            self.isupport.has_whox
+            and "account-notify" in self.caps
+            and "account-tag" not in self.caps
+        )
         if is_needed and self.membership.is_in_room(room):
             self.outgoing.queue_line(who_query(room))
 
@@ -439,12 +504,18 @@ class IrcSession:
         )
 
     async def bring_up(self) -> bool:
-        """Wait for the welcome and join rooms. Return whether the session is up; False: it is lost."""
+        """Wait for the welcome and join rooms. Return whether the session is up; False: it is
+        lost.
+        """
         try:
             await with_timeout(self.clock, CONNECT_TIMEOUT_S, self._wait_for_welcome())
         except TimeoutError:
             away = "the bouncer has no connection to the network"
-            self.mark_lost(away if self.registration.has_no_network else "the server did not welcome us in time")
+            self.mark_lost(
+                away
+                if self.registration.has_no_network
+                else "the server did not welcome us in time"
+            )
             return False
         with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
             await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
@@ -462,7 +533,9 @@ class IrcSession:
 
     async def _log_in_to_services(self) -> None:
         """Send the lines of `on_connect`, and return once NickServ has answered, or will not."""
-        self.queue_lines(line.get_secret_value().replace("{nick}", self.nick) for line in self._config.on_connect)
+        self.queue_lines(
+            line.get_secret_value().replace("{nick}", self.nick) for line in self._config.on_connect
+        )
         self.queue_lines(self._nickserv.start(self.nick, self.registration.account))
         if self._nickserv.is_answered:
             return
@@ -509,7 +582,10 @@ class IrcSession:
             silence_s = self.clock.monotonic() - self.last_heard_s
             if self.inbox.is_full or silence_s < PING_INTERVAL_S:
                 await self.clock.sleep(PING_INTERVAL_S - (0 if self.inbox.is_full else silence_s))
-                if not self.inbox.is_full and self.outgoing.oldest_ping_age_s() > PING_INTERVAL_S + PING_TIMEOUT_S:
+                if (
+                    not self.inbox.is_full
+                    and self.outgoing.oldest_ping_age_s() > PING_INTERVAL_S + PING_TIMEOUT_S
+                ):
                     self.mark_lost("the server does not answer PING")
                 if not self.inbox.is_full:
                     self.outgoing.expire_labels(PING_INTERVAL_S + PING_TIMEOUT_S)
@@ -521,7 +597,9 @@ class IrcSession:
                 self.mark_lost(f"nothing heard for {PING_INTERVAL_S + PING_TIMEOUT_S:.0f} s")
 
     def start_helper(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run a coroutine beside the session; its error ends the session instead of staying unnoticed."""
+        """Run a coroutine beside the session; its error ends the session instead of staying
+        unnoticed.
+        """
 
         def finished(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) and not self.lost.done():

@@ -1,7 +1,8 @@
 """TLS contexts, and strict transport security (https://ircv3.net/specs/extensions/sts).
 
-A server that is reached in plain text may name its TLS port: then nothing more is sent in plain text. Over TLS it may
-say for how long to remember that, also across restarts. The STS part is pure: time is passed in.
+A server that is reached in plain text may name its TLS port: then nothing more is sent in plain
+text. Over TLS it may say for how long to remember that, also across restarts. The STS part is pure:
+time is passed in.
 """
 
 import contextlib
@@ -19,9 +20,15 @@ _MAX_DURATION_S = 10 * 365 * 86_400
 
 
 def parse_numbers(value: str) -> dict[str, int]:
-    """Return the numbers in the value of a capability, e.g. `port=6697,duration=60`. Anything else is left out."""
+    """Return the numbers in the value of a capability, e.g. `port=6697,duration=60`. Anything else
+    is left out.
+    """
     pairs = (item.partition("=")[::2] for item in value.split(","))
-    return {name: int(text) for name, text in pairs if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS}
+    return {
+        name: int(text)
+        for name, text in pairs
+        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    }
 
 
 def sts_port(value: str) -> int:
@@ -42,13 +49,24 @@ class StsPolicy:
         self._until = datetime.min.replace(tzinfo=UTC)
         with contextlib.suppress(ValueError):
             host, port_text, duration_text, until_text = text.split(",")
-            port, duration_s, until = int(port_text), int(duration_text), datetime.fromisoformat(until_text)
+            port, duration_s, until = (
+                int(port_text),
+                int(duration_text),
+                datetime.fromisoformat(until_text),
+            )
             if 0 < port <= _MAX_PORT and duration_s > 0 and until.tzinfo:
-                self._host, self._port, self._duration_s, self._until = host, port, duration_s, until
+                self._host, self._port, self._duration_s, self._until = (
+                    host,
+                    port,
+                    duration_s,
+                    until,
+                )
 
     @property
     def serialized(self) -> str:
-        """Text to store across restarts; empty: nothing. A policy received in plain text is not stored."""
+        """Text to store across restarts; empty: nothing. A policy received in plain text is not
+        stored.
+        """
         if not self._port or not self._duration_s:
             return ""
         until = self._until.isoformat(timespec="seconds")
@@ -67,7 +85,8 @@ class StsPolicy:
     def record_policy(self, host: str, port: int, offer: str | None, now: datetime) -> None:
         """Record the value of `sts` received over TLS on `port`, or the end of a connection there.
 
-        The duration runs again from `now`. `offer` None: the server sent none, so the earlier one stays valid.
+        The duration runs again from `now`. `offer` None: the server sent none, so the earlier one
+        stays valid.
         """
         earlier = self._duration_s if host == self._host else None
         duration_s = earlier if offer is None else parse_numbers(offer).get("duration")
@@ -81,7 +100,9 @@ def connect_error_text(error: OSError) -> str:
 
 
 def check_fingerprint(config: bool | TlsConfig, certificate: bytes | None) -> None:
-    """Raise ssl.SSLCertVerificationError if fingerprints are configured and `certificate` (DER) has none of them."""
+    """Raise ssl.SSLCertVerificationError if fingerprints are configured and `certificate` (DER) has
+    none of them.
+    """
     accepted = config.fingerprints if isinstance(config, TlsConfig) else ()
     shown = hashlib.sha256(certificate or b"").hexdigest()
     if accepted and shown not in accepted:
@@ -92,9 +113,11 @@ def check_fingerprint(config: bool | TlsConfig, certificate: bytes | None) -> No
 
 
 def create_ssl_context(config: bool | TlsConfig) -> ssl.SSLContext | None:
-    """Return the context, None without TLS. Reads the configured files; raises Denied if one is unusable.
+    """Return the context, None without TLS. Reads the configured files; raises Denied if one is
+    unusable.
 
-    With `tls.fingerprints` the context accepts any certificate: call `check_fingerprint` before anything is sent.
+    With `tls.fingerprints` the context accepts any certificate: call `check_fingerprint` before
+    anything is sent.
     """
     if config is False:
         return None

@@ -1,8 +1,11 @@
-"""IRC lines: parsing any of them without failing, building safe ones, and the protocol features that are pure parsing.
+"""IRC lines: parsing any of them without failing, building safe ones, and the protocol features
+that are pure parsing.
 
-- Lines: RFC 1459 section 2.3.1, https://modern.ircdocs.horse, https://ircv3.net/specs/extensions/message-tags.
+- Lines: RFC 1459 section 2.3.1, https://modern.ircdocs.horse,
+  https://ircv3.net/specs/extensions/message-tags.
 - `Isupport`: numeric 005, https://modern.ircdocs.horse/#rplisupport-005.
-- `BatchCollector`: https://ircv3.net/specs/extensions/batch and https://ircv3.net/specs/extensions/labeled-response.
+- `BatchCollector`: https://ircv3.net/specs/extensions/batch and
+  https://ircv3.net/specs/extensions/labeled-response.
 - Refusals: the numerics and FAIL lines that reject a command of ours.
 
 Parsing never raises: a server may send anything. Pure.
@@ -56,9 +59,11 @@ def _fold_name(name: str, casemapping: str) -> str:
 
 
 class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
-    """Server features from numeric 005, as far as they are used: https://modern.ircdocs.horse/#rplisupport-005.
+    """Server features from numeric 005, as far as they are used:
+    https://modern.ircdocs.horse/#rplisupport-005.
 
-    `load` the parameters of a 005. Features that are missing or invalid have the defaults of the protocol.
+    `load` the parameters of a 005. Features that are missing or invalid have the defaults of the
+    protocol.
     """
 
     def __init__(self) -> None:
@@ -68,13 +73,15 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
     def load_feature(self, feature: str) -> None:
         """Load `NAME`, `NAME=value` or `-NAME`.
 
-        The library keeps each as an attribute of that name, so only used ones are loaded, and it leaves out a plain
-        `NAME`.
+        The library keeps each as an attribute of that name, so only used ones are loaded, and it
+        leaves out a plain `NAME`.
         """
         name, equals, _ = feature.removeprefix("-").partition("=")
         if name in _FEATURES:
             with contextlib.suppress(ValueError):
-                super().load_feature(feature if equals or feature.startswith("-") else f"{feature}=")
+                super().load_feature(
+                    feature if equals or feature.startswith("-") else f"{feature}="
+                )
         announced = self._text("casemapping")
         self._casemapping = announced if announced in _CASEMAPPINGS else "rfc1459"
 
@@ -84,12 +91,18 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
 
     def _number(self, name: str, default: int, most: int) -> int:
         value = getattr(self, name, None)
-        return value if type(value) is int and value <= most else default  # True: sent without a value
+        return (
+            value if type(value) is int and value <= most else default
+        )  # True: sent without a value
 
     @property
     def network_name(self) -> str:
-        r"""Name of the network; empty: not sent. Bytes are written in hexadecimal, e.g. a space as `\x20`."""
-        name = str(getattr(self, "network", "")) if getattr(self, "network", True) is not True else ""
+        r"""Name of the network; empty: not sent. Bytes are written in hexadecimal, e.g. a space as
+        `\x20`.
+        """
+        name = (
+            str(getattr(self, "network", "")) if getattr(self, "network", True) is not True else ""
+        )
         return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
     @property
@@ -107,7 +120,9 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
     def mode_groups(self) -> tuple[str, str, str, str]:
         """Mode letters by their parameter: lists, always, only when set, never."""
         groups = getattr(self, "chanmodes", _DEFAULT_CHANMODES)
-        lists, always, when_set, never = [*(groups if groups is not True else ()), "", "", "", ""][:4]
+        lists, always, when_set, never = [*(groups if groups is not True else ()), "", "", "", ""][
+            :4
+        ]
         return lists, always, when_set, never
 
     @property
@@ -138,7 +153,11 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
     @property
     def monitors(self) -> int:
         """Number of nicks that MONITOR may watch; 0: no MONITOR."""
-        return max(1, self._number("monitor", _MAX_MONITORS, _MAX_MONITORS)) if hasattr(self, "monitor") else 0
+        return (
+            max(1, self._number("monitor", _MAX_MONITORS, _MAX_MONITORS))
+            if hasattr(self, "monitor")
+            else 0
+        )
 
     @property
     def has_whox(self) -> bool:
@@ -159,7 +178,8 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
     def topic_bytes(self) -> int:
         """Longest topic; 0: not sent.
 
-        Counted as bytes, the stricter reading: servers do not say whether they count bytes or characters.
+        Counted as bytes, the stricter reading: servers do not say whether they count bytes or
+        characters.
         """
         return self._number("topiclen", 0, _MAX_LINE_BYTES)
 
@@ -172,7 +192,9 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
 
     def fold(self, name: str) -> str:
-        """Return a key that is equal for names that the server considers the same. Keeps the length."""
+        """Return a key that is equal for names that the server considers the same. Keeps the
+        length.
+        """
         if len(name) > _MAX_NAME_CHARS:
             return name.translate(_CASEMAPPINGS[self._casemapping])
         return _fold_name(name, self._casemapping)
@@ -182,7 +204,9 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         return target[:1] in (self._text("chantypes") or "#&") if target else False
 
     def status_prefix(self, target: str) -> str:
-        """Return the rank signs in front of a room's name, which restrict a message to these ranks (STATUSMSG)."""
+        """Return the rank signs in front of a room's name, which restrict a message to these ranks
+        (STATUSMSG).
+        """
         room = self.room_of(target)
         return "" if room is None else target[: len(target) - len(room)]
 
@@ -239,7 +263,9 @@ def parse_line(raw: str) -> IrcLine | None:
 def _parse_tags(head: str) -> dict[str, str]:
     tags = {}
     for item in head.split(";"):
-        if (len(item) - len(item.rstrip("\\"))) % 2:  # a lone backslash at the end is dropped: the library keeps it
+        if (
+            len(item) - len(item.rstrip("\\"))
+        ) % 2:  # a lone backslash at the end is dropped: the library keeps it
             item = item[:-1]  # noqa: PLW2901
         tag = Tag.parse(item)
         if tag["key"]:
@@ -250,7 +276,8 @@ def _parse_tags(head: str) -> dict[str, str]:
 def add_tags(raw: str, tags: Mapping[str, str]) -> str:
     """Return `raw` with more tags in front.
 
-    A tag that would make the line too long for a server is left out: a line without a tag is better than none.
+    A tag that would make the line too long for a server is left out: a line without a tag is better
+    than none.
     """
     head, _, rest = raw[1:].partition(" ") if raw.startswith("@") else ("", "", raw)
     items = head.split(";") if head else []
@@ -262,11 +289,12 @@ def add_tags(raw: str, tags: Mapping[str, str]) -> str:
 
 
 def format_line(command: str, *middles: str, trailing: str | None = None) -> str:
-    """Build a line to send, without CR LF; `add_tags` puts tags in front. Only logins use the library's commands.
+    """Build a line to send, without CR LF; `add_tags` puts tags in front. Only logins use the
+    library's commands.
 
-    No parameter can end the line or become another one: CR and LF become a space in `trailing`, and are removed
-    elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle parameter that is empty, begins with
-    a colon or holds a space.
+    No parameter can end the line or become another one: CR and LF become a space in `trailing`, and
+    are removed elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle
+    parameter that is empty, begins with a colon or holds a space.
     """
     parts = [command]
     for middle in middles:
@@ -284,12 +312,14 @@ def _printable(text: str) -> str:
 
 
 _NICK_CHARACTERS = r"A-Za-z0-9_\[\]\\`^{}|\-"
-"""RFC 2812 section 2.3.1: letters beyond ASCII are not included, so `你好reverie` and `reverieは` mention us."""
+"""RFC 2812 section 2.3.1: letters beyond ASCII are not included, so `你好reverie` and `reverieは`
+mention us."""
 _UNSPACED_SCRIPTS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf"
     r"\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff"
 )
-"""Letters of scripts that put no space (or, in Korean, a particle) between a name and the next word."""
+"""Letters of scripts that put no space (or, in Korean, a particle) between a name and the next
+word."""
 _WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED_SCRIPTS}]|[\[\]\\`^{{}}|\-]"
 """Nick characters on servers that allow letters of any script."""
 _TIME = r"\d{1,2}:\d\d(?::\d\d)?"
@@ -304,9 +334,10 @@ _QUOTED = re.compile(
 def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     """Return whether `nick` is a separate word in `text`, compared as the server compares nicks.
 
-    Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an address and a dot of a
-    host name (`reverie.org` is no mention; `reverie.` at the end of a sentence is). Not mentioned is a name in a URL,
-    in code, in quotes or in a pasted line of a log, a channel `#reverie`, and what is voted on with `reverie++`.
+    Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an
+    address and a dot of a host name (`reverie.org` is no mention; `reverie.` at the end of a
+    sentence is). Not mentioned is a name in a URL, in code, in quotes or in a pasted line of a log,
+    a channel `#reverie`, and what is voted on with `reverie++`.
     """
     folded_nick = isupport.fold(nick)
     if not nick or folded_nick not in isupport.fold(text):
@@ -333,10 +364,11 @@ _RELAYED: Final = re.compile(
 
 
 def split_relayed(text: str) -> tuple[str, str] | None:
-    """Return the name, as it is written, and the words of a line by which a bridge passes on what somebody said.
+    """Return the name, as it is written, and the words of a line by which a bridge passes on what
+    somebody said.
 
-    `<name> words`, also with a name like `name/platform`, `[platform]` in front, colours, and characters of no width.
-    None: it has no such form.
+    `<name> words`, also with a name like `name/platform`, `[platform]` in front, colours, and
+    characters of no width. None: it has no such form.
     """
     found = _RELAYED.fullmatch(text)
     return None if found is None else (found[1], found[2])
@@ -398,9 +430,9 @@ class _OpenBatch:
 class BatchCollector:
     """Resolver of batches: fed with every line, it returns the lines and batches to handle.
 
-    Lines of netsplit and netjoin batches are marked; history and multiline batches are collected and returned whole;
-    all other batches, and lines of batches that were never opened, are plain lines. A line that answers a labelled
-    command has its label, also through its batch.
+    Lines of netsplit and netjoin batches are marked; history and multiline batches are collected
+    and returned whole; all other batches, and lines of batches that were never opened, are plain
+    lines. A line that answers a labelled command has its label, also through its batch.
     """
 
     def __init__(self) -> None:
@@ -467,7 +499,9 @@ class BatchCollector:
 
 
 def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
-    """Return the batch as one message with the tags of its opening: https://ircv3.net/specs/extensions/multiline."""
+    """Return the batch as one message with the tags of its opening:
+    https://ircv3.net/specs/extensions/multiline.
+    """
     lines = [line for line in batch.lines if line.command in {"PRIVMSG", "NOTICE"}]
     if not lines:
         return None
@@ -482,14 +516,16 @@ def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
 
 _FLOODED = re.compile(r"excess flood|flooding|recvq", re.IGNORECASE)
 _REMOVED = re.compile(
-    r"\bkill(?:ed)?\b(?!.*collision)|\b[kgzdxq]-?lined?\b|\bbanned\b|\b(?:auto|a)kill(?:ed)?\b|\bdnsbl\b", re.IGNORECASE
+    r"\bkill(?:ed)?\b(?!.*collision)|\b[kgzdxq]-?lined?\b|\bbanned\b|\b(?:auto|a)kill(?:ed)?\b|\bdnsbl\b",
+    re.IGNORECASE,
 )
 
 
 def classify_goodbye(text: str) -> Literal["flooded", "removed", ""]:
     """Return why a server closes, by the text of its ERROR, which no standard lays down.
 
-    flooded: we sent too fast. removed: an operator or the network threw us off, or a ban did. Empty: anything else.
+    flooded: we sent too fast. removed: an operator or the network threw us off, or a ban did.
+    Empty: anything else.
     """
     if _FLOODED.search(text):
         return "flooded"
@@ -501,7 +537,8 @@ TARGET_REFUSALS: Final = frozenset({
     "401", "402", "403", "404", "405", "406", "408", "415", "416", "432", "437", "439", "442",
     "447", "461", "477", "480", "482", "486", "489", "492", "494", "531", "539", "716",
 })
-"""Numerics that refuse a message to the target they name; not 301 (away) and 717 (target informed)."""
+"""Numerics that refuse a message to the target they name; not 301 (away) and 717 (target
+informed)."""
 UNTARGETED_REFUSALS: Final = frozenset(["407", "411", "412", "413", "414", "417"])
 """Numerics that refuse a message and need not name its target."""
 JOIN_REFUSALS: Final = frozenset({
@@ -511,9 +548,11 @@ JOIN_REFUSALS: Final = frozenset({
 """Numerics that refuse a JOIN to the room they name."""
 # fmt: on
 _NO_POSTING: Final = re.compile(r"\((?:403|404|442|477|482|486|489|531|716)\)\Z")
-"""End of a reason for which nothing can be said to a room or person: gone, moderated, banned, wants a mode."""
+"""End of a reason for which nothing can be said to a room or person: gone, moderated, banned, wants
+a mode."""
 _CONTENT: Final = re.compile("block|censor|colou?r|contain|filter|spam|caps", re.IGNORECASE)
-"""Words of a reason that is about what a message said: servers give 404 for it, too (InspIRCd's filter, censor)."""
+"""Words of a reason that is about what a message said: servers give 404 for it, too (InspIRCd's
+filter, censor)."""
 _TOO_FAST: Final = "(439)"
 """End of the reason after messages to too many targets: ERR_TARGETTOOFAST of ircu and hybrid."""
 _TOO_FAST_S: Final = 120.0
@@ -532,8 +571,16 @@ def is_message_refusal(line: IrcLine) -> bool:
 
 
 def is_command_refusal(line: IrcLine, command: str) -> bool:
-    """Return whether the line refuses `command`, or does not know it; False if `command` is empty."""
-    refused = line.param(0) if line.command == "FAIL" else line.param(1) if line.command == _UNKNOWN_COMMAND else ""
+    """Return whether the line refuses `command`, or does not know it; False if `command` is
+    empty.
+    """
+    refused = (
+        line.param(0)
+        if line.command == "FAIL"
+        else line.param(1)
+        if line.command == _UNKNOWN_COMMAND
+        else ""
+    )
     return bool(command) and refused.upper() == command
 
 
@@ -550,7 +597,9 @@ def refusal_reason(line: IrcLine) -> str:
 
 
 def is_posting_refused(reason: str) -> bool:
-    """Return whether by a reason of `refusal_reason` nothing can be said to that room or person for now."""
+    """Return whether by a reason of `refusal_reason` nothing can be said to that room or person for
+    now.
+    """
     return _NO_POSTING.search(reason) is not None and _CONTENT.search(reason) is None
 
 

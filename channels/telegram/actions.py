@@ -1,7 +1,8 @@
-"""Actions of a connected channel: previews, downloads, reactions, edits, deletion, topics, members; and the menus.
+"""Actions of a connected channel: previews, downloads, reactions, edits, deletion, topics, members;
+and the menus.
 
-All of them are repeatable, so an interrupted one is at worst uncertain. Only edits take a message's turn: where
-Telegram demands a pause, the others are refused at once instead of waiting.
+All of them are repeatable, so an interrupted one is at worst uncertain. Only edits take a message's
+turn: where Telegram demands a pause, the others are refused at once instead of waiting.
 """
 
 import asyncio
@@ -42,7 +43,12 @@ from channels.split import utf16_length
 from channels.telegram.api import TelegramApi, TelegramBot
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import parse_message_number
-from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
+from channels.telegram.outgoing import (
+    NO_LINK_PREVIEW,
+    TelegramOutgoing,
+    parse_topic_id,
+    to_entities,
+)
 from channels.telegram.people import full_name, is_present, parse_user, shows_history
 from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, parse_body, render
@@ -55,11 +61,13 @@ logger = logging.getLogger("reverie.telegram")
 _DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128
 """core.telegram.org/bots/api#setchatdescription, #editforumtopic."""
 _MEMBERS_MAX_AGE_S = 120.0
-"""Seconds for which an answer about a member counts, unless an update tells of a change. Telegram sends such updates to
-administrators (#chatmemberupdated), and to every bot a message when somebody joins, leaves or is removed."""
+"""Seconds for which an answer about a member counts, unless an update tells of a change. Telegram
+sends such updates to administrators (#chatmemberupdated), and to every bot a message when somebody
+joins, leaves or is removed."""
 _MAX_REACTIONS = 1000
 _NO_SELECTOR = str.maketrans("", "", "\ufe0f")
-"""Removes the emoji presentation selector: Telegram writes most emoji without it, keyboards with it."""
+"""Removes the emoji presentation selector: Telegram writes most emoji without it, keyboards with
+it."""
 _KNOWN_REACTIONS = {emoji.value.translate(_NO_SELECTOR): emoji.value for emoji in ReactionEmoji}
 _EXAMPLE_REACTIONS = "👍 👎 ❤ 🔥 👏 😁 🤔 🎉 🙏 👀 💯 🤝"
 _NOT_IN_CHAT = ("chat not found", "bot is not a member", "bot was kicked")
@@ -69,7 +77,8 @@ _ADMINISTRATORS_NOTE = "Telegram tells bots only of administrators."
 _OK, _SERVER = 200, 500
 _DOWNLOAD_TIMEOUT_S = 300.0
 _DRAFT_TIMEOUT_S = 1.5
-"""A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting for it."""
+"""A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting
+for it."""
 _MAX_CONCURRENT = 8
 """Calls for typing and previews; the other connections are for messages."""
 _MAX_DRAFTS = 1000
@@ -125,7 +134,8 @@ class TelegramActions:
     ) -> MessageId | None:
         """Show a preview; `Rejected` where the configuration has none.
 
-        In private a draft shows the message that grows: once that is full it is sent, and the next draft begins.
+        In private a draft shows the message that grows: once that is full it is sent, and the next
+        draft begins.
         """
         outgoing = self._connected
         chat = outgoing.chat_id(at)
@@ -162,7 +172,9 @@ class TelegramActions:
                 raise Rejected("this Bot API server shows no drafts") from None
             raise verdict from None
 
-    async def _show_draft(self, outgoing: TelegramOutgoing, at: Address, chat: int, text: TelegramText) -> None:
+    async def _show_draft(
+        self, outgoing: TelegramOutgoing, at: Address, chat: int, text: TelegramText
+    ) -> None:
         async with asyncio.timeout(_DRAFT_TIMEOUT_S):
             await outgoing.api.bot.send_message_draft(
                 chat,
@@ -174,7 +186,9 @@ class TelegramActions:
             )
 
     def _end_preview(self, at: Address) -> None:
-        """Use another draft for the next preview: a message was sent there, which ended the answer."""
+        """Use another draft for the next preview: a message was sent there, which ended the
+        answer.
+        """
         self._drafts.put(at, self._drafts.get(at, 1) + 1)
 
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
@@ -193,7 +207,9 @@ class TelegramActions:
                 raise outgoing.api.to_send_error(error) from None
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
-        """Download a file. Nothing was sent, so every other failure than a refusal or a rate limit is `Unreachable`."""
+        """Download a file. Nothing was sent, so every other failure than a refusal or a rate limit
+        is `Unreachable`.
+        """
         if at.channel != self._name:
             raise Rejected(f"{at.channel} is another account")
         api = self._connected.api
@@ -219,14 +235,19 @@ class TelegramActions:
             number = _number_in(at, chat, message)
             if not add and self._reactions.get((chat, number), emoji) != emoji:
                 return
-            await bot.set_message_reaction(chat, number, [kind(emoji)] if add else [], rate_limit_args="action")
+            await bot.set_message_reaction(
+                chat, number, [kind(emoji)] if add else [], rate_limit_args="action"
+            )
             self._reactions.put((chat, number), emoji if add else "")
 
         try:
             await self._run(at, put)
         except Rejected as error:
             if "reaction_invalid" in error.reason.casefold():
-                reason = f"Telegram does not take {emoji[:16]} here; it knows few, such as {_EXAMPLE_REACTIONS}"
+                reason = (
+                    f"Telegram does not take {emoji[:16]} here; it knows few, such as "
+                    f"{_EXAMPLE_REACTIONS}"
+                )
                 raise Rejected(reason) from None
             if add or not _is_gone(error):
                 raise
@@ -234,8 +255,13 @@ class TelegramActions:
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
         (new, *more) = render(text) if text.strip() else [TelegramText(text="")]
         if not text.strip() or more:
-            raise Rejected("the text is too long for one message" if more else "a message needs text")
-        marks, edit = to_entities(new.spans), HandOver()  # Telegram counts edits with the messages of a chat
+            raise Rejected(
+                "the text is too long for one message" if more else "a message needs text"
+            )
+        marks, edit = (
+            to_entities(new.spans),
+            HandOver(),
+        )  # Telegram counts edits with the messages of a chat
 
         async def change(bot: TelegramBot, chat: int) -> None:
             number = _number_in(at, chat, message)
@@ -252,7 +278,9 @@ class TelegramActions:
                 if "no text in the message" not in str(error):
                     raise
                 if utf16_length(new.text) > MAX_CAPTION_UNITS:
-                    raise Rejected(f"the text under a file has at most {MAX_CAPTION_UNITS} characters") from None
+                    raise Rejected(
+                        f"the text under a file has at most {MAX_CAPTION_UNITS} characters"
+                    ) from None
                 await bot.edit_message_caption(
                     chat, number, caption=new.text, caption_entities=marks, rate_limit_args=edit
                 )
@@ -263,8 +291,8 @@ class TelegramActions:
     async def delete(self, at: Address, message: MessageId) -> None:
         async def delete_own(bot: TelegramBot, chat: int) -> None:
             number = _number_in(at, chat, message)
-            # An administrator may delete other people's messages, but edit only its own: so an edit without a change
-            # proves that the message is ours.
+            # An administrator may delete other people's messages, but edit only its own: so an edit
+            # without a change proves that the message is ours.
             try:
                 await bot.edit_message_reply_markup(chat, number, rate_limit_args="action")
             except BadRequest as error:
@@ -276,9 +304,13 @@ class TelegramActions:
             await self._run(at, delete_own)
         except Rejected as rejection:
             if "can't be edited" in rejection.reason:
-                raise Rejected("that is not a message of ours, or no longer ours to take back") from None
+                raise Rejected(
+                    "that is not a message of ours, or no longer ours to take back"
+                ) from None
             if "can't be deleted" in rejection.reason:
-                raise Rejected("Telegram lets nobody take it back any more: it is older than 48 hours") from None
+                raise Rejected(
+                    "Telegram lets nobody take it back any more: it is older than 48 hours"
+                ) from None
             if not _is_gone(rejection):
                 raise
 
@@ -322,27 +354,40 @@ class TelegramActions:
         async def fetch(bot: TelegramBot, chat: int) -> RoomMembers:
             if chat > 0:
                 name = full_name(await bot.get_chat(chat, rate_limit_args="action"))
-                return RoomMembers(members=(Sender(id=SenderId(str(chat)), name=name, verified=True),), total=2)
+                return RoomMembers(
+                    members=(Sender(id=SenderId(str(chat)), name=name, verified=True),), total=2
+                )
             managers = await bot.get_chat_administrators(chat, rate_limit_args="action")
-            found = tuple(parse_user(member.user) for member in managers if member.user.id != own_id)
+            found = tuple(
+                parse_user(member.user) for member in managers if member.user.id != own_id
+            )
             total = int(await bot.get_chat_member_count(chat, rate_limit_args="action"))
-            return RoomMembers(members=found[: max(0, most)], total=total, note=_ADMINISTRATORS_NOTE)
+            return RoomMembers(
+                members=found[: max(0, most)], total=total, note=_ADMINISTRATORS_NOTE
+            )
 
         try:
             return await self._run(at, fetch)
         except (Rejected, RateLimited):
             raise
         except SendError as error:
-            raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
+            raise Unreachable(
+                error.reason
+            ) from None  # nothing was to be changed, so nothing is uncertain
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
         """Ask Telegram, at most every `_MEMBERS_MAX_AGE_S` for one person in one chat.
 
-        https://core.telegram.org/bots/api#getchatmember "is only guaranteed to work for other users if the bot is an
-        administrator in the chat". Where Telegram does not tell, nobody is a member.
+        https://core.telegram.org/bots/api#getchatmember "is only guaranteed to work for other users
+        if the bot is an administrator in the chat". Where Telegram does not tell, nobody is a
+        member.
         """
         outgoing = self._outgoing
-        if outgoing is None or at.channel != self._name or not (person.isascii() and person.isdigit()):
+        if (
+            outgoing is None
+            or at.channel != self._name
+            or not (person.isascii() and person.isdigit())
+        ):
             return None
         try:
             chat = outgoing.chat_id(at)
@@ -359,7 +404,11 @@ class TelegramActions:
 
         if chat > 0 or not await self._members.get((chat, user), lambda: self._ask(is_member)):
             return None
-        return "reads_all" if await self._histories.get(chat, lambda: self._ask(is_history_visible)) else "reads_new"
+        return (
+            "reads_all"
+            if await self._histories.get(chat, lambda: self._ask(is_history_visible))
+            else "reads_new"
+        )
 
     async def _ask(self, question: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT | None:
         """Return the answer. None: there is none in time, or it cannot be read."""
@@ -367,10 +416,14 @@ class TelegramActions:
             return await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S / 2, question())
         except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
             reason = self._outgoing.api.redact(error) if self._outgoing else ""
-            logger.info("%s: who is in a chat is not told: %s", self._name, reason or type(error).__name__)
+            logger.info(
+                "%s: who is in a chat is not told: %s", self._name, reason or type(error).__name__
+            )
             return None
 
-    async def _change(self, at: Address, act: Callable[[TelegramBot, int], Awaitable[None]]) -> None:
+    async def _change(
+        self, at: Address, act: Callable[[TelegramBot, int], Awaitable[None]]
+    ) -> None:
         """Do `act`; no error if there is nothing to change. Raises `SendError`."""
 
         async def change(bot: TelegramBot, chat: int) -> None:
@@ -382,8 +435,12 @@ class TelegramActions:
 
         await self._run(at, change)
 
-    async def _run(self, at: Address, act: Callable[[TelegramBot, int], Awaitable[ResultT]]) -> ResultT:
-        """Return the result of `act`, done again with the new chat if the group has moved. Raises `SendError`."""
+    async def _run(
+        self, at: Address, act: Callable[[TelegramBot, int], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Return the result of `act`, done again with the new chat if the group has moved. Raises
+        `SendError`.
+        """
         outgoing = self._connected
         try:
             chat = outgoing.chat_id(at)
@@ -419,7 +476,10 @@ def _check_size(size_bytes: int | None, limit_bytes: int) -> None:
 def _number_in(at: Address, chat: int, message: MessageId) -> int:
     number = parse_message_number(message, str(chat), at.room)
     if number is None:
-        raise Rejected("there is no such message in this chat; perhaps it stands where the group was before it moved")
+        raise Rejected(
+            "there is no such message in this chat; perhaps it stands where the group was before "
+            "it moved"
+        )
     return number
 
 
@@ -452,17 +512,21 @@ def build_menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Men
         for spec in specs
         if (direct or not spec.direct_only)
         and (
-            _ROLE_ORDER.index(role) >= _ROLE_ORDER.index(spec.role) or (spec.own and direct and spec.role != "blocked")
+            _ROLE_ORDER.index(role) >= _ROLE_ORDER.index(spec.role)
+            or (spec.own and direct and spec.role != "blocked")
         )
     )
-    return tuple(BotCommand(spec.name, spec.summary[:_MAX_SUMMARY_CHARS] or spec.name) for spec in able)[:_MAX_COMMANDS]
+    return tuple(
+        BotCommand(spec.name, spec.summary[:_MAX_SUMMARY_CHARS] or spec.name) for spec in able
+    )[:_MAX_COMMANDS]
 
 
 class CommandMenus:
     """Command menus, shown by Telegram behind `/`, in the narrowest scope that fits.
 
-    https://core.telegram.org/bots/api#botcommandscope: a private chat has its own menu, else that of all private chats;
-    a group has that of all groups. A menu grants nothing: commands check permissions themselves.
+    https://core.telegram.org/bots/api#botcommandscope: a private chat has its own menu, else that
+    of all private chats; a group has that of all groups. A menu grants nothing: commands check
+    permissions themselves.
     """
 
     def __init__(self, name: ChannelName, specs: Sequence[CommandSpec]) -> None:
@@ -478,7 +542,9 @@ class CommandMenus:
         self._api = api
         if not self._specs:
             return
-        groups, alone = (build_menu(self._specs, "guest", direct=direct) for direct in (False, True))
+        groups, alone = (
+            build_menu(self._specs, "guest", direct=direct) for direct in (False, True)
+        )
         scopes: Iterable[tuple[BotCommandScope, Menu]] = (
             (BotCommandScopeDefault(), groups),
             (BotCommandScopeAllGroupChats(), groups),
@@ -489,14 +555,22 @@ class CommandMenus:
                 for scope, wanted in scopes:
                     await _set_menu(api, scope, wanted)
         except (TelegramError, TimeoutError) as error:
-            logger.warning("%s: the command menu is not set: %s", self._name, api.redact(error) or "no answer in time")
+            logger.warning(
+                "%s: the command menu is not set: %s",
+                self._name,
+                api.redact(error) or "no answer in time",
+            )
 
     def stop(self) -> None:
         """Stop setting menus: the connection ends."""
         self._api = None
 
-    async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
-        """Set the menus of these people. One that cannot be set now is set with the next connection."""
+    async def set_command_menus(
+        self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
+    ) -> None:
+        """Set the menus of these people. One that cannot be set now is set with the next
+        connection.
+        """
         guest_menu = build_menu(self._specs, "guest", direct=True)
         wanted = dict[int, Menu]()
         for sender, role in sorted(to, key=lambda entry: -_ROLE_ORDER.index(entry[1])):
@@ -517,10 +591,16 @@ class CommandMenus:
                 try:
                     await self._sync_chat(api, chat, menu)
                 except RetryAfter as error:
-                    logger.warning("%s: the menus of some chats are not set: %s", self._name, api.redact(error))
+                    logger.warning(
+                        "%s: the menus of some chats are not set: %s", self._name, api.redact(error)
+                    )
                     return
-                except TelegramError as error:  # e.g. the person has never written to us: there is no such chat
-                    logger.info("%s: the menu of a chat is not set: %s", self._name, api.redact(error))
+                except (
+                    TelegramError
+                ) as error:  # e.g. the person has never written to us: there is no such chat
+                    logger.info(
+                        "%s: the menu of a chat is not set: %s", self._name, api.redact(error)
+                    )
 
     async def _sync_chat(self, api: TelegramApi, chat: int, wanted: Menu) -> None:
         if self._shown.get(chat) == wanted:

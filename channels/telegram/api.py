@@ -1,10 +1,11 @@
 """Bot API client over python-telegram-bot, with corrections of its HTTP, and our errors.
 
-The token is part of every address. It must not reach a log, an exception that leaves the adapter, or a connection's
-reason.
+The token is part of every address. It must not reach a log, an exception that leaves the adapter,
+or a connection's reason.
 
-Failed requests are classified here (core.telegram.org/bots/api#making-requests): the library fails on an error whose
-`parameters` are odd, reads an `ok: false` with HTTP 200 as a success, and takes a proxy's 404 for a refused token.
+Failed requests are classified here (core.telegram.org/bots/api#making-requests): the library fails
+on an error whose `parameters` are odd, reads an `ok: false` with HTTP 200 as a success, and takes a
+proxy's 404 for a refused token.
 """
 
 import asyncio
@@ -31,7 +32,15 @@ from telegram.error import (
 from telegram.ext import ExtBot
 from telegram.request import HTTPXRequest
 
-from channels.base import Denied, MayNotPost, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import (
+    Denied,
+    MayNotPost,
+    RateLimited,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+)
 from channels.telegram.config import TelegramConfig
 from channels.telegram.people import seconds
 from channels.telegram.rate_limit import RateLimitArgs, TelegramRateLimiter
@@ -40,14 +49,18 @@ from channels.text import Json, get_int, get_object, get_str
 from gateway.core.proxy import find_proxy, through
 
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
-"""Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a day late is
-pointless."""
+"""Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a
+day late is pointless."""
 _OK, _FIRST_FAILURE, _SERVER_ERROR = 200, 300, 500
 
 NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """Causes of a `NetworkError` that prove that the request was never sent."""
-CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
-"""Messages of a RuntimeError that prove the same: of the library's and of httpx's checks before a request."""
+CLOSED_MESSAGES = (
+    "This HTTPXRequest is not initialized!",
+    "Cannot send a request, as the client has been closed.",
+)
+"""Messages of a RuntimeError that prove the same: of the library's and of httpx's checks before a
+request."""
 
 
 class WrongServerError(NetworkError):
@@ -55,10 +68,14 @@ class WrongServerError(NetworkError):
 
 
 class TelegramRequest(HTTPXRequest):
-    """Connection pool of the library, with errors for the answers that it takes for something else."""
+    """Connection pool of the library, with errors for the answers that it takes for something
+    else.
+    """
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        """Do the library's request. Raises `to_telegram_error` for every answer that is no success."""
+        """Do the library's request. Raises `to_telegram_error` for every answer that is no
+        success.
+        """
         code, payload = await super().do_request(*args, **kwargs)
         if code >= _FIRST_FAILURE:
             raise to_telegram_error(code, parse_object(payload) or {})
@@ -66,7 +83,9 @@ class TelegramRequest(HTTPXRequest):
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
-        """Parse a successful answer like the library, without logging it. Raises TelegramError if it is none."""
+        """Parse a successful answer like the library, without logging it. Raises TelegramError if
+        it is none.
+        """
         answer = parse_object(payload)
         if answer is not None and answer.get("ok") is False:
             raise to_telegram_error(_OK, answer)
@@ -76,13 +95,17 @@ class TelegramRequest(HTTPXRequest):
 
 
 class TelegramUpdatesRequest(TelegramRequest):
-    """Connection for updates, which parses them itself: for one malformed update the library refuses all."""
+    """Connection for updates, which parses them itself: for one malformed update the library
+    refuses all.
+    """
 
     updates: tuple[Update, ...] = ()
     """Those of the latest answer."""
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        """Do the request and keep its updates; the library is handed none. Raises TelegramError for an odd answer."""
+        """Do the request and keep its updates; the library is handed none. Raises TelegramError for
+        an odd answer.
+        """
         code, payload = await super().do_request(*args, **kwargs)
         found = self.parse_json_payload(payload)["result"]
         if not isinstance(found, list):
@@ -112,11 +135,16 @@ def to_telegram_error(code: int, answer: Json) -> TelegramError:
     """Return the error for a failed answer; `answer` is empty if it was not the Bot API's."""
     if code < _FIRST_FAILURE:
         code = get_int(answer, "error_code") or code
-    description, parameters = get_str(answer, "description") or f"HTTP {code}", get_object(answer, "parameters")
+    description, parameters = (
+        get_str(answer, "description") or f"HTTP {code}",
+        get_object(answer, "parameters"),
+    )
     if (chat := get_int(parameters, "migrate_to_chat_id")) is not None:
         return ChatMigrated(chat)
     if code < _FIRST_FAILURE:
-        return TelegramError("a failure without a code")  # it does not say what became of the request
+        return TelegramError(
+            "a failure without a code"
+        )  # it does not say what became of the request
     match code:
         case 401 | 404 if answer.get("ok") is not False:
             return WrongServerError(f"HTTP {code}, and not from a Bot API server")
@@ -129,7 +157,8 @@ def to_telegram_error(code: int, answer: Json) -> TelegramError:
         case 429:
             return RetryAfter(timedelta(seconds=_retry_after_s(parameters)))
         case _:
-            # After a 5xx, of the server or of a proxy in front of it, the request may have been executed.
+            # After a 5xx, of the server or of a proxy in front of it, the request may have been
+            # executed.
             return BadRequest(description) if code < _SERVER_ERROR else NetworkError(description)
 
 
@@ -153,8 +182,9 @@ _NO_POSTING: Final = {
     "group chat was deleted": "it is gone",
     "bot was blocked by the user": "that person can unblock it",
 }
-"""What a refusal says of a chat in which nothing can be posted (tdlib/telegram-bot-api, telegram-bot-api/Client.cpp and
-td/telegram/MessagesManager.cpp), and what people can do about it."""
+"""What a refusal says of a chat in which nothing can be posted (tdlib/telegram-bot-api,
+telegram-bot-api/Client.cpp and td/telegram/MessagesManager.cpp), and what people can do about
+it."""
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL_SIZE = 16
 _BUTTONS_TIMEOUT_S = 2.0
@@ -170,7 +200,9 @@ TelegramBot = ExtBot[RateLimitArgs]
 class TelegramApi:
     """Connections of one bot. Call `close` at the end."""
 
-    def __init__(self, config: TelegramConfig, rate_limiter: TelegramRateLimiter | None = None) -> None:
+    def __init__(
+        self, config: TelegramConfig, rate_limiter: TelegramRateLimiter | None = None
+    ) -> None:
         """Raises ValueError if the environment names a proxy that is no URL."""
         base = config.base_url.rstrip("/")
         self._token = config.token.get_secret_value()
@@ -210,7 +242,9 @@ class TelegramApi:
 
     @staticmethod
     async def await_call(call: Awaitable[ResultT]) -> ResultT:
-        """Return the library's result. Raises TelegramError, also if the library fails on the answer."""
+        """Return the library's result. Raises TelegramError, also if the library fails on the
+        answer.
+        """
         try:
             return await call
         except TelegramError:
@@ -221,18 +255,24 @@ class TelegramApi:
     async def get_updates(self, offset: int | None, *, wait: bool) -> tuple[Update, ...]:
         """Return the next updates; with `wait`, once there are any or the poll time is over.
 
-        Raises TelegramError, or TimeoutError if the server keeps the connection open without a complete answer.
+        Raises TelegramError, or TimeoutError if the server keeps the connection open without a
+        complete answer.
         """
         poll_s = self._poll_s if wait else 0
         async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
-            await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=ALLOWED_UPDATES))
+            await self.await_call(
+                self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=ALLOWED_UPDATES)
+            )
         return self._updates_request.updates
 
     async def answer_unknown_taps(self, taps: Sequence[str]) -> None:
-        """Answer taps that are no events, so that clients stop waiting. Returns soon; failures are ignored."""
+        """Answer taps that are no events, so that clients stop waiting. Returns soon; failures are
+        ignored.
+        """
 
         async def answer(tap: str) -> None:
-            # Created inside, so that a cancellation before the start leaves no coroutine without an await.
+            # Created inside, so that a cancellation before the start leaves no coroutine without an
+            # await.
             await self.await_call(self.bot.answer_callback_query(tap, text=UNKNOWN_BUTTON_TEXT))
 
         with contextlib.suppress(TimeoutError):
@@ -243,8 +283,12 @@ class TelegramApi:
     async def stream_file(self, url: str) -> AsyncIterator[httpx.Response]:
         """Stream a file's bytes. Raises httpx.HTTPError."""
         timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
-        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, proxy=self._proxy or None, trust_env=False)
-        plain = {"Accept-Encoding": "identity"}  # the size limit counts received bytes: they must be the file's
+        client = httpx.AsyncClient(
+            verify=self._tls, timeout=timeout, proxy=self._proxy or None, trust_env=False
+        )
+        plain = {
+            "Accept-Encoding": "identity"
+        }  # the size limit counts received bytes: they must be the file's
         async with client, client.stream("GET", url, headers=plain) as response:
             yield response
 
@@ -256,7 +300,9 @@ class TelegramApi:
         return redacted
 
     def to_send_error(self, error: Exception) -> SendError:
-        """Return what an error means for the message; an error that proves nothing gives `Uncertain`."""
+        """Return what an error means for the message; an error that proves nothing gives
+        `Uncertain`.
+        """
         reason = self.redact(error)
         match error:
             case SendError():
@@ -266,21 +312,28 @@ class TelegramApi:
             case InvalidToken():
                 return Denied(UNAUTHORIZED_TEXT)
             case Forbidden() | BadRequest() | ChatMigrated():
-                remedies = (remedy for words, remedy in _NO_POSTING.items() if words in reason.casefold())
+                remedies = (
+                    remedy for words, remedy in _NO_POSTING.items() if words in reason.casefold()
+                )
                 remedy = next(remedies, None)
                 return Rejected(reason) if remedy is None else MayNotPost(f"{reason}: {remedy}")
             case WrongServerError():
                 return Unreachable(reason)
             case NetworkError() if isinstance(error.__cause__, NOT_SENT_CAUSES):
-                return Unreachable(f"cannot reach the Bot API{self.through}: {type(error.__cause__).__name__}")
+                return Unreachable(
+                    f"cannot reach the Bot API{self.through}: {type(error.__cause__).__name__}"
+                )
             case NetworkError() if (
-                isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED_MESSAGES
+                isinstance(error.__cause__, RuntimeError)
+                and str(error.__cause__) in CLOSED_MESSAGES
             ):
                 return Unreachable("the gateway is just letting go of the Bot API")
             case TelegramError():
                 return Uncertain(f"no answer from the Bot API: {reason or type(error).__name__}")
             case _:
-                return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
+                return Uncertain(
+                    f"the answer of the Bot API cannot be read: {type(error).__name__}"
+                )
 
     @contextlib.contextmanager
     def redact_logs(self) -> Iterator[None]:

@@ -30,7 +30,12 @@ from channels.telegram.actions import CommandMenus, TelegramActions
 from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import TAP_PREFIX, TelegramCursor
-from channels.telegram.outgoing import CHANNEL_REFUSAL, MAX_FILE_BYTES, MAX_TAP_ANSWER_CHARS, TelegramOutgoing
+from channels.telegram.outgoing import (
+    CHANNEL_REFUSAL,
+    MAX_FILE_BYTES,
+    MAX_TAP_ANSWER_CHARS,
+    TelegramOutgoing,
+)
 from channels.telegram.people import (
     ANY_CHAT,
     UNSUPPORTED_TEXT,
@@ -61,13 +66,16 @@ _CLOSE_TIMEOUT_S = 0.5
 ROOM_CHECK_INTERVAL_S = 600.0
 """Seconds between two checks of the configured chats."""
 _FORMATTING = (
-    "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
+    "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and "
+    "[links](url); "
     "headings become bold, tables become code blocks."
 )
 
 
 class TelegramChannel(TelegramActions):
-    """One bot account; a `channels.base.Channel` with all optional abilities except paging and joining."""
+    """One bot account; a `channels.base.Channel` with all optional abilities except paging and
+    joining.
+    """
 
     typing_interval_s = 4.5
     """Telegram shows the indicator for five seconds (core.telegram.org/bots/api#sendchataction)."""
@@ -117,7 +125,11 @@ class TelegramChannel(TelegramActions):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            platform="Telegram", formatting=_FORMATTING, replies=True, max_file_bytes=MAX_FILE_BYTES, buttons=True
+            platform="Telegram",
+            formatting=_FORMATTING,
+            replies=True,
+            max_file_bytes=MAX_FILE_BYTES,
+            buttons=True,
         )
 
     def audience(self, at: Address) -> Audience | None:
@@ -130,13 +142,18 @@ class TelegramChannel(TelegramActions):
         await self._reader.rights.wait(self._reader.chat_id(at.room))
 
     async def open_direct(self, person: Sender) -> RoomId:
-        return RoomId(person.id)  # core.telegram.org/bots/api#user: a private chat has the id of its person
+        return RoomId(
+            person.id
+        )  # core.telegram.org/bots/api#user: a private chat has the id of its person
 
     def split(self, post: Post) -> tuple[str, ...]:
         if post.reply_to is not None and post.reply_to.startswith(TAP_PREFIX):
             first, *more = render(post.text, MAX_TAP_ANSWER_CHARS - 1)
             return (TelegramText(text=first.text + ("…" if more else "")).to_json(),)
-        return tuple(text.to_json() for text in render(post.text, first=MAX_CAPTION_UNITS if post.file else None))
+        return tuple(
+            text.to_json()
+            for text in render(post.text, first=MAX_CAPTION_UNITS if post.file else None)
+        )
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         if not parse_body(part.body).text.strip():
@@ -170,7 +187,9 @@ class TelegramChannel(TelegramActions):
             assert message is not None
             self._reader.record_said(at, message)
 
-    async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
+    async def set_command_menus(
+        self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
+    ) -> None:
         await self._menus.set_command_menus(to)
 
     async def run(self, emit: Emit) -> None:
@@ -178,19 +197,30 @@ class TelegramChannel(TelegramActions):
         self._members.clear()  # nobody was told of changes
         try:
             api = TelegramApi(self._config, self._rate_limiter)
-        except (RuntimeError, ValueError, OSError) as error:  # invalid proxies or certificates of the environment
+        except (
+            RuntimeError,
+            ValueError,
+            OSError,
+        ) as error:  # invalid proxies or certificates of the environment
             reason = f"the HTTP client cannot be set up: {error}"
             now = self._clock.now()
-            link = ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=False, reason=reason, sent=now)
+            link = ConnectionChanged(
+                id=EventId(new_id(now)), channel=self._name, up=False, reason=reason, sent=now
+            )
             await emit([link])
             raise Denied(reason) from None
-        receiver = TelegramReceiver(api, self._reader, emit, self._clock, self._random, self._members)
+        receiver = TelegramReceiver(
+            api, self._reader, emit, self._clock, self._random, self._members
+        )
         tasks: list[asyncio.Task[None]] = []
         try:
             with api.redact_logs():
                 await self._identify(receiver)
                 await self._menus.start(api)
-                tasks += [asyncio.create_task(self._menus.sync()), asyncio.create_task(self._watch_rooms(api))]
+                tasks += [
+                    asyncio.create_task(self._menus.sync()),
+                    asyncio.create_task(self._watch_rooms(api)),
+                ]
                 await self._receive(receiver)
         finally:
             if self._outgoing is not None:
@@ -205,9 +235,15 @@ class TelegramChannel(TelegramActions):
         """Request our own id until it succeeds, then allow sending. Raises Denied."""
         me = await receiver.retry(lambda bot: bot.get_me())
         name, reads_all = me.username or "", me.can_read_all_group_messages is not False
-        self._reader.context = replace(self._reader.context, own_id=me.id, username=name, can_read_all=reads_all)
+        self._reader.context = replace(
+            self._reader.context, own_id=me.id, username=name, can_read_all=reads_all
+        )
         self._outgoing = TelegramOutgoing(
-            receiver.api, self._clock, self._reader, self._config, has_caught_up=receiver.has_caught_up
+            receiver.api,
+            self._clock,
+            self._reader,
+            self._config,
+            has_caught_up=receiver.has_caught_up,
         )
         receiver.welcome = f"connected to {self._config.base_url} as @{name}"
         if not reads_all:
@@ -217,11 +253,14 @@ class TelegramChannel(TelegramActions):
                 self._name,
             )
         if modes := unsupported_modes(me):
-            logger.warning("%s: @BotFather has %s on for this bot: %s", self._name, modes, UNSUPPORTED_TEXT)
+            logger.warning(
+                "%s: @BotFather has %s on for this bot: %s", self._name, modes, UNSUPPORTED_TEXT
+            )
         await receiver.record_success()
 
     async def _watch_rooms(self, api: TelegramApi) -> None:
-        """Check periodically whether we are in the configured chats, for that can change without an update.
+        """Check periodically whether we are in the configured chats, for that can change without an
+        update.
 
         Never raises.
         """
@@ -229,9 +268,13 @@ class TelegramChannel(TelegramActions):
             for room in (room for room in self._config.rooms if room != ANY_CHAT):
                 chat = self._reader.chat_id(room)
                 try:
-                    if chat not in self._reader.channels and await self._is_channel(api, room, chat):
+                    if chat not in self._reader.channels and await self._is_channel(
+                        api, room, chat
+                    ):
                         self._reader.record_channel(chat)
-                    member = await api.await_call(api.bot.get_chat_member(chat, self._reader.context.own_id))
+                    member = await api.await_call(
+                        api.bot.get_chat_member(chat, self._reader.context.own_id)
+                    )
                 except ChatMigrated as moved:
                     self._reader.record_move(room, str(moved.new_chat_id))
                 except (BadRequest, Forbidden) as error:
@@ -240,13 +283,17 @@ class TelegramChannel(TelegramActions):
                     continue  # its state is unknown now
                 else:
                     gone = member.status in (ChatMemberStatus.LEFT, ChatMemberStatus.BANNED)
-                    self._refusals[RoomId(room)] = f"the bot is {member.status}: add it to this chat" if gone else ""
+                    self._refusals[RoomId(room)] = (
+                        f"the bot is {member.status}: add it to this chat" if gone else ""
+                    )
                 if self._reader.chat_id(room) in self._reader.channels:
                     self._refusals[RoomId(room)] = CHANNEL_REFUSAL
             await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
 
     async def _is_channel(self, api: TelegramApi, room: str, chat: str) -> bool:
-        """Ask for the type of a configured chat of which no update has told it. Raises TelegramError."""
+        """Ask for the type of a configured chat of which no update has told it. Raises
+        TelegramError.
+        """
         known = self._reader.audience(Address(channel=self._name, room=RoomId(room))) is not None
         return not known and (await api.await_call(api.bot.get_chat(chat))).type == ChatType.CHANNEL
 

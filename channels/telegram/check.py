@@ -1,10 +1,13 @@
-"""Probe of a Telegram bot: its token, settings and groups; and who has written to it, so that setup can offer the ids.
+"""Probe of a Telegram bot: its token, settings and groups; and who has written to it, so that setup
+can offer the ids.
 
-Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`, `telegram.commands`,
-`telegram.rooms`, `telegram.modes`, `telegram.answer`, and those of `net`. https://core.telegram.org/bots/api
+Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`,
+`telegram.commands`, `telegram.rooms`, `telegram.modes`, `telegram.answer`, and those of `net`.
+https://core.telegram.org/bots/api
 
-Updates are requested without an offset, which confirms none (core.telegram.org/bots/api#getupdates): the next poller
-receives all of them again. A program that polls for the bot at the same time is interrupted once.
+Updates are requested without an offset, which confirms none
+(core.telegram.org/bots/api#getupdates): the next poller receives all of them again. A program that
+polls for the bot at the same time is interrupted once.
 """
 
 import asyncio
@@ -48,10 +51,13 @@ async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
 
 
 PRIVACY_FIX: Final = (
-    "to let it read all messages of groups: talk to @BotFather, send /setprivacy, choose the bot, choose Disable, "
+    "to let it read all messages of groups: talk to @BotFather, send /setprivacy, choose the bot, "
+    "choose Disable, "
     "then take the bot out of each group and add it again"
 )
-_COPY_WHOLE_FIX: Final = "talk to @BotFather, send /mybots, choose the bot, API Token, and copy all of it"
+_COPY_WHOLE_FIX: Final = (
+    "talk to @BotFather, send /mybots, choose the bot, API Token, and copy all of it"
+)
 _MAX_ROOMS: Final = 10
 """Most groups that are checked."""
 
@@ -92,14 +98,22 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "") -> Telegr
                 if await _probe_token(api, found, state, config, where):
                     await _probe_account(api, found, config)
     except TimeoutError:
-        found.bad("telegram.answer", "the Bot API did not answer in time", "check the network and try again")
+        found.bad(
+            "telegram.answer",
+            "the Bot API did not answer in time",
+            "check the network and try again",
+        )
     finally:
         await api.close()
     return state
 
 
 async def _probe_token(
-    api: "TelegramApi", found: FindingCollector, state: TelegramProbeResult, config: "TelegramConfig", where: str
+    api: "TelegramApi",
+    found: FindingCollector,
+    state: TelegramProbeResult,
+    config: "TelegramConfig",
+    where: str,
 ) -> bool:
     """Find out whose token it is. Return whether the probe can go on."""
     from telegram.error import InvalidToken, NetworkError, RetryAfter, TelegramError  # noqa: PLC0415 - as above
@@ -113,7 +127,9 @@ async def _probe_token(
         return False
     except RetryAfter as error:
         wait_s = seconds(error.retry_after)
-        found.bad("telegram.answer", f"Telegram asks us to wait {wait_s:g} s", "try again after that")
+        found.bad(
+            "telegram.answer", f"Telegram asks us to wait {wait_s:g} s", "try again after that"
+        )
         return False
     except NetworkError as error:
         reached = await probe_url(config.base_url, where=where, proxy=config.proxy)
@@ -121,18 +137,32 @@ async def _probe_token(
             found.add(reached)
         else:
             fix = "check base_url: it is the root of a Bot API server, without /bot"
-            found.bad("telegram.answer", f"there is no Bot API at this address: {api.redact(error)}", fix)
+            found.bad(
+                "telegram.answer", f"there is no Bot API at this address: {api.redact(error)}", fix
+            )
         return False
     except TelegramError as error:
-        found.bad("telegram.answer", f"the Bot API refused to say who the bot is: {api.redact(error)}", "try again")
+        found.bad(
+            "telegram.answer",
+            f"the Bot API refused to say who the bot is: {api.redact(error)}",
+            "try again",
+        )
         return False
-    state.id, state.username, state.name = str(me.id), clean_text(me.username or ""), clean_text(me.first_name)
-    found.ok("telegram.token", f"the token belongs to @{state.username} ({state.name}, id {state.id})")
+    state.id, state.username, state.name = (
+        str(me.id),
+        clean_text(me.username or ""),
+        clean_text(me.first_name),
+    )
+    found.ok(
+        "telegram.token", f"the token belongs to @{state.username} ({state.name}, id {state.id})"
+    )
     state.reads_whole_groups = me.can_read_all_group_messages is not False
     return True
 
 
-async def _probe_account(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+async def _probe_account(
+    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+) -> None:
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
     try:
@@ -142,13 +172,21 @@ async def _probe_account(api: "TelegramApi", found: FindingCollector, config: "T
         count = len(await api.await_call(api.bot.get_my_commands()))
         found.ok(
             "telegram.commands",
-            f"{count} commands are in its menu" if count else "the gateway sets its menu when it starts",
+            f"{count} commands are in its menu"
+            if count
+            else "the gateway sets its menu when it starts",
         )
     except TelegramError as error:
-        found.warn("telegram.answer", f"Telegram did not answer all questions: {api.redact(error)}", "try again")
+        found.warn(
+            "telegram.answer",
+            f"Telegram did not answer all questions: {api.redact(error)}",
+            "try again",
+        )
 
 
-async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+async def _probe_privacy(
+    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+) -> None:
     from channels.telegram.people import UNSUPPORTED_TEXT, unsupported_modes  # noqa: PLC0415 - as above
 
     me = await api.await_call(api.bot.get_me())
@@ -160,10 +198,16 @@ async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "T
     else:
         found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
     if modes := unsupported_modes(me):
-        found.warn("telegram.modes", f"{modes} on: {UNSUPPORTED_TEXT}", "turn it off with @BotFather: /mybots, the bot")
+        found.warn(
+            "telegram.modes",
+            f"{modes} on: {UNSUPPORTED_TEXT}",
+            "turn it off with @BotFather: /mybots, the bot",
+        )
 
 
-async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+async def _probe_webhook(
+    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+) -> None:
     """Warn if updates go to a webhook other than the configured one."""
     url = (await api.await_call(api.bot.get_webhook_info())).url
     if not url or (config.webhook is not None and url == config.webhook.url):
@@ -171,15 +215,26 @@ async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "T
     # Its path is often a secret, so only the host is shown.
     host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
     if config.webhook is None:
-        what = f"a webhook at {host} gets this bot's messages; the gateway removes it when it starts"
-        fix = "stop the program that set it, or it will set it again; or create another bot with @BotFather"
+        what = (
+            f"a webhook at {host} gets this bot's messages; the gateway removes it when it starts"
+        )
+        fix = (
+            "stop the program that set it, or it will set it again; or create another bot with "
+            "@BotFather"
+        )
     else:
-        what = f"a webhook at {host} is set, not the configured one; the gateway sets its own when it starts"
+        what = (
+            f"a webhook at {host} is set, not the configured one; the gateway sets its own "
+            "when "
+            "it starts"
+        )
         fix = "stop the program that set it"
     found.warn("telegram.webhook", what, fix)
 
 
-async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+async def _probe_rooms(
+    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+) -> None:
     from telegram.constants import ChatType  # noqa: PLC0415 - the library takes half a second
     from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - as above
 
@@ -187,7 +242,10 @@ async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "Tel
         try:
             chat = await api.await_call(api.bot.get_chat(room))
         except ChatMigrated as moved:
-            what = f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the gateway goes on with both"
+            what = (
+                f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the "
+                "gateway goes on with both"
+            )
             found.ok("telegram.rooms", what)
         except (BadRequest, Forbidden):
             fix = "add the bot to the group, and check the id: the bot shows it there after /whoami"
@@ -195,9 +253,15 @@ async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "Tel
         else:
             if chat.type == ChatType.CHANNEL:
                 fix = "list groups only; a channel's discussion group is one"
-                found.warn("telegram.rooms", f"{room} is a channel: the bot does not read or write there", fix)
+                found.warn(
+                    "telegram.rooms",
+                    f"{room} is a channel: the bot does not read or write there",
+                    fix,
+                )
                 continue
-            found.ok("telegram.rooms", f"it is in {clean_text(chat.title or '') or 'a group'} ({room})")
+            found.ok(
+                "telegram.rooms", f"it is in {clean_text(chat.title or '') or 'a group'} ({room})"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +296,9 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
         what = "a webhook or another program takes this bot's messages"
         found.warn("telegram.poller", what, "stop the other program, and try again")
     except (TelegramError, TimeoutError) as error:
-        found.warn("telegram.answer", f"Telegram did not show who wrote: {api.redact(error)}", "try again")
+        found.warn(
+            "telegram.answer", f"Telegram did not show who wrote: {api.redact(error)}", "try again"
+        )
     finally:
         await api.close()
     return parse_contacts(updates, found)
@@ -251,7 +317,9 @@ def parse_contacts(updates: "Sequence[Update]", found: FindingCollector) -> Tele
                 people.setdefault(str(sender.id), found.clean(_format_sender(sender))[:60])
         else:
             groups.setdefault(str(chat.id), found.clean(chat.title or "")[:60])
-    return TelegramContacts(findings=found.findings, people=tuple(people.items()), groups=tuple(groups.items()))
+    return TelegramContacts(
+        findings=found.findings, people=tuple(people.items()), groups=tuple(groups.items())
+    )
 
 
 def _format_sender(sender: "User") -> str:

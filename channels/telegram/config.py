@@ -11,13 +11,15 @@ from gateway.core.proxy import ProxySetting
 _TOKEN = re.compile(r"[^\s/?#%{}]+")
 _ROOM = re.compile(r"-?[0-9]{1,20}|\*")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
-"""Telegram takes 1 to 256 (core.telegram.org/bots/api#setwebhook); who guesses it can say anything as anybody."""
+"""Telegram takes 1 to 256 (core.telegram.org/bots/api#setwebhook); who guesses it can say anything
+as anybody."""
 
 
 class TelegramRateLimit(ConfigSection):
     """Limits of sending.
 
-    Telegram's own numbers are the defaults (core.telegram.org/bots/faq, "My bot is hitting limits").
+    Telegram's own numbers are the defaults (core.telegram.org/bots/faq, "My bot is hitting
+    limits").
     """
 
     per_chat_s: float = Field(default=1.0, ge=0)
@@ -29,7 +31,9 @@ class TelegramRateLimit(ConfigSection):
 
 
 class TelegramWebhook(ConfigSection):
-    """Webhook: Telegram calls the gateway instead of being polled. Needs a TLS terminator in front of `listen`."""
+    """Webhook: Telegram calls the gateway instead of being polled. Needs a TLS terminator in front
+    of `listen`.
+    """
 
     listen: str = "127.0.0.1"
     """Address to listen on."""
@@ -40,13 +44,16 @@ class TelegramWebhook(ConfigSection):
     url: str = Field(pattern=r"^https?://[^\s/]")
     """Public address that Telegram calls."""
     secret: SecretStr
-    """Secret that Telegram sends with every call; a call without it is refused. 16 to 256 letters, digits, _ and -."""
+    """Secret that Telegram sends with every call; a call without it is refused. 16 to 256 letters,
+    digits, _ and -."""
 
     @field_validator("secret")
     @classmethod
     def _secret(cls, secret: SecretStr) -> SecretStr:
         if not _SECRET.fullmatch(secret.get_secret_value()):
-            raise ValueError("write 16 to 256 letters, digits, _ and -: `openssl rand -hex 32` makes a good one")
+            raise ValueError(
+                "write 16 to 256 letters, digits, _ and -: `openssl rand -hex 32` makes a good one"
+            )
         return secret
 
 
@@ -62,7 +69,8 @@ class TelegramConfig(ConfigSection):
     def _token(cls, token: SecretStr) -> SecretStr:
         if not _TOKEN.fullmatch(token.get_secret_value()):
             raise ValueError(
-                "not a token: one word without blanks and line breaks; copy it from @BotFather, it reads like "
+                "not a token: one word without blanks and line breaks; copy it from @BotFather, it "
+                "reads like "
                 "123456:ABC-DEF"
             )
         return token
@@ -70,9 +78,11 @@ class TelegramConfig(ConfigSection):
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
     """Root of any server with the Bot API, without `/bot`."""
     proxy: ProxySetting | None = None
-    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment says."""
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
+    says."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
-    """Ids of the groups where the bot may act; `*` means any group. For private chats see `access.dm`."""
+    """Ids of the groups where the bot may act; `*` means any group. For private chats see
+    `access.dm`."""
 
     @field_validator("rooms")
     @classmethod
@@ -80,8 +90,10 @@ class TelegramConfig(ConfigSection):
         for room in rooms:
             if not _ROOM.fullmatch(room):
                 raise ValueError(
-                    f"{room!r} is not the id of a group, a number that begins with a minus: say something to the bot "
-                    'in the group, and the log of the gateway names it as `refused`; write it in quotes ("*" is any)'
+                    f"{room!r} is not the id of a group, a number that begins with a minus: say "
+                    "something to the bot "
+                    "in the group, and the log of the gateway names it as `refused`; write it in "
+                    'quotes ("*" is any)'
                 )
         return rooms
 
@@ -93,10 +105,12 @@ class TelegramConfig(ConfigSection):
     typing: bool = True
     """Show that an answer is being written."""
     preview: Literal["off", "private", "all"] = "private"
-    """Places where a growing answer is shown: nowhere, in private chats (drafts), or in groups too (edits)."""
+    """Places where a growing answer is shown: nowhere, in private chats (drafts), or in groups too
+    (edits)."""
     uncertain: Literal["look", "marked", "never"] = "look"
-    """What the bot does about a message whose confirmation got lost (5xx, a cut, the end of the process). look: the bot
-    looks whether it is there, and sends it again if not; what cannot be told is reported to the person. marked: that is
-    sent again, beginning with "This may be a duplicate". never: no look, and nothing is sent again; it is reported."""
+    """What the bot does about a message whose confirmation got lost (5xx, a cut, the end of the
+    process). look: the bot looks whether it is there, and sends it again if not; what cannot be
+    told is reported to the person. marked: that is sent again, beginning with "This may be a
+    duplicate". never: no look, and nothing is sent again; it is reported."""
     webhook: TelegramWebhook | None = None
     """Webhook instead of long polling. None: long polling."""

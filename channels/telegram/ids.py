@@ -1,8 +1,9 @@
 """Message ids and the cursor of a Telegram account. Pure.
 
-A message's number is unique inside its chat only (core.telegram.org/bots/api#message), and a supergroup counts from 1,
-also one that was a group before. For the gateway it stays the same place, so ids of messages after the move also
-contain the chat: otherwise they would equal ids from before the move.
+A message's number is unique inside its chat only (core.telegram.org/bots/api#message), and a
+supergroup counts from 1, also one that was a group before. For the gateway it stays the same place,
+so ids of messages after the move also contain the chat: otherwise they would equal ids from before
+the move.
 """
 
 import json
@@ -15,8 +16,8 @@ from gateway.core.events import MessageId
 from gateway.core.ratelimit import LruDict
 
 _OFFSET_EXPIRES = timedelta(days=6)
-"""After a week without updates the next id is chosen at random (core.telegram.org/bots/api#update): an offset as old as
-that could confirm updates that were never received."""
+"""After a week without updates the next id is chosen at random (core.telegram.org/bots/api#update):
+an offset as old as that could confirm updates that were never received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +40,28 @@ class TelegramCursor:
             value = json.loads(text or "{}")
             offset, at_s, moved = value.get("offset"), value.get("at", 0), value.get("moved", {})
             bot = str(value.get("bot", ""))
-            if (offset is None or isinstance(offset, int)) and isinstance(at_s, int) and isinstance(moved, dict):
-                return cls(offset=offset, at_s=at_s, moved={str(old): str(new) for old, new in moved.items()}, bot=bot)
+            if (
+                (offset is None or isinstance(offset, int))
+                and isinstance(at_s, int)
+                and isinstance(moved, dict)
+            ):
+                return cls(
+                    offset=offset,
+                    at_s=at_s,
+                    moved={str(old): str(new) for old, new in moved.items()},
+                    bot=bot,
+                )
         except (ValueError, AttributeError, RecursionError):
             pass
         return cls()
 
     def to_json(self) -> str:
         """Return JSON, the same for equal cursors."""
-        value: dict[str, object] = {"offset": self.offset, "at": self.at_s, "moved": dict(self.moved)}
+        value: dict[str, object] = {
+            "offset": self.offset,
+            "at": self.at_s,
+            "moved": dict(self.moved),
+        }
         if self.bot:
             value["bot"] = self.bot
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
@@ -55,13 +69,16 @@ class TelegramCursor:
     def for_bot(self, bot: str) -> Self:
         """Return the cursor for this bot.
 
-        Each bot counts its own updates, and another bot's offset would confirm updates never received.
+        Each bot counts its own updates, and another bot's offset would confirm updates never
+        received.
         """
         return replace(self, bot=bot, offset=self.offset if self.bot in ("", bot) else None)
 
     def request_offset(self, now: datetime) -> int | None:
         """Return the offset to request with; None if it is too old."""
-        return self.offset if now.timestamp() - self.at_s < _OFFSET_EXPIRES.total_seconds() else None
+        return (
+            self.offset if now.timestamp() - self.at_s < _OFFSET_EXPIRES.total_seconds() else None
+        )
 
     def advance(self, update_id: int, now: datetime) -> Self:
         """Return the cursor after `update_id`."""
@@ -69,10 +86,16 @@ class TelegramCursor:
 
     def with_move(self, old: str, new: str) -> Self:
         """Return the cursor with the move of a group."""
-        return self if self.moved.get(old) == new or old == new else replace(self, moved={**self.moved, old: new})
+        return (
+            self
+            if self.moved.get(old) == new or old == new
+            else replace(self, moved={**self.moved, old: new})
+        )
 
     def known_room(self, chat: str, rooms: frozenset[str]) -> str:
-        """Return the id that we use for the chat: the one that the operator lists, else its first one."""
+        """Return the id that we use for the chat: the one that the operator lists, else its first
+        one.
+        """
         if chat in rooms:
             return chat
         return next((old for old, new in self.moved.items() if new == chat), chat)
@@ -111,16 +134,17 @@ _MAX_KNOWN = 2000
 _DOUBT_S = 60
 """Seconds by which Telegram's clock may differ from ours."""
 GAP, CRASH_GAP, _MAX_PROBED = 10, 40, 120
-"""Consecutive unused numbers that end a search; the same in the shared sequence after a crash, which may have cut off
-many other messages; and the most numbers that are looked at."""
+"""Consecutive unused numbers that end a search; the same in the shared sequence after a crash,
+which may have cut off many other messages; and the most numbers that are looked at."""
 
 
 class MessageNumbers:
     """Newest known message numbers, to find out whether a message of ours was sent.
 
     Supergroups and channels count by themselves; all other chats of an account share one sequence
-    (core.telegram.org/api/updates#message-related-event-sequences). A message that is sent has a greater number than
-    all that were known before. So what stands behind those in its chat, is ours and not known, is that message.
+    (core.telegram.org/api/updates#message-related-event-sequences). A message that is sent has a
+    greater number than all that were known before. So what stands behind those in its chat, is ours
+    and not known, is that message.
     """
 
     def __init__(self) -> None:
@@ -128,7 +152,8 @@ class MessageNumbers:
         self._known: dict[int, LruDict[int, None]] = {}
         """Sequence -> recent numbers of messages of others, and of ours that are accounted for."""
         self._doubts: dict[int, float] = {}
-        """Chat -> Unix time at which a message of ours with an unknown number may have been there."""
+        """Chat -> Unix time at which a message of ours with an unknown number may have been
+        there."""
 
     def record_received(self, chat: int, number: int, sent_s: float) -> None:
         """Record a message of somebody else, sent at that Unix time."""
@@ -151,18 +176,25 @@ class MessageNumbers:
         self._known.setdefault(sequence, LruDict(_MAX_KNOWN)).put(number, None)
 
     def mark_unknown(self, chat: int, now_s: float) -> None:
-        """Record that a message of ours with an unknown number may be in the chat at that Unix time."""
+        """Record that a message of ours with an unknown number may be in the chat at that Unix
+        time.
+        """
         self._doubts[chat] = now_s
 
     def newest(self, chat: int) -> int | None:
-        """Return the newest number. None: unknown, or one of ours that is not known may be newer."""
+        """Return the newest number. None: unknown, or one of ours that is not known may be
+        newer.
+        """
         return None if chat in self._doubts else self._newest.get(sequence_of(chat))
 
-    def search(self, chat: int, after: int, gap: int) -> Generator[int, Literal["ours", "other", "none"], int | None]:
-        """Yield the numbers to look at, and take what is there; return that of an unknown message of ours, if any.
+    def search(
+        self, chat: int, after: int, gap: int
+    ) -> Generator[int, Literal["ours", "other", "none"], int | None]:
+        """Yield the numbers to look at, and take what is there; return that of an unknown message
+        of ours, if any.
 
-        `gap`: consecutive numbers without a message in this chat that end the search behind all that is known.
-        Raises OverflowError if too much was said since.
+        `gap`: consecutive numbers without a message in this chat that end the search behind all
+        that is known. Raises OverflowError if too much was said since.
         """
         sequence, number, last, probed = sequence_of(chat), after, after, 0
         while number < max(last, self._newest.get(sequence, 0)) + gap:
@@ -189,5 +221,7 @@ def has_own_sequence(chat: int) -> bool:
 
 
 def sequence_of(chat: int) -> int:
-    """Return the name of the sequence of numbers that the chat has: its own id, or 0 for the shared one."""
+    """Return the name of the sequence of numbers that the chat has: its own id, or 0 for the shared
+    one.
+    """
     return chat if has_own_sequence(chat) else 0

@@ -48,7 +48,13 @@ from channels.telegram.ids import (
 )
 from channels.telegram.people import seconds
 from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
-from channels.telegram.render import MAX_CAPTION_UNITS, MAX_TEXT_UNITS, TelegramSpan, TelegramText, parse_body
+from channels.telegram.render import (
+    MAX_CAPTION_UNITS,
+    MAX_TEXT_UNITS,
+    TelegramSpan,
+    TelegramText,
+    parse_body,
+)
 from channels.telegram.wire import UpdateReader
 from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import Clock
@@ -64,7 +70,8 @@ MAX_TAP_ANSWER_CHARS: Final = 200
 _UPLOAD_TIMEOUT_S = 120.0
 """For the answer to a file, which Telegram checks first."""
 _MAX_TRIES = 5
-"""One attempt, and one each without the formatting, without the reply, outside its topic and with the new chat id."""
+"""One attempt, and one each without the formatting, without the reply, outside its topic and with
+the new chat id."""
 _NO_TOPIC: Final = ("message thread not found", "topic_closed", "topic_deleted")
 """Refusals of a topic in which nothing can be said any more."""
 _MAX_RECOVERY_DELAY_S = 10.0
@@ -128,12 +135,16 @@ class TelegramOutgoing:
             if not message.is_started:
                 raise
             verdict = self.api.to_send_error(error)
-            if isinstance(verdict, Denied):  # the polling side confirms whether the token is really refused
+            if isinstance(
+                verdict, Denied
+            ):  # the polling side confirms whether the token is really refused
                 raise Unreachable(verdict.reason) from None
             raise verdict from None
 
     async def _send_or_find(self, part: Part, message: HandOver) -> MessageId:
-        """Send the part, or find it if it is there. One that may be there is sent again, marked, if that is wanted."""
+        """Send the part, or find it if it is there. One that may be there is sent again, marked, if
+        that is wanted.
+        """
         room = MAX_CAPTION_UNITS if part.file else MAX_TEXT_UNITS
         mark = f"{_(_DUPLICATE_TEXT)}\n"
         has_room = utf16_length(parse_body(part.body).text) + utf16_length(mark) <= room
@@ -157,10 +168,16 @@ class TelegramOutgoing:
             chat = self.chat_id(at)
             position = self.position(at)
             if not position:
-                raise RateLimited("the position in this chat is not known", retry_after_s=PREVIEW_RETRY_S)
+                raise RateLimited(
+                    "the position in this chat is not known", retry_after_s=PREVIEW_RETRY_S
+                )
             message = HandOver(partial(announce, provisional_id(position)), is_preview=True)
             shows_reply = self._shows_reply(at, reply_to)
-            replied = parse_message_number(reply_to, str(chat), at.room) if reply_to and shows_reply else None
+            replied = (
+                parse_message_number(reply_to, str(chat), at.room)
+                if reply_to and shows_reply
+                else None
+            )
             self._open_count += 1
             try:
                 sent = await self.api.bot.send_message(
@@ -169,12 +186,15 @@ class TelegramOutgoing:
                     entities=to_entities(text.spans),
                     link_preview_options=NO_LINK_PREVIEW,
                     message_thread_id=parse_topic_id(at),
-                    reply_parameters=ReplyParameters(replied, allow_sending_without_reply=True) if replied else None,
+                    reply_parameters=ReplyParameters(replied, allow_sending_without_reply=True)
+                    if replied
+                    else None,
                     rate_limit_args=message,
                 )
             except BaseException as error:
                 if message.is_started and (
-                    not isinstance(error, Exception) or isinstance(self.api.to_send_error(error), Uncertain)
+                    not isinstance(error, Exception)
+                    or isinstance(self.api.to_send_error(error), Uncertain)
                 ):
                     self.mark_unknown(chat)
                 raise
@@ -184,26 +204,33 @@ class TelegramOutgoing:
         return format_message_id(sent.message_id, str(chat), at.room)
 
     async def find_preview(self, at: Address, preview: MessageId) -> MessageId | None:
-        """Return the id of a preview whose provisional id is known. None: it is not there. Hold the room's lock.
+        """Return the id of a preview whose provisional id is known. None: it is not there. Hold the
+        room's lock.
 
         Raises `Rejected` if that cannot be told, `Unsettled` if the connection is let go before.
         """
         try:
-            return await self._find_behind(at, provisional_hint(preview), (), "no answer came to a preview")
+            return await self._find_behind(
+                at, provisional_hint(preview), (), "no answer came to a preview"
+            )
         except Unsettled:
             raise
         except Uncertain as error:
             raise Rejected(error.reason) from None
 
     async def _finish(self, part: Part, message: HandOver) -> MessageId | None:
-        """Make the preview the part. None: there is none. Raises `Unsettled` where this is to be repeated."""
+        """Make the preview the part. None: there is none. Raises `Unsettled` where this is to be
+        repeated.
+        """
         preview = part.finishes
         if preview is None:
             return None
         try:
             if is_provisional(preview):
                 preview = await self.find_preview(part.to, preview)
-            return preview and await self._send_in_some_form(replace(part, replaces=preview), message)
+            return preview and await self._send_in_some_form(
+                replace(part, replaces=preview), message
+            )
         except Exception as error:
             verdict = self.api.to_send_error(error)
             if isinstance(verdict, Rejected):
@@ -223,13 +250,18 @@ class TelegramOutgoing:
                 await self.api.bot.delete_message(chat, number)
 
     async def _find_earlier(self, part: Part, after: str) -> MessageId | None:
-        """Return the id of the part if an earlier attempt has sent it. Raises Uncertain if that cannot be told."""
-        return await self._find_behind(part.to, after, part.buttons, "the process ended while this part was being sent")
+        """Return the id of the part if an earlier attempt has sent it. Raises Uncertain if that
+        cannot be told.
+        """
+        return await self._find_behind(
+            part.to, after, part.buttons, "the process ended while this part was being sent"
+        )
 
     async def _find_behind(
         self, at: Address, after: str, buttons: Sequence[PostButton], reason: str
     ) -> MessageId | None:
-        """Return the id of a message of ours behind this `position` that is not accounted for. None: there is none.
+        """Return the id of a message of ours behind this `position` that is not accounted for.
+        None: there is none.
 
         `reason`: why it may be there. Raises Uncertain if that cannot be told.
         """
@@ -245,29 +277,44 @@ class TelegramOutgoing:
         return format_message_id(found, str(chat), at.room)
 
     def position(self, at: Address) -> str:
-        """Return the newest message known where `at` counts its messages, as `Part.maybe_sent_after`."""
+        """Return the newest message known where `at` counts its messages, as
+        `Part.maybe_sent_after`.
+        """
         chat = self.chat_id(at)
         newest = self.numbers.newest(chat)
         return "" if newest is None else f"{sequence_of(chat)}:{newest}"
 
     async def _answer_tap(self, part: Part, query: str, message: HandOver) -> Receipt:
-        """Show the text to the person who tapped: it is no message, so it waits for none and counts for no limit."""
+        """Show the text to the person who tapped: it is no message, so it waits for none and counts
+        for no limit.
+        """
         await message.before_send()
         message.is_started = True
         alert = part.style == "message"
-        await self.api.bot.answer_callback_query(query, text=parse_body(part.body).text, show_alert=alert)
+        await self.api.bot.answer_callback_query(
+            query, text=parse_body(part.body).text, show_alert=alert
+        )
         return Receipt()
 
     async def _send_in_some_form(self, part: Part, message: HandOver, mark: str = "") -> MessageId:
-        text, replying = _prepend(mark, parse_body(part.body)), self._shows_reply(part.to, part.reply_to)
+        text, replying = (
+            _prepend(mark, parse_body(part.body)),
+            self._shows_reply(part.to, part.reply_to),
+        )
         for __ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
-            reply = parse_message_number(part.reply_to, str(chat), room) if part.reply_to and replying else None
+            reply = (
+                parse_message_number(part.reply_to, str(chat), room)
+                if part.reply_to and replying
+                else None
+            )
             try:
                 if part.replaces is not None:
                     await self._replace(part, part.replaces, chat, text, message)
                     return part.replaces
-                return format_message_id(await self._send_once(part, chat, text, reply, message), str(chat), room)
+                return format_message_id(
+                    await self._send_once(part, chat, text, reply, message), str(chat), room
+                )
             # Each of these errors proves that the message was not sent.
             except ChatMigrated as error:
                 self.record_move(chat, error)
@@ -277,21 +324,32 @@ class TelegramOutgoing:
                     text = TelegramText(text=text.text)
                 elif reply and "repl" in description:
                     replying = False
-                elif part.to.thread is not None and any(words in description for words in _NO_TOPIC):
-                    logger.info("a topic is closed or gone, so its answer stands in the main chat: %s", error)
+                elif part.to.thread is not None and any(
+                    words in description for words in _NO_TOPIC
+                ):
+                    logger.info(
+                        "a topic is closed or gone, so its answer stands in the main chat: %s",
+                        error,
+                    )
                     part = replace(part, to=replace(part.to, thread=None))
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")
 
     def _shows_reply(self, to: Address, reply_to: MessageId | None) -> bool:
-        """Return whether to quote what a message replies to: in a private chat only if more was said there since."""
+        """Return whether to quote what a message replies to: in a private chat only if more was
+        said there since.
+        """
         if reply_to is None:
             return False
         return self.chat_id(to) < 0 or not self.reader.is_newest_said(to, reply_to)
 
-    async def _replace(self, part: Part, old: MessageId, chat: int, text: TelegramText, message: HandOver) -> None:
-        """Give a message of ours this text and these buttons: without any, Telegram takes away those that it has."""
+    async def _replace(
+        self, part: Part, old: MessageId, chat: int, text: TelegramText, message: HandOver
+    ) -> None:
+        """Give a message of ours this text and these buttons: without any, Telegram takes away
+        those that it has.
+        """
         number = parse_message_number(old, str(chat), part.to.room)
         if number is None:
             raise Rejected("the message is not in this chat any more")
@@ -309,18 +367,24 @@ class TelegramOutgoing:
             if "not modified" not in str(error).casefold().replace("_", " "):
                 raise
 
-    async def _send_once(self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver) -> int:
+    async def _send_once(
+        self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver
+    ) -> int:
         """Return the id of the message that was sent, also if its answer got lost."""
         newest = self.numbers.newest(chat)
         self._open_count += 1
         try:
             await self._call_send(part, chat, text, reply, message)
         except Exception as error:
-            if message.message_id is None:  # else it was sent, and only the rest of the answer is odd
+            if (
+                message.message_id is None
+            ):  # else it was sent, and only the rest of the answer is odd
                 verdict = self.api.to_send_error(error)
                 if not message.is_started or not isinstance(verdict, Uncertain):
                     raise
-                message.message_id = await self._find_or_raise(part.buttons, chat, newest, verdict.reason)
+                message.message_id = await self._find_or_raise(
+                    part.buttons, chat, newest, verdict.reason
+                )
                 if message.message_id is None:
                     raise Unreachable(f"not sent: {verdict.reason}") from None
         finally:
@@ -331,12 +395,18 @@ class TelegramOutgoing:
         return message.message_id
 
     async def _find_or_raise(
-        self, buttons: Sequence[PostButton], chat: int, after: int | None, reason: str, gap: int = GAP
+        self,
+        buttons: Sequence[PostButton],
+        chat: int,
+        after: int | None,
+        reason: str,
+        gap: int = GAP,
     ) -> int | None:
-        """Return the id of a message that may have been sent after the message `after`. None: it is not there.
+        """Return the id of a message that may have been sent after the message `after`. None: it is
+        not there.
 
-        Raises Uncertain if that cannot be told, Unsettled if the connection is let go before. `gap`: as in
-        `MessageNumbers.search`.
+        Raises Uncertain if that cannot be told, Unsettled if the connection is let go before.
+        `gap`: as in `MessageNumbers.search`.
         """
         if self._uncertain != "never" and after is not None:
             try:
@@ -344,13 +414,21 @@ class TelegramOutgoing:
             except TelegramError as failed:
                 reason += f"; and looking for it failed: {self.api.redact(failed)}"
             else:
-                logger.info("a message without an answer (%s) was %s", reason, "sent" if number else "not sent")
+                logger.info(
+                    "a message without an answer (%s) was %s",
+                    reason,
+                    "sent" if number else "not sent",
+                )
                 return number
         self.mark_unknown(chat)
         raise Uncertain(reason)
 
-    async def _find_when_back(self, buttons: Sequence[PostButton], chat: int, after: int, gap: int) -> int | None:
-        """Wait until Telegram answers, and some time more for what it is doing; then look. Raises TelegramError."""
+    async def _find_when_back(
+        self, buttons: Sequence[PostButton], chat: int, after: int, gap: int
+    ) -> int | None:
+        """Wait until Telegram answers, and some time more for what it is doing; then look. Raises
+        TelegramError.
+        """
         await self._ask(self.api.bot.get_me)
         await self._sleep(_SETTLE_DELAY_S)
         await self._wait_until_caught_up()
@@ -358,7 +436,9 @@ class TelegramOutgoing:
             return await self._find_sent(buttons, chat, after, gap)
 
     async def _ask(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a call until Telegram answers it. Raises the refusal, or Unsettled once the connection is let go."""
+        """Repeat a call until Telegram answers it. Raises the refusal, or Unsettled once the
+        connection is let go.
+        """
         backoff, delay_s = Backoff(_MAX_RECOVERY_DELAY_S), 0.0
         while True:
             try:
@@ -368,7 +448,9 @@ class TelegramOutgoing:
             except RetryAfter as error:
                 await self._sleep(seconds(error.retry_after))
             except TelegramError:
-                await self._sleep(delay_s)  # the first time at once: it may only have closed an idle connection
+                await self._sleep(
+                    delay_s
+                )  # the first time at once: it may only have closed an idle connection
                 delay_s = backoff.next_delay_s(0.0, 0.5)
             else:
                 return
@@ -378,10 +460,13 @@ class TelegramOutgoing:
         with contextlib.suppress(TimeoutError):
             await with_timeout(self._clock, duration_s, self._closed.wait())
         if self._closed.is_set():
-            raise Unsettled("the gateway lets go of Telegram before it is known whether this was sent")
+            raise Unsettled(
+                "the gateway lets go of Telegram before it is known whether this was sent"
+            )
 
     async def _wait_until_caught_up(self) -> None:
-        """Wait until all that was said is heard: messages of others stand before the one that is looked for.
+        """Wait until all that was said is heard: messages of others stand before the one that is
+        looked for.
 
         Raises TelegramError if that takes too long, or Unsettled.
         """
@@ -399,12 +484,18 @@ class TelegramOutgoing:
         """End the waits for a server that does not answer."""
         self._closed.set()
 
-    async def _find_sent(self, buttons: Sequence[PostButton], chat: int, after: int, gap: int) -> int | None:
-        """Return an unknown message of ours behind `after`. None: there is none. Raises TelegramError.
+    async def _find_sent(
+        self, buttons: Sequence[PostButton], chat: int, after: int, gap: int
+    ) -> int | None:
+        """Return an unknown message of ours behind `after`. None: there is none. Raises
+        TelegramError.
 
         `gap`: as `MessageNumbers.search`, besides those of what is under way just now.
         """
-        search, keyboard = self.numbers.search(chat, after, gap + self._open_count), to_keyboard(buttons)
+        search, keyboard = (
+            self.numbers.search(chat, after, gap + self._open_count),
+            to_keyboard(buttons),
+        )
         try:
             number = next(search)
             while True:
@@ -418,12 +509,15 @@ class TelegramOutgoing:
     async def _look_at(
         self, chat: int, number: int, keyboard: InlineKeyboardMarkup | None
     ) -> Literal["ours", "other", "none"]:
-        """Return whose message it is, by an edit that changes nothing: with the buttons that ours has.
+        """Return whose message it is, by an edit that changes nothing: with the buttons that ours
+        has.
 
         Raises TelegramError.
         """
         try:
-            await self._ask(partial(self.api.bot.edit_message_reply_markup, chat, number, reply_markup=keyboard))
+            await self._ask(
+                partial(self.api.bot.edit_message_reply_markup, chat, number, reply_markup=keyboard)
+            )
         except BadRequest as error:
             description = str(error).casefold().replace("_", " ")
             if "can't be edited" in description:
@@ -434,17 +528,23 @@ class TelegramOutgoing:
                 raise
         return "ours"
 
-    async def _call_send(self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver) -> None:
+    async def _call_send(
+        self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver
+    ) -> None:
         bot, marks = self.api.bot, to_entities(text.spans)
         more: dict[str, Any] = {
             "disable_notification": True if part.style == "notice" else None,
             "message_thread_id": parse_topic_id(part.to),
-            "reply_parameters": ReplyParameters(reply, allow_sending_without_reply=True) if reply else None,
+            "reply_parameters": ReplyParameters(reply, allow_sending_without_reply=True)
+            if reply
+            else None,
             "reply_markup": to_keyboard(part.buttons),
             "rate_limit_args": message,
         }
         if part.file is None:
-            await bot.send_message(chat, text.text, entities=marks, link_preview_options=NO_LINK_PREVIEW, **more)
+            await bot.send_message(
+                chat, text.text, entities=marks, link_preview_options=NO_LINK_PREVIEW, **more
+            )
         else:
             file = InputFile(part.file.data, safe_file_name(part.file.name))
             file.mimetype = safe_content_type(part.file.content_type)  # it guesses by the name
@@ -458,7 +558,9 @@ class TelegramOutgoing:
 
 def _prepend(mark: str, text: TelegramText) -> TelegramText:
     """Return the text behind an ASCII mark."""
-    spans = tuple(replace(span, start=span.start + len(mark), end=span.end + len(mark)) for span in text.spans)
+    spans = tuple(
+        replace(span, start=span.start + len(mark), end=span.end + len(mark)) for span in text.spans
+    )
     return TelegramText(text=mark + text.text, spans=spans)
 
 
@@ -466,7 +568,11 @@ def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:
     """Return the library's entities; None for none."""
     return [
         MessageEntity(
-            type=span.type, offset=span.start, length=span.end - span.start, url=span.url, language=span.language
+            type=span.type,
+            offset=span.start,
+            length=span.end - span.start,
+            url=span.url,
+            language=span.language,
         )
         for span in spans
     ] or None
@@ -474,7 +580,9 @@ def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:
 
 def to_keyboard(buttons: Sequence[PostButton]) -> InlineKeyboardMarkup | None:
     """Return the library's keyboard, a row for each button; None for none."""
-    rows = [[InlineKeyboardButton(button.label, callback_data=button.command)] for button in buttons]
+    rows = [
+        [InlineKeyboardButton(button.label, callback_data=button.command)] for button in buttons
+    ]
     return InlineKeyboardMarkup(rows) if rows else None
 
 

@@ -1,8 +1,8 @@
 """People and places of Telegram updates: senders, attachments, and who runs which group. Pure.
 
-Telegram verifies user ids. A message in the name of a chat (a channel, or an anonymous administrator) has the chat as
-its sender: that is stable, but the person is unknown, so it is never verified. A message that a business bot sends in
-its owner's name is the bot's.
+Telegram verifies user ids. A message in the name of a chat (a channel, or an anonymous
+administrator) has the chat as its sender: that is stable, but the person is unknown, so it is never
+verified. A message that a business bot sends in its owner's name is the bot's.
 """
 
 import re
@@ -17,7 +17,16 @@ from telegram.constants import ChatID
 
 from channels.telegram.ids import TelegramCursor, format_message_id
 from channels.text import clean_name, clean_text, get_object, get_raw_str
-from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
+from gateway.core.events import (
+    Address,
+    Attachment,
+    ChannelName,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+    ThreadId,
+)
 from gateway.core.ratelimit import LruDict
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
@@ -35,7 +44,9 @@ _FORMS_BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video":
 _MAX_NUMBER = 2**53
 
 
-def parse_attachments(message: telegram.Message | telegram.ExternalReplyInfo) -> tuple[Attachment, ...]:
+def parse_attachments(
+    message: telegram.Message | telegram.ExternalReplyInfo,
+) -> tuple[Attachment, ...]:
     """Return files in the order of `_FILE_KINDS`; a photo only in its largest size."""
     found = []
     if message.photo:
@@ -47,11 +58,17 @@ def parse_attachments(message: telegram.Message | telegram.ExternalReplyInfo) ->
         if file is not None and not (kind == "document" and message.animation):
             content_type = clean_text(getattr(file, "mime_type", None) or "") or default_type
             general_type = (content_type or "").partition("/")[0]
-            form = _FORMS_BY_TYPE.get(general_type, usual_form) if kind == "document" else usual_form
-            found.append(_build_attachment(file, form, content_type, recorded=kind in _RECORDED_KINDS))
+            form = (
+                _FORMS_BY_TYPE.get(general_type, usual_form) if kind == "document" else usual_form
+            )
+            found.append(
+                _build_attachment(file, form, content_type, recorded=kind in _RECORDED_KINDS)
+            )
     if sticker := message.sticker:
         sticker_type = "video/webm" if sticker.is_video else "image/webp"
-        found.append(_build_attachment(sticker, "sticker", None if sticker.is_animated else sticker_type))
+        found.append(
+            _build_attachment(sticker, "sticker", None if sticker.is_animated else sticker_type)
+        )
     return tuple(found)
 
 
@@ -67,7 +84,9 @@ _File = (
 )
 
 
-def _build_attachment(file: _File, form: _Form, content_type: str | None, *, recorded: bool = False) -> Attachment:
+def _build_attachment(
+    file: _File, form: _Form, content_type: str | None, *, recorded: bool = False
+) -> Attachment:
     size, duration = file.file_size, getattr(file, "duration", None)
     return Attachment(
         id=clean_text(file.file_id),
@@ -81,16 +100,23 @@ def _build_attachment(file: _File, form: _Form, content_type: str | None, *, rec
 
 
 def seconds(period: float | timedelta) -> float:
-    """Return a length of time of the library, which is changing from numbers to `timedelta`, in seconds."""
+    """Return a length of time of the library, which is changing from numbers to `timedelta`, in
+    seconds.
+    """
     return period.total_seconds() if isinstance(period, timedelta) else float(period)
 
 
 def full_name(
-    person: telegram.User | telegram.Chat | telegram.ChatFullInfo | telegram.Contact | telegram.SharedUser,
+    person: telegram.User
+    | telegram.Chat
+    | telegram.ChatFullInfo
+    | telegram.Contact
+    | telegram.SharedUser,
 ) -> str:
     """Return first and last name, else the title or the user name."""
     first, last, title, username = (
-        clean_name(getattr(person, name, None) or "") for name in ("first_name", "last_name", "title", "username")
+        clean_name(getattr(person, name, None) or "")
+        for name in ("first_name", "last_name", "title", "username")
     )
     return " ".join(filter(None, [first, last])) or title or username
 
@@ -106,7 +132,9 @@ def mention_of(person: telegram.User | telegram.SharedUser | None) -> str:
     """
     if person is None:
         return "@somebody"
-    return format_mention(person.username, person.user_id if isinstance(person, telegram.SharedUser) else person.id)
+    return format_mention(
+        person.username, person.user_id if isinstance(person, telegram.SharedUser) else person.id
+    )
 
 
 def format_mention(username: str | None, user: int | None) -> str:
@@ -135,8 +163,8 @@ class _GroupRanks:
 class TelegramRanks:
     """Administrators of groups, for one account. Chats have their current ids.
 
-    Messages do not contain ranks, so they are requested, and only for groups where the operator uses them. Old answers
-    are not trusted: then nobody has a rank.
+    Messages do not contain ranks, so they are requested, and only for groups where the operator
+    uses them. Old answers are not trusted: then nobody has a rank.
     """
 
     def __init__(self, rooms: AbstractSet[str]) -> None:
@@ -144,21 +172,43 @@ class TelegramRanks:
         self._rooms = frozenset(rooms)
         self._groups = LruDict[str, _GroupRanks](_MAX_GROUPS)
 
-    def chats_to_ask(self, updates: Iterable[telegram.Update], cursor: TelegramCursor, now: datetime) -> list[str]:
-        """Return the chats to request before these updates are read. `cursor`: with the moves of groups."""
-        groups = (chat for update in updates if (chat := update.effective_chat) and chat.type in _GROUP_TYPES)
+    def chats_to_ask(
+        self, updates: Iterable[telegram.Update], cursor: TelegramCursor, now: datetime
+    ) -> list[str]:
+        """Return the chats to request before these updates are read. `cursor`: with the moves of
+        groups.
+        """
+        groups = (
+            chat
+            for update in updates
+            if (chat := update.effective_chat) and chat.type in _GROUP_TYPES
+        )
         numbers = dict.fromkeys(str(group.id) for group in groups)
-        tracked = (chat for chat in numbers if {ANY_CHAT, cursor.known_room(chat, self._rooms)} & self._rooms)
+        tracked = (
+            chat
+            for chat in numbers
+            if {ANY_CHAT, cursor.known_room(chat, self._rooms)} & self._rooms
+        )
         return [chat for chat in tracked if self._is_due(chat, now)][:_MAX_CONCURRENT]
 
     def _is_due(self, chat: str, now: datetime) -> bool:
         group = self._groups.get(chat)
-        return group is None or now - group.asked_at >= (_MAX_AGE if group.is_answered else _RETRY_AFTER)
+        return group is None or now - group.asked_at >= (
+            _MAX_AGE if group.is_answered else _RETRY_AFTER
+        )
 
-    def record_answer(self, chat: str, members: Sequence[telegram.ChatMember] | None, now: datetime) -> None:
+    def record_answer(
+        self, chat: str, members: Sequence[telegram.ChatMember] | None, now: datetime
+    ) -> None:
         """Record the answer to a request of `now`; None: there was none."""
-        ranks = {str(member.user.id): str(member.status) for member in members or () if member.status in _RANKS}
-        self._groups.put(chat, _GroupRanks(asked_at=now, is_answered=members is not None, ranks=ranks))
+        ranks = {
+            str(member.user.id): str(member.status)
+            for member in members or ()
+            if member.status in _RANKS
+        }
+        self._groups.put(
+            chat, _GroupRanks(asked_at=now, is_answered=members is not None, ranks=ranks)
+        )
 
     def apply_update(self, update: telegram.Update) -> None:
         """Apply one update: a member became an administrator, or is none any more."""
@@ -186,15 +236,20 @@ _PRESENT_STATUSES = frozenset({"member", "administrator", "creator"})
 
 def is_present(member: telegram.ChatMember) -> bool:
     """Return whether somebody is in a chat: https://core.telegram.org/bots/api#chatmember."""
-    return member.is_member if isinstance(member, telegram.ChatMemberRestricted) else member.status in _PRESENT_STATUSES
+    return (
+        member.is_member
+        if isinstance(member, telegram.ChatMemberRestricted)
+        else member.status in _PRESENT_STATUSES
+    )
 
 
 def shows_history(chat: telegram.ChatFullInfo) -> bool:
     """Return whether new members of a group can read what was said before they came.
 
     `has_visible_history` is for private groups, and "available only to chat administrators"
-    (https://core.telegram.org/bots/api#chatfullinfo). In groups that are public, forums, or a channel's discussion, all
-    is visible: https://core.telegram.org/tdlib/docs/classtd_1_1td__api_1_1supergroup_full_info.html.
+    (https://core.telegram.org/bots/api#chatfullinfo). In groups that are public, forums, or a
+    channel's discussion, all is visible:
+    https://core.telegram.org/tdlib/docs/classtd_1_1td__api_1_1supergroup_full_info.html.
     """
     return bool(chat.has_visible_history or chat.username or chat.is_forum or chat.linked_chat_id)
 
@@ -211,7 +266,8 @@ def changed_members(update: telegram.Update) -> list[tuple[int, int]]:
 
 
 _PLACEHOLDER_USERS = frozenset({ChatID.ANONYMOUS_ADMIN, ChatID.FAKE_CHANNEL, ChatID.SERVICE_CHAT})
-"""Users that represent a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
+"""Users that represent a chat: GroupAnonymousBot, Channel_Bot, Telegram
+(core.telegram.org/bots/api#message)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,13 +289,22 @@ class TelegramUpdateContext:
 
 
 _Event = (
-    telegram.Message | telegram.MaybeInaccessibleMessage | telegram.MessageReactionUpdated | telegram.ChatMemberUpdated
+    telegram.Message
+    | telegram.MaybeInaccessibleMessage
+    | telegram.MessageReactionUpdated
+    | telegram.ChatMemberUpdated
 )
 
 
 def parse_place(event: _Event, context: TelegramUpdateContext) -> Address:
-    """Return the place of an event. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
-    thread = event.message_thread_id if isinstance(event, telegram.Message) and event.is_topic_message else None
+    """Return the place of an event. A chain of replies has a `message_thread_id` too, but is no
+    thread of ours.
+    """
+    thread = (
+        event.message_thread_id
+        if isinstance(event, telegram.Message) and event.is_topic_message
+        else None
+    )
     return Address(
         channel=context.channel,
         room=RoomId(context.cursor.known_room(str(event.chat.id), context.rooms)),
@@ -295,14 +360,20 @@ _LEGACY_FORWARDS = ("forward_from", "forward_from_chat", "forward_date")
 
 
 def forward_origin_name(message: telegram.Message) -> str:
-    """Return the name of a forwarded message's author, for display; empty if it was not forwarded."""
+    """Return the name of a forwarded message's author, for display; empty if it was not
+    forwarded.
+    """
     if message.forward_origin:
         return origin_name(message.forward_origin)
     old = message.api_kwargs
     if not any(key in old for key in _LEGACY_FORWARDS):
         return ""
     person, chat = get_object(old, "forward_from"), get_object(old, "forward_from_chat")
-    names = (get_raw_str(person, "first_name"), get_raw_str(chat, "title"), get_raw_str(old, "forward_sender_name"))
+    names = (
+        get_raw_str(person, "first_name"),
+        get_raw_str(chat, "title"),
+        get_raw_str(old, "forward_sender_name"),
+    )
     return next(filter(None, map(clean_name, names)), "somebody")
 
 

@@ -1,8 +1,9 @@
 """Rate limits of one bot account, as a rate limiter of python-telegram-bot.
 
-Telegram allows about one message a second in a chat, twenty a minute in a group, thirty a second overall
-(core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this). One chat's limits never delay another chat:
-the library's own `AIORateLimiter` stops all chats where one must wait. `TelegramPacer` decides, and is pure.
+Telegram allows about one message a second in a chat, twenty a minute in a group, thirty a second
+overall (core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this). One chat's limits
+never delay another chat: the library's own `AIORateLimiter` stops all chats where one must wait.
+`TelegramPacer` decides, and is pure.
 """
 
 from collections import deque
@@ -28,10 +29,12 @@ _SLACK_S = 1e-9
 _MAX_CHATS = 1000
 """Tracked chats; past that, idle ones are forgotten."""
 _MAX_WAIT_S = 60.0
-"""Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as `RateLimited`."""
+"""Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as
+`RateLimited`."""
 PREVIEW_RETRY_S = 3.0
 _TYPING_SHARE, _PREVIEW_SHARE = 0.5, 0.75
-"""Shares of the account's limit up to which typing and previews are shown: messages have the rest to themselves."""
+"""Shares of the account's limit up to which typing and previews are shown: messages have the rest
+to themselves."""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +68,9 @@ class TelegramPacer:
             waits.append(pace.sent_s[-self._flood.group_per_min] + _MINUTE_S - now_s)
         if (surplus := self._in_flight + len(self._answered_s) - self._flood.overall_per_s) >= 0:
             waits.append(
-                self._answered_s[surplus] + _SECOND_S - now_s if surplus < len(self._answered_s) else _RECHECK_S
+                self._answered_s[surplus] + _SECOND_S - now_s
+                if surplus < len(self._answered_s)
+                else _RECHECK_S
             )
         return longest if (longest := max(waits)) > _SLACK_S else 0.0
 
@@ -75,7 +80,9 @@ class TelegramPacer:
         self.start_other()
 
     def finish(self, chat: int, now_s: float) -> None:
-        """Record the answer to the last message of `chat`; Telegram counts from a time before that."""
+        """Record the answer to the last message of `chat`; Telegram counts from a time before
+        that.
+        """
         self.finish_other(now_s)
         pace = self._chat_pace(chat, now_s)
         if pace.sent_s:
@@ -91,12 +98,16 @@ class TelegramPacer:
         self._answered_s.append(now_s)
 
     def has_room(self, share: float, now_s: float) -> bool:
-        """Return whether less than this share of the account's limit is used, so that an optional call may be made."""
+        """Return whether less than this share of the account's limit is used, so that an optional
+        call may be made.
+        """
         self._forget_answered(now_s)
         return self._in_flight + len(self._answered_s) < max(1, self._flood.overall_per_s * share)
 
     def take_optional(self, chat: int, now_s: float) -> bool:
-        """Reserve a preview, if a quarter of the account's limit is free, and half of the group's."""
+        """Reserve a preview, if a quarter of the account's limit is free, and half of the
+        group's.
+        """
         pace = self._chat_pace(chat, now_s)
         busy = chat < 0 and len(pace.sent_s) + len(pace.optional_s) >= self._flood.group_per_min / 2
         if self.quiet_s(chat, now_s) > 0 or busy or not self.has_room(_PREVIEW_SHARE, now_s):
@@ -115,7 +126,9 @@ class TelegramPacer:
         pace.held_until = max(pace.held_until, until_s)
 
     def hold_optional(self, chat: int, until_s: float) -> None:
-        """Delay calls to `chat` other than messages, as Telegram demanded. Messages are still tried."""
+        """Delay calls to `chat` other than messages, as Telegram demanded. Messages are still
+        tried.
+        """
         pace = self._chats.setdefault(chat, _ChatPace())
         pace.hushed_until = max(pace.hushed_until, until_s)
 
@@ -126,7 +139,11 @@ class TelegramPacer:
     def _chat_pace(self, chat: int, now_s: float) -> _ChatPace:
         self._forget_answered(now_s)
         if len(self._chats) > _MAX_CHATS:
-            self._chats = {key: chat_pace for key, chat_pace in self._chats.items() if not _is_idle(chat_pace, now_s)}
+            self._chats = {
+                key: chat_pace
+                for key, chat_pace in self._chats.items()
+                if not _is_idle(chat_pace, now_s)
+            }
         pace = self._chats.setdefault(chat, _ChatPace())
         for times in (pace.sent_s, pace.optional_s):
             while times and times[0] <= now_s - max(_MINUTE_S, self._flood.per_chat_s):
@@ -135,7 +152,12 @@ class TelegramPacer:
 
 
 def _is_idle(chat: _ChatPace, now_s: float) -> bool:
-    last = max(*chat.sent_s, *chat.optional_s, max(chat.held_until, chat.hushed_until) - _MINUTE_S, -_MINUTE_S)
+    last = max(
+        *chat.sent_s,
+        *chat.optional_s,
+        max(chat.held_until, chat.hushed_until) - _MINUTE_S,
+        -_MINUTE_S,
+    )
     return last <= now_s - _MINUTE_S
 
 
@@ -153,8 +175,9 @@ class HandOver:
 
 
 RateLimitArgs = HandOver | Literal["action", "typing", "preview"]
-"""What a request is: a message, which waits; an action, refused while Telegram demands a pause in the chat; typing or a
-preview, which also needs a part of the limits free. All are counted. None: it is neither limited nor counted."""
+"""What a request is: a message, which waits; an action, refused while Telegram demands a pause in
+the chat; typing or a preview, which also needs a part of the limits free. All are counted. None: it
+is neither limited nor counted."""
 
 
 _Answer = bool | dict[str, Any] | list[dict[str, Any]]
@@ -182,7 +205,9 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
         data: dict[str, Any],
         rate_limit_args: RateLimitArgs | None,
     ) -> _Answer:
-        """Make the request in its turn. Raises RateLimited before it, if it would wait for long or is not to wait."""
+        """Make the request in its turn. Raises RateLimited before it, if it would wait for long or
+        is not to wait.
+        """
         if rate_limit_args is None:
             return await callback(*args, **kwargs)
         chat: int = data["chat_id"]
@@ -193,7 +218,9 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
         now_s = self._clock.monotonic()
         if rate_limit_args == "typing" and not self._pacer.has_room(_TYPING_SHARE, now_s):
             raise RateLimited("no room for typing", retry_after_s=PREVIEW_RETRY_S)
-        if rate_limit_args not in ("action", "typing") and not self._pacer.take_optional(chat, now_s):
+        if rate_limit_args not in ("action", "typing") and not self._pacer.take_optional(
+            chat, now_s
+        ):
             raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
         self._pacer.start_other()
         try:
@@ -208,9 +235,13 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
             self._pacer.finish_other(self._clock.monotonic())
 
     async def _hand_over(self, message: HandOver, chat: int, request: _Request) -> _Answer:
-        while not message.is_started and (wait_s := self._pacer.wait_s(chat, self._clock.monotonic())):
+        while not message.is_started and (
+            wait_s := self._pacer.wait_s(chat, self._clock.monotonic())
+        ):
             if wait_s > _MAX_WAIT_S:
-                raise RateLimited("Telegram wants no more messages in this chat for now", retry_after_s=wait_s)
+                raise RateLimited(
+                    "Telegram wants no more messages in this chat for now", retry_after_s=wait_s
+                )
             await self._clock.sleep(wait_s)
         self._pacer.start(chat, self._clock.monotonic())
         try:

@@ -1,7 +1,8 @@
-"""Markdown as texts with message entities, and back (core.telegram.org/bots/api#messageentity). Pure.
+"""Markdown as texts with message entities, and back (core.telegram.org/bots/api#messageentity).
+Pure.
 
-Outgoing text uses no parse mode, so nothing needs escaping: entities mark formatting by offset, in UTF-16 units.
-Incoming entities that do not fit the text, or cross another entity, are ignored.
+Outgoing text uses no parse mode, so nothing needs escaping: entities mark formatting by offset, in
+UTF-16 units. Incoming entities that do not fit the text, or cross another entity, are ignored.
 """
 
 import itertools
@@ -38,7 +39,8 @@ class TelegramSpan:
     url: str | None = None
     language: str | None = None
     mention: str | None = None
-    """What stands for the text of a `text_mention`, which is a name that somebody else has chosen."""
+    """What stands for the text of a `text_mention`, which is a name that somebody else has
+    chosen."""
 
 
 def to_markdown(text: str, entities: Iterable[MessageEntity]) -> str:
@@ -60,7 +62,9 @@ class Utf16Text:
     def find_span(self, entity: MessageEntity) -> tuple[int, int] | None:
         """Return start and end, if they are inside the text and split no surrogate pair."""
         start, end = entity.offset, entity.offset + entity.length
-        is_inside = 0 <= start < end <= self.size and not (self._splits_pair(start) or self._splits_pair(end))
+        is_inside = 0 <= start < end <= self.size and not (
+            self._splits_pair(start) or self._splits_pair(end)
+        )
         return (start, end) if is_inside else None
 
     def _splits_pair(self, at: int) -> bool:
@@ -78,17 +82,30 @@ def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator
     for entity in entities:
         place = units.find_span(entity)
         if place and entity.type in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
-            url, language = ("".join(clean_text(text or "").split()) for text in (entity.url, entity.language))
+            url, language = (
+                "".join(clean_text(text or "").split()) for text in (entity.url, entity.language)
+            )
             mention = mention_of(entity.user) if entity.type == "text_mention" else None
             spans.append(
                 TelegramSpan(
-                    type=entity.type, start=place[0], end=place[1], url=url, language=language, mention=mention
+                    type=entity.type,
+                    start=place[0],
+                    end=place[1],
+                    url=url,
+                    language=language,
+                    mention=mention,
                 )
             )
     mentions = [span for span in spans if span.mention]
-    spans = [span for span in spans if span.mention or not any(_cuts(span, mention) for mention in mentions)]
+    spans = [
+        span
+        for span in spans
+        if span.mention or not any(_cuts(span, mention) for mention in mentions)
+    ]
     opened: list[TelegramSpan] = []
-    for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)):
+    for span in sorted(
+        spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)
+    ):
         while opened and opened[-1].end <= span.start:
             opened.pop()
         if not opened or span.end <= opened[-1].end:
@@ -104,7 +121,9 @@ def _cuts(span: TelegramSpan, mention: TelegramSpan) -> bool:
     return not is_nested or span.type in ("code", "pre")
 
 
-def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[TelegramSpan]) -> str:
+def _write_spans(
+    cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[TelegramSpan]
+) -> str:
     out, at, first = "", start, 0
     while first < len(spans):
         span, after = spans[first], first + 1
@@ -115,7 +134,9 @@ def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Se
         written = _wrap_span(span, _write_spans(cut, span.start, span.end, inner))
         if span.type in _BLOCK_TYPES:
             written = ("" if not out or out.endswith("\n") else "\n") + written
-            written += "\n" if span.end < end and not cut(span.end, span.end + 1).startswith("\n") else ""
+            written += (
+                "\n" if span.end < end and not cut(span.end, span.end + 1).startswith("\n") else ""
+            )
         out, at, first = out + written, span.end, after
     return out + cut(at, end)
 
@@ -130,7 +151,10 @@ def _wrap_span(span: TelegramSpan, inner: str) -> str:
         case "code":
             ticks = _backticks(inner, 1)
             pad = " " if inner.startswith("`") or inner.endswith("`") else ""
-            return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
+            return "\n".join(
+                f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line
+                for line in inner.split("\n")
+            )
         case "text_mention":
             return span.mention or ""
         case "text_link":
@@ -147,7 +171,9 @@ def quote_lines(text: str) -> str:
 
 
 def _wrap_words(text: str, before: str, after: str) -> str:
-    """Put marks around the words of each line: emphasis includes no white space at its edges, and no line end."""
+    """Put marks around the words of each line: emphasis includes no white space at its edges, and
+    no line end.
+    """
 
     def line(part: str) -> str:
         found = _LINE.fullmatch(part)
@@ -169,7 +195,16 @@ MAX_CAPTION_UNITS = 1024
 MAX_ENTITIES = 100
 """Telegram ignores any more, and not the least important ones."""
 
-_NESTING_ORDER = ("blockquote", "text_link", "bold", "italic", "strikethrough", "spoiler", "code", "pre")
+_NESTING_ORDER = (
+    "blockquote",
+    "text_link",
+    "bold",
+    "italic",
+    "strikethrough",
+    "spoiler",
+    "code",
+    "pre",
+)
 """Allowed nesting, outermost first; code may contain nothing, and be only in a quote."""
 _PRIORITY = ("pre", "code", "text_link", "blockquote", "bold", "spoiler", "italic", "strikethrough")
 """Order in which entities are kept if there are too many."""
@@ -179,8 +214,9 @@ _LINK = re.compile(
     r"|(?:tg|ton)://[\w\-]+(?:[/?#]\S*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""Links that Telegram takes: it refuses a whole message for another one. `check_link_impl` and `parse_url` of
-https://github.com/tdlib/td (`LinkManager.cpp`, `HttpUrl.cpp`): the host has a dot, the port is at most 65535."""
+"""Links that Telegram takes: it refuses a whole message for another one. `check_link_impl` and
+`parse_url` of https://github.com/tdlib/td (`LinkManager.cpp`, `HttpUrl.cpp`): the host has a dot,
+the port is at most 65535."""
 _USER_LINK = re.compile(r"tg:(?://)?user/?\?(?:\S*&)?id=", re.IGNORECASE)
 _MAX_PORT = 65535
 
@@ -195,7 +231,11 @@ class TelegramText:
     def to_json(self) -> str:
         """Return JSON, the same for equal texts."""
         spans = [
-            {key: value for key in TelegramSpan.__slots__ if (value := getattr(span, key)) is not None}
+            {
+                key: value
+                for key in TelegramSpan.__slots__
+                if (value := getattr(span, key)) is not None
+            }
             for span in self.spans
         ]
         value = {"text": self.text, "entities": spans}
@@ -216,13 +256,18 @@ def parse_body(body: str) -> TelegramText:
     return TelegramText(text=body)
 
 
-def render(markdown: str, limit: int = MAX_TEXT_UNITS, *, first: int | None = None) -> tuple[TelegramText, ...]:
+def render(
+    markdown: str, limit: int = MAX_TEXT_UNITS, *, first: int | None = None
+) -> tuple[TelegramText, ...]:
     """Return the messages to send, at least one, none blank.
 
     Each has at most `limit` units, the first one at most `first`.
     """
     text, spans = _flatten(_break_mass_mentions(_drop_masked_mentions(parse_markdown(markdown))))
-    texts = tuple(_build_text(text, spans, start, end) for start, end in _cut_text(text, spans, limit, first or limit))
+    texts = tuple(
+        _build_text(text, spans, start, end)
+        for start, end in _cut_text(text, spans, limit, first or limit)
+    )
     # Only invisible characters (controls): show a placeholder.
     return texts or (TelegramText(text="\ufffd"),)
 
@@ -234,7 +279,8 @@ def is_link(href: str) -> bool:
 
 
 def _drop_masked_mentions(runs: Sequence[TextRun]) -> list[TextRun]:
-    """Return the runs without links to people whose label is not the id that they lead to, as `@user-7` is.
+    """Return the runs without links to people whose label is not the id that they lead to, as
+    `@user-7` is.
 
     Behind another label nobody sees who is notified.
     """
@@ -248,7 +294,8 @@ def _drop_masked_mentions(runs: Sequence[TextRun]) -> list[TextRun]:
 
 
 def _break_mass_mentions(runs: Sequence[TextRun]) -> Sequence[TextRun]:
-    """Return the runs with @names broken up, and links to people as text, if there are many of them together.
+    """Return the runs with @names broken up, and links to people as text, if there are many of them
+    together.
 
     In code and other links names notify nobody.
     """
@@ -256,7 +303,13 @@ def _break_mass_mentions(runs: Sequence[TextRun]) -> Sequence[TextRun]:
     for run in runs:
         user = _USER_LINK.match(run.href) if run.href else None
         notifies = not (run.href or run.marks & {"code", "pre"})
-        said.append(f" @user{run.href[user.end() :]} " if user and run.href else run.text if notifies else "\n")
+        said.append(
+            f" @user{run.href[user.end() :]} "
+            if user and run.href
+            else run.text
+            if notifies
+            else "\n"
+        )
     if not mentions_many("".join(said)):
         return runs
     return [
@@ -276,13 +329,20 @@ def _flatten(runs: Sequence[TextRun]) -> tuple[str, list[TelegramSpan]]:
     for index, run in enumerate(runs):
         wanted = list(_run_spans(run, len(text)))
         common = 0
-        while common < min(len(opened), len(wanted)) and _is_same_entity(opened[common], wanted[common]):
+        while common < min(len(opened), len(wanted)) and _is_same_entity(
+            opened[common], wanted[common]
+        ):
             common += 1
         spans += [replace(span, end=len(text)) for span in opened[common:]]
         opened = opened[:common] + wanted[common:]
         text += run.text
         following = runs[index + 1].href if index + 1 < len(runs) else None
-        if run.href and following != run.href and not is_link(run.href) and run.href not in run.text:
+        if (
+            run.href
+            and following != run.href
+            and not is_link(run.href)
+            and run.href not in run.text
+        ):
             spans += [replace(span, end=len(text)) for span in opened]
             opened = []
             text += f" ({run.href})"
@@ -303,7 +363,12 @@ def _run_spans(run: TextRun, start: int) -> Iterator[TelegramSpan]:
         if not linked:
             yield TelegramSpan(type="code", start=start, end=start)
     else:
-        names = {"bold": {"bold", "heading"}, "italic": {"italic"}, "strikethrough": {"strike"}, "spoiler": {"spoiler"}}
+        names = {
+            "bold": {"bold", "heading"},
+            "italic": {"italic"},
+            "strikethrough": {"strike"},
+            "spoiler": {"spoiler"},
+        }
         for name, marks in names.items():
             if run.marks & marks:
                 yield TelegramSpan(type=name, start=start, end=start)
@@ -313,12 +378,19 @@ def _is_same_entity(first: TelegramSpan, second: TelegramSpan) -> bool:
     return (first.type, first.url, first.language) == (second.type, second.url, second.language)
 
 
-def _cut_text(text: str, spans: Sequence[TelegramSpan], limit: int, first: int) -> Iterator[tuple[int, int]]:
-    """Yield the pieces' bounds: without white space at their ends, except the indentation of a line.
+def _cut_text(
+    text: str, spans: Sequence[TelegramSpan], limit: int, first: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the pieces' bounds: without white space at their ends, except the indentation of a
+    line.
 
     A code block that fits a piece is not cut.
     """
-    blocks = [span for span in spans if span.type == "pre" and utf16_length(text[span.start : span.end]) <= limit]
+    blocks = [
+        span
+        for span in spans
+        if span.type == "pre" and utf16_length(text[span.start : span.end]) <= limit
+    ]
     at, room = _skip_blank(text, 0), first
     while at < len(text):
         end = at + _fitting_count(text, at, room)
@@ -334,7 +406,9 @@ def _cut_text(text: str, spans: Sequence[TelegramSpan], limit: int, first: int) 
 
 
 def _skip_blank(text: str, at: int) -> int:
-    """Return the start of the first line that is not blank; after a cut inside a line, spaces are skipped, too."""
+    """Return the start of the first line that is not blank; after a cut inside a line, spaces are
+    skipped, too.
+    """
     skip = len(text) - len(text[at:].lstrip()) if text[at:].strip() else len(text)
     if at and text[at - 1] != "\n" and "\n" not in text[at:skip]:
         return skip
@@ -372,13 +446,17 @@ def _build_text(text: str, spans: Sequence[TelegramSpan], start: int, end: int) 
     for span in spans:
         first, last = max(span.start, start) - start, min(span.end, end) - start
         if first < last and (covered := piece[first:last]).strip():
-            if span.type == "pre":  # after a cut between its lines, the line break belongs to neither piece
+            if (
+                span.type == "pre"
+            ):  # after a cut between its lines, the line break belongs to neither piece
                 first += len(covered) - len(covered.lstrip("\n"))
                 last -= len(covered) - len(covered.rstrip("\n"))
             inside.append(replace(span, start=offsets[first], end=offsets[last]))
     if len(inside) > MAX_ENTITIES:
         inside = sorted(inside, key=lambda span: _PRIORITY.index(span.type))[:MAX_ENTITIES]
-    order = sorted(inside, key=lambda span: (span.start, -span.end, _NESTING_ORDER.index(span.type)))
+    order = sorted(
+        inside, key=lambda span: (span.start, -span.end, _NESTING_ORDER.index(span.type))
+    )
     return TelegramText(text=piece, spans=tuple(order))
 
 

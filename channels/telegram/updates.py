@@ -1,7 +1,7 @@
 """Receiving: updates into the gateway, and long polling, without losing one.
 
-An update is confirmed by requesting the next (core.telegram.org/bots/api#getupdates), so that happens only when its
-events are durable, together with the offset.
+An update is confirmed by requesting the next (core.telegram.org/bots/api#getupdates), so that
+happens only when its events are durable, together with the offset.
 """
 
 import asyncio
@@ -27,20 +27,25 @@ _RANKS_TIMEOUT_S: Final = 5.0
 _MAX_DELAY_S = 10.0
 _LONG_FLOOD_S = 60.0
 _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
-"""Delays before repeated checks of a refused token: a proxy, or a server that restarts, also answers 401 or 404."""
+"""Delays before repeated checks of a refused token: a proxy, or a server that restarts, also
+answers 401 or 404."""
 _IDLE_POLL_S = 1.0
-"""Shortest time between two polls without new updates: some servers never let a poll wait, or forget confirmations."""
+"""Shortest time between two polls without new updates: some servers never let a poll wait, or
+forget confirmations."""
 _MAX_UPDATES: Final = 100
-"""Updates in one answer (core.telegram.org/bots/api#getupdates); so many may be followed by more."""
+"""Updates in one answer (core.telegram.org/bots/api#getupdates); so many may be followed by
+more."""
 _CONFLICT_REASON = "another process polls with this token, or a webhook is set"
 
 ResultT = TypeVar("ResultT")
 
 
 class TelegramReceiver:
-    """The receiving side of one connection: emits what updates tell, and whether there is a connection.
+    """The receiving side of one connection: emits what updates tell, and whether there is a
+    connection.
 
-    Reports each change once, waits longer after each failure, and stops if the token is surely refused.
+    Reports each change once, waits longer after each failure, and stops if the token is surely
+    refused.
     """
 
     def __init__(  # noqa: PLR0917 - one object each
@@ -52,20 +57,31 @@ class TelegramReceiver:
         random: Callable[[], float],
         members: AnswerCache[tuple[int, int], bool],
     ) -> None:
-        """`members`: chat and user to whether they are there; those whose membership changes are forgotten."""
-        self.api, self.reader, self.clock, self._emit, self._random = api, reader, clock, emit, random
+        """`members`: chat and user to whether they are there; those whose membership changes are
+        forgotten.
+        """
+        self.api, self.reader, self.clock, self._emit, self._random = (
+            api,
+            reader,
+            clock,
+            emit,
+            random,
+        )
         self._members = members
         self._backoff = Backoff(_MAX_DELAY_S)
         self._up: tuple[bool, bool] | None = None
         """Last reported state: up, and able to send although down. None: none was reported."""
         self.welcome = ""
-        """Reason to report for an established connection; empty: we are not known to Telegram yet."""
+        """Reason to report for an established connection; empty: we are not known to Telegram
+        yet."""
         self._emitted_cursor: TelegramCursor | None = None
         self.has_caught_up = asyncio.Event()
         """Set while all that was said has been taken in."""
 
     async def take(self, updates: Sequence[Update]) -> int:
-        """Emit what the updates tell. Return how many are durable; the others must be passed again a little later."""
+        """Emit what the updates tell. Return how many are durable; the others must be passed again
+        a little later.
+        """
         for update in updates:
             for chat, user in changed_members(update):
                 self._members.forget((chat, user))
@@ -78,7 +94,9 @@ class TelegramReceiver:
         return batch.count
 
     async def _fetch_ranks(self, updates: Sequence[Update]) -> None:
-        """Request the administrators of groups that these updates need; unanswered chats are recorded as unknown."""
+        """Request the administrators of groups that these updates need; unanswered chats are
+        recorded as unknown.
+        """
         ranks, now = self.reader.ranks, self.clock.now()
         for move in filter(None, map(parse_migration, updates)):
             self.reader.record_move(*move)
@@ -87,7 +105,9 @@ class TelegramReceiver:
         answers: dict[str, Sequence[ChatMember]] = {}
 
         async def fetch(chat: str) -> None:
-            answers[chat] = await self.api.await_call(self.api.bot.get_chat_administrators(int(chat)))
+            answers[chat] = await self.api.await_call(
+                self.api.bot.get_chat_administrators(int(chat))
+            )
 
         try:
             async with asyncio.timeout(_RANKS_TIMEOUT_S):
@@ -96,13 +116,17 @@ class TelegramReceiver:
             results = [TelegramError("no answer in time")]
         for failed in (result for result in results if isinstance(result, Exception)):
             reason = self.api.redact(failed)
-            logger.warning("who runs a group cannot be told, so nobody there has a rank for now: %s", reason)
+            logger.warning(
+                "who runs a group cannot be told, so nobody there has a rank for now: %s", reason
+            )
         for chat in chats:
             ranks.record_answer(chat, answers.get(chat), now)
 
     @property
     def is_failing(self) -> bool:
-        """True if the last request failed: the next one should not use a long poll, for it may not be answered."""
+        """True if the last request failed: the next one should not use a long poll, for it may not
+        be answered.
+        """
         return self._backoff.is_failing
 
     async def record_success(self) -> None:
@@ -115,7 +139,9 @@ class TelegramReceiver:
         if self._up != (up, says):
             self._up, now = (up, says), self.clock.now()
             name = self.reader.context.channel
-            link = ConnectionChanged(id=EventId(new_id(now)), channel=name, up=up, reason=reason, sent=now, says=says)
+            link = ConnectionChanged(
+                id=EventId(new_id(now)), channel=name, up=up, reason=reason, sent=now, says=says
+            )
             await self._emit([link])
 
     async def deny(self, reason: str) -> NoReturn:
@@ -132,7 +158,8 @@ class TelegramReceiver:
                 await self.handle_error(error)
 
     async def handle_error(self, error: Exception, reason: str = "") -> None:
-        """Wait as `error` demands; `reason` replaces its text. Raises Denied for a token that is surely refused.
+        """Wait as `error` demands; `reason` replaces its text. Raises Denied for a token that is
+        surely refused.
 
         Sending goes on meanwhile, unless Telegram cannot be reached at all.
         """
@@ -147,7 +174,9 @@ class TelegramReceiver:
             await self.clock.sleep(wait_s)
             return
         text = reason or self.api.redact(error) or "no answer in time"
-        is_unreachable = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT_CAUSES)
+        is_unreachable = isinstance(error, NetworkError) and isinstance(
+            error.__cause__, NOT_SENT_CAUSES
+        )
         text += self.api.through if is_unreachable else ""
         await self._report_link(False, text, says=bool(self.welcome) and not is_unreachable)
         delay_s = self._backoff.next_delay_s(0.0, self._random())
@@ -155,7 +184,9 @@ class TelegramReceiver:
         await self.clock.sleep(delay_s)
 
     async def _confirm_refusal(self, error: InvalidToken) -> None:
-        """Return once Telegram accepts the token. Raises Denied once it has refused it often enough."""
+        """Return once Telegram accepts the token. Raises Denied once it has refused it often
+        enough.
+        """
         refusals, reason = 1, self.api.redact(error)
         while refusals <= len(_CONFIRM_DELAYS_S):
             await self.clock.sleep(_CONFIRM_DELAYS_S[refusals - 1])
@@ -163,8 +194,12 @@ class TelegramReceiver:
                 await self.api.await_call(self.api.bot.get_me())
             except InvalidToken:
                 refusals += 1
-                logger.warning("Telegram may refuse our token (%s); asking again to be sure", reason)
-                await self._report_link(False, f"Telegram may refuse our token ({reason})", says=bool(self.welcome))
+                logger.warning(
+                    "Telegram may refuse our token (%s); asking again to be sure", reason
+                )
+                await self._report_link(
+                    False, f"Telegram may refuse our token ({reason})", says=bool(self.welcome)
+                )
             except (TelegramError, TimeoutError):  # proves nothing about the token
                 await self.clock.sleep(self._backoff.next_delay_s(0.0, self._random()))
             else:

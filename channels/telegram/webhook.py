@@ -1,7 +1,8 @@
 """Webhook: an HTTP server that Telegram sends updates to (core.telegram.org/bots/api#setwebhook).
 
-Telegram repeats an update until it is answered with 200, and that happens only when its events are durable. It sends
-the next update of a chat only then, so the pictures of an album arrive as separate messages.
+Telegram repeats an update until it is answered with 200, and that happens only when its events are
+durable. It sends the next update of a chat only then, so the pictures of an album arrive as
+separate messages.
 """
 
 import asyncio
@@ -21,8 +22,8 @@ _MAX_BODY_BYTES = 2**20
 """An update is a few kilobytes."""
 _CLOSE_TIMEOUT_S = 0.3
 _CHECK_INTERVAL_S = 60.0
-"""Seconds between two checks that our webhook is still set: a poller elsewhere may have removed it, and then no update
-would arrive."""
+"""Seconds between two checks that our webhook is still set: a poller elsewhere may have removed it,
+and then no update would arrive."""
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's name
 
 
@@ -45,7 +46,9 @@ class TelegramWebhookServer:
                 await web.TCPSite(runner, self._config.listen, self._config.port).start()
             except OSError as error:
                 where = f"{self._config.listen}:{self._config.port}"
-                await self._receiver.deny(f"cannot listen on {where} for the webhook: {error.strerror}")
+                await self._receiver.deny(
+                    f"cannot listen on {where} for the webhook: {error.strerror}"
+                )
             await self._serve()
         finally:
             await runner.cleanup()
@@ -53,7 +56,9 @@ class TelegramWebhookServer:
     async def _serve(self) -> None:
         watching = asyncio.ensure_future(self._watch_webhook())
         try:
-            done, _ = await asyncio.wait({watching, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                {watching, self._failure}, return_when=asyncio.FIRST_COMPLETED
+            )
             for finished in done:
                 finished.result()
         finally:
@@ -71,7 +76,10 @@ class TelegramWebhookServer:
                 logger.warning("%s: somebody has changed the bot's webhook; it is set again", name)
                 await self._set_webhook()
             if info.last_error_date not in (None, failed):
-                failed, message = info.last_error_date, single_line(receiver.api.redact(info.last_error_message), 200)
+                failed, message = (
+                    info.last_error_date,
+                    single_line(receiver.api.redact(info.last_error_message), 200),
+                )
                 logger.warning("%s: Telegram could not call the webhook: %s", name, message)
 
     async def _set_webhook(self) -> None:
@@ -90,7 +98,9 @@ class TelegramWebhookServer:
         secret = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(secret, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
-        body = await request.read()  # aiohttp itself answers one that is too large (413) or breaks off
+        body = (
+            await request.read()
+        )  # aiohttp itself answers one that is too large (413) or breaks off
         try:  # what is no update is accepted: a repetition would be as invalid
             updates = parse_updates([parse_object(body)])
             async with self._lock:

@@ -1,7 +1,8 @@
 """Updates of the Bot API as notifications (core.telegram.org/bots/api#update). Pure.
 
-`parse_updates` parses raw updates with the library's models; `parse_update` and the functions around it read one
-update. `UpdateReader` reads batches: it joins albums, remembers moved groups, and advances the cursor.
+`parse_updates` parses raw updates with the library's models; `parse_update` and the functions
+around it read one update. `UpdateReader` reads batches: it joins albums, remembers moved groups,
+and advances the cursor.
 """
 
 import contextlib
@@ -16,7 +17,13 @@ import telegram
 
 from channels.aio import RoomSignals
 from channels.base import Audience
-from channels.telegram.content import UNTOLD_SERVICE, describe_content, describe_service, passes_on, read_rich_text
+from channels.telegram.content import (
+    UNTOLD_SERVICE,
+    describe_content,
+    describe_service,
+    passes_on,
+    read_rich_text,
+)
 from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
 from channels.telegram.people import (
     TelegramRanks,
@@ -58,23 +65,31 @@ from gateway.core.ratelimit import LruDict
 logger = logging.getLogger("reverie.telegram")
 _MAX_UPDATE_ID = 2**52
 _ESSENTIAL = (
-    "message_id date chat from sender_chat sender_business_bot user actor_chat id chat_instance message "
-    "is_topic_message message_thread_id forward_origin forward_from forward_from_chat forward_date via_bot "
-    "is_automatic_forward quote external_reply old_reaction new_reaction old_chat_member new_chat_member "
+    "message_id date chat from sender_chat sender_business_bot user actor_chat id chat_instance "
+    "message "
+    "is_topic_message message_thread_id forward_origin forward_from forward_from_chat forward_date "
+    "via_bot "
+    "is_automatic_forward quote external_reply old_reaction new_reaction old_chat_member "
+    "new_chat_member "
     "migrate_to_chat_id migrate_from_chat_id"
 )
 _ESSENTIAL_FIELDS = frozenset(_ESSENTIAL.split())
-"""Fields that say where an event happened, who acted, and what its sender did not write. Without one of them the event
-would be another one, so it is dropped as a whole."""
+"""Fields that say where an event happened, who acted, and what its sender did not write. Without
+one of them the event would be another one, so it is dropped as a whole."""
 
 
 def parse_updates(found: Iterable[object]) -> tuple[telegram.Update, ...]:
     """Parse raw updates, each id once, in their order.
 
-    The library refuses a whole batch for one odd field. Here an odd field costs only itself, an event without its
-    essential fields costs only itself, and what has no id is no update. `UpdateReader` checks the events of an update.
+    The library refuses a whole batch for one odd field. Here an odd field costs only itself, an
+    event without its essential fields costs only itself, and what has no id is no update.
+    `UpdateReader` checks the events of an update.
     """
-    updates = {update["update_id"]: update for update in found if isinstance(update, dict) and _has_update_id(update)}
+    updates = {
+        update["update_id"]: update
+        for update in found
+        if isinstance(update, dict) and _has_update_id(update)
+    }
     return tuple(_parse_raw(updates[number]) for number in sorted(updates))
 
 
@@ -91,7 +106,9 @@ def _parse_raw(raw: dict[str, Any]) -> telegram.Update:
 
 
 def _parse_sound(raw: dict[str, Any]) -> telegram.Update:
-    """Return the parsed update. Raises whatever the library does, and TypeError: its models check no types."""
+    """Return the parsed update. Raises whatever the library does, and TypeError: its models check
+    no types.
+    """
     update = telegram.Update.de_json(raw)
     message = update.message or update.edited_message or update.message_reaction
     chat, user = update.effective_chat, update.effective_user
@@ -99,7 +116,11 @@ def _parse_sound(raw: dict[str, Any]) -> telegram.Update:
     ids += [message.message_id, message.chat.id] if message else []
     ids += [chat.id if chat else 0, user.id if user else 0]
     is_dated = message is None or isinstance(message.date, datetime)
-    if not is_dated or any(type(number) is not int for number in ids) or not isinstance(chat.type if chat else "", str):
+    if (
+        not is_dated
+        or any(type(number) is not int for number in ids)
+        or not isinstance(chat.type if chat else "", str)
+    ):
         raise TypeError("a date, an id or a type of chat is none")
     return update
 
@@ -145,14 +166,19 @@ def _essence(event: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in event.items() if key in _ESSENTIAL_FIELDS}
 
 
-_ANY_BOT = TelegramUpdateContext(channel=ChannelName("telegram"), own_id=2**60, username="bot", can_read_all=False)
+_ANY_BOT = TelegramUpdateContext(
+    channel=ChannelName("telegram"), own_id=2**60, username="bot", can_read_all=False
+)
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
 _MAX_TITLE_CHARS = 128
 _MAX_PLACES = 10_000
-"""Chats and forum topics whose names and audiences are kept; names of earlier ones are in the log."""
+"""Chats and forum topics whose names and audiences are kept; names of earlier ones are in the
+log."""
 
 
-def parse_membership(message: telegram.Message, context: TelegramUpdateContext) -> tuple[MembershipChanged, ...]:
+def parse_membership(
+    message: telegram.Message, context: TelegramUpdateContext
+) -> tuple[MembershipChanged, ...]:
     """Return the events of a service message; empty for other messages.
 
     Our own membership is left out: `parse_own_membership` handles it.
@@ -160,7 +186,11 @@ def parse_membership(message: telegram.Message, context: TelegramUpdateContext) 
     sender = parse_sender(message)
     if sender is None:
         return ()
-    at, number, own = parse_place(message, context), parse_message_id(message, context), str(context.own_id)
+    at, number, own = (
+        parse_place(message, context),
+        parse_message_id(message, context),
+        str(context.own_id),
+    )
 
     def event(
         change: Literal["join", "part", "kick", "title"],
@@ -171,16 +201,28 @@ def parse_membership(message: telegram.Message, context: TelegramUpdateContext) 
     ) -> MembershipChanged:
         event_id = EventId(f"{number}.{index}")
         return MembershipChanged(
-            id=event_id, at=at, sender=member, change=change, sent=message.date, subject=subject, text=text
+            id=event_id,
+            at=at,
+            sender=member,
+            change=change,
+            sent=message.date,
+            subject=subject,
+            text=text,
         )
 
     joined = [member for user in message.new_chat_members if (member := parse_user(user)).id != own]
     if joined:
         return tuple(event("join", member, index) for index, member in enumerate(joined))
     if message.left_chat_member and (left := parse_user(message.left_chat_member)).id != own:
-        return (event("part", left) if left.id == sender.id else event("kick", sender, subject=left.name),)
+        return (
+            event("part", left)
+            if left.id == sender.id
+            else event("kick", sender, subject=left.name),
+        )
     topic = message.forum_topic_created or message.forum_topic_edited
-    title = single_line(message.new_chat_title or (topic.name if topic else None) or "", _MAX_TITLE_CHARS)
+    title = single_line(
+        message.new_chat_title or (topic.name if topic else None) or "", _MAX_TITLE_CHARS
+    )
     return (event("title", sender, text=title),) if title and sender.id != own else ()
 
 
@@ -208,7 +250,9 @@ class ChatTitles:
             self._names.put(at, self._topic_names(at, event))
 
     def _topic_names(self, at: Address, message: telegram.Message) -> PlaceNames:
-        """Return a forum topic's current name and its name at creation, as far as they are known."""
+        """Return a forum topic's current name and its name at creation, as far as they are
+        known.
+        """
         before = self._names.get(at, PlaceNames())
         now = message.forum_topic_edited or message.forum_topic_created
         start = message.reply_to_message.forum_topic_created if message.reply_to_message else None
@@ -236,7 +280,9 @@ def _chat_names(chat: telegram.Chat) -> PlaceNames:
 def parse_own_membership(
     event: telegram.ChatMemberUpdated, context: TelegramUpdateContext, update_id: int
 ) -> tuple[MembershipChanged, ...]:
-    """Return the event of being added to or removed from a place; in private: blocked or unblocked by somebody."""
+    """Return the event of being added to or removed from a place; in private: blocked or unblocked
+    by somebody.
+    """
     before, after = is_present(event.old_chat_member), is_present(event.new_chat_member)
     if before is after:
         return ()
@@ -268,12 +314,19 @@ def _texts(message: telegram.Message) -> Iterator[tuple[str, Sequence[telegram.M
         yield message.caption, message.caption_entities
 
 
-def parse_command(message: telegram.Message, context: TelegramUpdateContext) -> tuple[str, str] | None:
+def parse_command(
+    message: telegram.Message, context: TelegramUpdateContext
+) -> tuple[str, str] | None:
     """Return name and arguments of a command that is addressed to us.
 
-    A command that was forwarded, or sent through an inline bot, does not count: its sender did not write it.
+    A command that was forwarded, or sent through an inline bot, does not count: its sender did not
+    write it.
     """
-    is_foreign = bool(forward_origin_name(message)) or message.via_bot is not None or message.is_automatic_forward
+    is_foreign = (
+        bool(forward_origin_name(message))
+        or message.via_bot is not None
+        or message.is_automatic_forward
+    )
     first = next((entity for entity in message.entities if entity.offset == 0), None)
     if first is None or first.type != "bot_command" or is_foreign:
         return None
@@ -285,7 +338,9 @@ def parse_command(message: telegram.Message, context: TelegramUpdateContext) -> 
     ours = (
         addressee.casefold() == context.username.casefold()
         if addressee
-        else message.chat.type == "private" or not context.commands or word.lower() in context.commands
+        else message.chat.type == "private"
+        or not context.commands
+        or word.lower() in context.commands
     )
     return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
 
@@ -310,15 +365,25 @@ def message_kind(
         return "direct"
     if any(_mentions_us(text, entities, context) for text, entities in _texts(message)):
         return "mention"
-    return "reply" if replied and replied.from_user and replied.from_user.id == context.own_id else "room"
+    return (
+        "reply"
+        if replied and replied.from_user and replied.from_user.id == context.own_id
+        else "room"
+    )
 
 
-def _mentions_us(text: str, entities: Iterable[telegram.MessageEntity], context: TelegramUpdateContext) -> bool:
+def _mentions_us(
+    text: str, entities: Iterable[telegram.MessageEntity], context: TelegramUpdateContext
+) -> bool:
     units = Utf16Text(text)
     for entity in entities:
         if entity.type == "text_mention" and entity.user and entity.user.id == context.own_id:
             return True
-        if entity.type in ("mention", "bot_command") and context.username and (where := units.find_span(entity)):
+        if (
+            entity.type in ("mention", "bot_command")
+            and context.username
+            and (where := units.find_span(entity))
+        ):
             named = units.cut(*where).partition("@")[2]
             if named.casefold() == context.username.casefold():
                 return True
@@ -334,12 +399,17 @@ ALLOWED_UPDATES = (
     "chat_member",
     "business_connection",
 )
-"""Kinds of updates to request. Reactions and changed members must be requested by name, and are sent to administrators
-only. Posts of channels, and messages to business accounts and in guest mode, are not read."""
+"""Kinds of updates to request. Reactions and changed members must be requested by name, and are
+sent to administrators only. Posts of channels, and messages to business accounts and in guest mode,
+are not read."""
 
 
-def parse_update(update: telegram.Update, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    """Return the events of an update; empty for irrelevant ones. `now` is the time of those without one."""
+def parse_update(
+    update: telegram.Update, context: TelegramUpdateContext, now: datetime
+) -> tuple[Notification, ...]:
+    """Return the events of an update; empty for irrelevant ones. `now` is the time of those without
+    one.
+    """
     if message := update.message:
         return _parse_message(message, context)
     if edited := update.edited_message:
@@ -354,7 +424,9 @@ def parse_update(update: telegram.Update, context: TelegramUpdateContext, now: d
 
 
 def parse_migration(update: telegram.Update) -> tuple[str, str] | None:
-    """Return the old and the new id of a group, if this update reports that it became a supergroup."""
+    """Return the old and the new id of a group, if this update reports that it became a
+    supergroup.
+    """
     message = update.message
     if message and message.migrate_to_chat_id:
         return str(message.chat.id), str(message.migrate_to_chat_id)
@@ -366,7 +438,9 @@ def parse_migration(update: telegram.Update) -> tuple[str, str] | None:
 def album_key(update: telegram.Update) -> str:
     """Return the key of the album that the update's picture belongs to; empty if none."""
     message = update.message
-    return f"{message.chat.id}/{message.media_group_id}" if message and message.media_group_id else ""
+    return (
+        f"{message.chat.id}/{message.media_group_id}" if message and message.media_group_id else ""
+    )
 
 
 def merge_album(messages: list[Message]) -> Message:
@@ -381,7 +455,9 @@ def merge_album(messages: list[Message]) -> Message:
     )
 
 
-def _parse_message(message: telegram.Message, context: TelegramUpdateContext) -> tuple[Notification, ...]:
+def _parse_message(
+    message: telegram.Message, context: TelegramUpdateContext
+) -> tuple[Notification, ...]:
     sender = parse_sender(message)
     if sender is None:
         return ()
@@ -415,7 +491,11 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
 
 
 def _to_command(
-    message: telegram.Message, command: tuple[str, str], event_id: EventId, at: Address, sender: Sender
+    message: telegram.Message,
+    command: tuple[str, str],
+    event_id: EventId,
+    at: Address,
+    sender: Sender,
 ) -> Command:
     return Command(
         id=event_id,
@@ -430,8 +510,11 @@ def _to_command(
     )
 
 
-def _parse_service(message: telegram.Message, context: TelegramUpdateContext, sender: Sender) -> tuple[Message, ...]:
-    """Return what happened in the chat as a line of whoever did it, which is no reason for an answer.
+def _parse_service(
+    message: telegram.Message, context: TelegramUpdateContext, sender: Sender
+) -> tuple[Message, ...]:
+    """Return what happened in the chat as a line of whoever did it, which is no reason for an
+    answer.
 
     In a private chat, what cannot be read is a message: whoever sent it waits for an answer.
     """
@@ -447,14 +530,18 @@ def _parse_service(message: telegram.Message, context: TelegramUpdateContext, se
             text=told or "[a kind of message that is not read here]",
             sent=message.date,
             kind="direct" if private else "room",
-            reply_to=parse_message_id(message, context, pinned) if isinstance(pinned, telegram.Message) else None,
+            reply_to=parse_message_id(message, context, pinned)
+            if isinstance(pinned, telegram.Message)
+            else None,
             carried=told if passes_on(message) else "",
             history=bool(told),
         ),
     )
 
 
-def _parse_edit(message: telegram.Message, context: TelegramUpdateContext, update_id: int) -> tuple[Notification, ...]:
+def _parse_edit(
+    message: telegram.Message, context: TelegramUpdateContext, update_id: int
+) -> tuple[Notification, ...]:
     sender = parse_sender(message)
     if sender is None or sender.id == str(context.own_id):
         return ()
@@ -463,8 +550,8 @@ def _parse_edit(message: telegram.Message, context: TelegramUpdateContext, updat
     at, number = parse_place(message, context), parse_message_id(message, context)
     direct = message.chat.type == "private"
     if direct and message.edit_date and (command := parse_command(message, context)):
-        # Telegram also reports changes that nobody made (core.telegram.org/bots/api#update); those have no edit date,
-        # or that of the last edit, so the same id.
+        # Telegram also reports changes that nobody made (core.telegram.org/bots/api#update); those
+        # have no edit date, or that of the last edit, so the same id.
         edited = EventId(f"{number}.{int(message.edit_date.timestamp())}")
         return (_to_command(message, command, edited, at, sender),)
     text, carried = _message_text(message)
@@ -488,8 +575,13 @@ def _parse_reactions(
     sender = sender_of(event.user, event.actor_chat)
     if sender is None or sender.id == str(context.own_id):
         return ()
-    old, new = ([_reaction_name(one) for one in reactions] for reactions in (event.old_reaction, event.new_reaction))
-    changes = [(name, False) for name in old if name not in new] + [(name, True) for name in new if name not in old]
+    old, new = (
+        [_reaction_name(one) for one in reactions]
+        for reactions in (event.old_reaction, event.new_reaction)
+    )
+    changes = [(name, False) for name in old if name not in new] + [
+        (name, True) for name in new if name not in old
+    ]
     return tuple(
         ReactionChanged(
             id=EventId(f"{update_id}.{index}"),
@@ -524,10 +616,11 @@ def _language(user: telegram.User | None) -> str | None:
 def _parse_button(
     query: telegram.CallbackQuery, context: TelegramUpdateContext, now: datetime
 ) -> tuple[Notification, ...]:
-    """Return a tap on a button under a message as its command; the sender is who tapped, whoever the message was for.
+    """Return a tap on a button under a message as its command; the sender is who tapped, whoever
+    the message was for.
 
-    A tap has no time of its own, and may come late after an outage: its command names what it decides about, and that
-    expires by itself. Buttons of inline results have no place.
+    A tap has no time of its own, and may come late after an outage: its command names what it
+    decides about, and that expires by itself. Buttons of inline results have no place.
     """
     command = parse_button_command(query.data or "")
     if query.message is None or command is None:
@@ -568,7 +661,9 @@ def _message_text(message: telegram.Message) -> tuple[str, str]:
 
 
 def _quoted_text(message: telegram.Message) -> str:
-    """Return quoted text that is no whole message of this chat: a selected part, or a message of another chat."""
+    """Return quoted text that is no whole message of this chat: a selected part, or a message of
+    another chat.
+    """
     quoted = clean_text(message.quote.text) if message.quote else _replied_item(message)
     external, prefix = message.external_reply, ""
     if external:
@@ -576,11 +671,15 @@ def _quoted_text(message: telegram.Message) -> str:
         quoted = quoted or describe_content(external) or "(another chat)"
     if not quoted.strip():
         return ""
-    return quote_lines(prefix + (quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[:MAX_QUOTED_CHARS] + "…"))
+    return quote_lines(
+        prefix + (quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[:MAX_QUOTED_CHARS] + "…")
+    )
 
 
 def _replied_item(message: telegram.Message) -> str:
-    """Return the item of a poll or checklist that a message replies to, or that it replies to a story."""
+    """Return the item of a poll or checklist that a message replies to, or that it replies to a
+    story.
+    """
     if message.reply_to_story is not None:
         return "(a story, which bots cannot open)"
     replied, option = message.reply_to_message, message.reply_to_poll_option_id
@@ -591,8 +690,12 @@ def _replied_item(message: telegram.Message) -> str:
     return clean_text(found[0]) if found else ""
 
 
-def _quoted_message(message: telegram.Message, context: TelegramUpdateContext) -> QuotedMessage | None:
-    """Return the message that this one replies to, with the files of it, also if it stands in another chat."""
+def _quoted_message(
+    message: telegram.Message, context: TelegramUpdateContext
+) -> QuotedMessage | None:
+    """Return the message that this one replies to, with the files of it, also if it stands in
+    another chat.
+    """
     replied = replied_message(message)
     if replied is None:
         external = message.external_reply
@@ -600,14 +703,20 @@ def _quoted_message(message: telegram.Message, context: TelegramUpdateContext) -
         if external is None or not files:
             return None
         user = getattr(external.origin, "sender_user", None)
-        sender = parse_user(user) if user else Sender(id=SenderId(""), name=origin_name(external.origin))
+        sender = (
+            parse_user(user) if user else Sender(id=SenderId(""), name=origin_name(external.origin))
+        )
         return QuotedMessage(sender=sender, attachments=files)
     author, files = parse_sender(replied), parse_attachments(replied)
     if author is None:
         return None
     replier = parse_sender(message)
     known = author.id in {str(context.own_id), replier.id if replier else ""}
-    text = "" if known else "\n".join(to_markdown(*one) for one in _texts(replied)) or describe_content(replied)
+    text = (
+        ""
+        if known
+        else "\n".join(to_markdown(*one) for one in _texts(replied)) or describe_content(replied)
+    )
     if not text.strip() and not files:
         return None
     return QuotedMessage(sender=author, text=text[:MAX_QUOTED_CHARS], attachments=files)
@@ -618,7 +727,8 @@ _MAX_ALBUM_ITEMS = 10
 _SHARED_TYPES = frozenset({"group", "supergroup", "channel"})
 """Types of chats with more than one person."""
 ALBUM_WAIT_S = 0.7
-"""Seconds without a new picture after which an album counts as complete. Telegram usually delivers it at once."""
+"""Seconds without a new picture after which an album counts as complete. Telegram usually delivers
+it at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -631,21 +741,26 @@ class UpdateBatch:
     """Taps that are no events, to answer after that."""
     cursor: TelegramCursor
     count: int
-    """Number of updates read, from the first. The others must be passed again a little later: they begin with an album
-    that may be incomplete."""
+    """Number of updates read, from the first. The others must be passed again a little later: they
+    begin with an album that may be incomplete."""
 
 
 class UpdateReader:
     """Reader of one account's updates."""
 
-    def __init__(self, context: TelegramUpdateContext, *, counting: bool, ranks: TelegramRanks | None = None) -> None:
-        """Read in order with a cursor (`counting`, for polling), or each update as it arrives (for a webhook).
+    def __init__(
+        self, context: TelegramUpdateContext, *, counting: bool, ranks: TelegramRanks | None = None
+    ) -> None:
+        """Read in order with a cursor (`counting`, for polling), or each update as it arrives (for
+        a webhook).
 
-        Polled updates that are not read are returned again, and the cursor advances with those that are. A webhook's
-        updates arrive in any order and in small pieces, so they need no cursor. `ranks` is updated by its owner; None:
-        nobody has any.
+        Polled updates that are not read are returned again, and the cursor advances with those that
+        are. A webhook's updates arrive in any order and in small pieces, so they need no cursor.
+        `ranks` is updated by its owner; None: nobody has any.
         """
-        self.context = context if counting else replace(context, cursor=replace(context.cursor, offset=None))
+        self.context = (
+            context if counting else replace(context, cursor=replace(context.cursor, offset=None))
+        )
         self._is_ordered = counting
         self.ranks = ranks or TelegramRanks(frozenset())
         self.durable_cursor = self.context.cursor
@@ -664,8 +779,12 @@ class UpdateReader:
         """Pictures in each held album, when it was held back."""
 
     def reset(self) -> None:
-        """Go on from the durable cursor, for an earlier emit may have been interrupted. Moved groups stay known."""
-        self.context = replace(self.context, cursor=replace(self.durable_cursor, moved=self.context.cursor.moved))
+        """Go on from the durable cursor, for an earlier emit may have been interrupted. Moved
+        groups stay known.
+        """
+        self.context = replace(
+            self.context, cursor=replace(self.durable_cursor, moved=self.context.cursor.moved)
+        )
         self._held_album_sizes.clear()
 
     def record_move(self, old: str, new: str) -> None:
@@ -694,11 +813,14 @@ class UpdateReader:
         return None if chat is None else "everybody" if chat[1] else "room"
 
     def _learn_audience(self, update: telegram.Update) -> None:
-        """Record whether a chat is public: only one with a username is (core.telegram.org/bots/api#chat)."""
+        """Record whether a chat is public: only one with a username is
+        (core.telegram.org/bots/api#chat).
+        """
         chat = update.effective_chat
         if chat and chat.type in _SHARED_TYPES:
             last, before = self._audiences.get(str(chat.id), (0, False))
-            # A webhook's updates arrive in any order: an older one may make a chat private, but not public.
+            # A webhook's updates arrive in any order: an older one may make a chat private, but not
+            # public.
             public = bool(chat.username) and (before or update.update_id > last)
             self._audiences.put(str(chat.id), (max(last, update.update_id), public))
 
@@ -712,7 +834,11 @@ class UpdateReader:
             if not album:
                 batch += self._read_update(update, now)
             elif albums.index(album) == index:
-                pictures = (other for other, key in zip(updates[:count], albums, strict=False) if key == album)
+                pictures = (
+                    other
+                    for other, key in zip(updates[:count], albums, strict=False)
+                    if key == album
+                )
                 batch += self._read_album(pictures, now)
         cursor = self.context.cursor
         if count and self._is_ordered:
@@ -726,7 +852,9 @@ class UpdateReader:
         known = {event.id for event in batch}
         taps = (update.callback_query.id for update in updates[:count] if update.callback_query)
         unknown = tuple(tap for tap in taps if f"{TAP_PREFIX}{tap}" not in known)
-        return UpdateBatch(notifications=tuple(batch), unknown_taps=unknown, cursor=cursor, count=count)
+        return UpdateBatch(
+            notifications=tuple(batch), unknown_taps=unknown, cursor=cursor, count=count
+        )
 
     def _learn(self, update: telegram.Update) -> None:
         """Remember what the update tells of its place, before it is read."""
@@ -734,7 +862,9 @@ class UpdateReader:
             self.record_move(*change)
         self.ranks.apply_update(update)
         if message := update.message:
-            self.numbers.record_received(message.chat.id, message.message_id, int(message.date.timestamp()))
+            self.numbers.record_received(
+                message.chat.id, message.message_id, int(message.date.timestamp())
+            )
         self._titles.apply_update(update, self.context)
         self._learn_audience(update)
         self._report_unsupported(update)
@@ -748,7 +878,8 @@ class UpdateReader:
         if (business := update.business_connection) and business.is_enabled is not False:
             who = parse_user(business.user)
             logger.warning(
-                "%s: %s (%s) has connected the bot to a business account: its chats are neither read nor answered",
+                "%s: %s (%s) has connected the bot to a business account: its chats are neither "
+                "read nor answered",
                 self.context.channel,
                 who.name,
                 who.id,
@@ -757,11 +888,17 @@ class UpdateReader:
     def record_channel(self, chat: str) -> None:
         """Record that a chat is a channel, and log it the first time."""
         if chat not in self.channels:
-            logger.warning("%s: %s is a channel: the bot reads and says nothing there", self.context.channel, chat)
+            logger.warning(
+                "%s: %s is a channel: the bot reads and says nothing there",
+                self.context.channel,
+                chat,
+            )
         self.channels.put(chat, None)
 
     def _count_complete(self, updates: Sequence[telegram.Update], albums: Sequence[str]) -> int:
-        """Return the number of updates before the first album that may still grow; no album is split."""
+        """Return the number of updates before the first album that may still grow; no album is
+        split.
+        """
         chats = [message.chat.id if (message := update.message) else None for update in updates]
         count = len(updates)
         for key, size in Counter(key for key in albums if key).items():
@@ -773,31 +910,47 @@ class UpdateReader:
             count = albums.index(cut[0])
         return count
 
-    def _read_album(self, pictures: Iterable[telegram.Update], now: datetime) -> Sequence[Notification]:
+    def _read_album(
+        self, pictures: Iterable[telegram.Update], now: datetime
+    ) -> Sequence[Notification]:
         events = [event for picture in pictures for event in self._read_update(picture, now)]
         messages = [event for event in events if isinstance(event, Message)]
-        return [merge_album(messages), *(event for event in events if event not in messages)] if messages else events
+        return (
+            [merge_album(messages), *(event for event in events if event not in messages)]
+            if messages
+            else events
+        )
 
     def _read_update(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
-        """Return the events of an update, all of which can be stored; of one that is odd, what can be read."""
+        """Return the events of an update, all of which can be stored; of one that is odd, what can
+        be read.
+        """
         try:
             with contextlib.suppress(Exception):
                 return self._read_sound(update, now)
             return self._read_sound(_parse_readable(update.to_dict()), now)
         except Exception:
-            logger.exception("%s: update %d cannot be read and is left out", self.context.channel, update.update_id)
+            logger.exception(
+                "%s: update %d cannot be read and is left out",
+                self.context.channel,
+                update.update_id,
+            )
             return ()
 
     def _read_sound(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
         self._learn(update)
-        events = tuple(self._with_ranks(event, now) for event in parse_update(update, self.context, now))
+        events = tuple(
+            self._with_ranks(event, now) for event in parse_update(update, self.context, now)
+        )
         _check_storable(events)
         return events
 
     def _with_ranks(self, event: Notification, now: datetime) -> Notification:
         """Return the event with the sender's ranks in its chat."""
         if (
-            not isinstance(event, Message | MessageEdited | ReactionChanged | MembershipChanged | Command)
+            not isinstance(
+                event, Message | MessageEdited | ReactionChanged | MembershipChanged | Command
+            )
             or not event.sender.verified
         ):
             return event

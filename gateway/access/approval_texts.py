@@ -1,7 +1,8 @@
 """Approval of tool calls: texts for admins and models, and rules on who may decide. Pure.
 
-A call is written by a model that has read untrusted text, so everything in it is shown as code that it cannot leave: on
-one line, with every invisible, direction-changing or terminating character in JSON's escaped form.
+A call is written by a model that has read untrusted text, so everything in it is shown as code that
+it cannot leave: on one line, with every invisible, direction-changing or terminating character in
+JSON's escaped form.
 """
 
 import json
@@ -19,13 +20,14 @@ from gateway.core.text_safety import shorten
 from gateway.core.tool import Requester
 
 APPROVAL_ID_ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
-"""Letters of approval ids: none that is mistaken for another, no vowels, so that no id is a word, and never `pwd`,
-because text after it is taken for a secret.
+"""Letters of approval ids: none that is mistaken for another, no vowels, so that no id is a word,
+and never `pwd`, because text after it is taken for a secret.
 """
 APPROVAL_ID_CHARS: Final = 4
 """Enough ids for years of requests; an id in use is drawn again."""
 MAX_SHOWN_BYTES: Final = 3_000
-"""Longest arguments that can be approved, in bytes: about one post of Telegram, two of Discord, ten lines of IRC.
+"""Longest arguments that can be approved, in bytes: about one post of Telegram, two of Discord, ten
+lines of IRC.
 
 Longer ones cannot be approved: nobody reads them.
 """
@@ -40,10 +42,12 @@ MAX_REQUESTER_NAMES: Final = 5
 
 APPROVER_ROLES: Final[tuple[Role, ...]] = ("admin", "owner")
 _MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
-"""Characters that could be markup in a sentence with names: all but letters, and underscores within names."""
+"""Characters that could be markup in a sentence with names: all but letters, and underscores within
+names."""
 _INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 _BLANK_CHARS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks that display nothing (https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
+"""Letters and marks that display nothing
+(https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
 _VARIATION_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
 """Variation selectors, which are invisible too: text can be hidden in them."""
 
@@ -67,17 +71,26 @@ class Approver:
 
 
 def escape_invisible(text: str) -> str:
-    """Return the text with nothing hidden in it, and nothing that ends the code or line around it."""
+    """Return the text with nothing hidden in it, and nothing that ends the code or line around
+    it.
+    """
     if text.isascii() and text.isprintable() and "`" not in text:
         return text
-    return "".join(char if _is_visible(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060" for char in text)
+    return "".join(
+        char if _is_visible(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060"
+        for char in text
+    )
 
 
 def _is_visible(char: str) -> bool:
     if char == " ":
         return True
-    hidden = unicodedata.category(char) in _INVISIBLE_CATEGORIES or char in _BLANK_CHARS or char == "`"
-    return not hidden and not any(first <= ord(char) <= last for first, last in _VARIATION_SELECTORS)
+    hidden = (
+        unicodedata.category(char) in _INVISIBLE_CATEGORIES or char in _BLANK_CHARS or char == "`"
+    )
+    return not hidden and not any(
+        first <= ord(char) <= last for first, last in _VARIATION_SELECTORS
+    )
 
 
 def normalize_arguments(written: str) -> str:
@@ -94,12 +107,15 @@ def format_arguments(written: str) -> str:
 
 
 def explain_too_long(shown: str) -> str:
-    """Return why arguments of this length cannot be approved, for the model. Empty: they can be shown in full."""
+    """Return why arguments of this length cannot be approved, for the model. Empty: they can be
+    shown in full.
+    """
     size = len(shown.encode())
     if size <= MAX_SHOWN_BYTES:
         return ""
     return (
-        f"its arguments take {size} bytes, and an admin can approve only what they are shown whole, at most "
+        f"its arguments take {size} bytes, and an admin can approve only what they are shown "
+        "whole, at most "
         f"{MAX_SHOWN_BYTES} bytes"
     )
 
@@ -137,11 +153,12 @@ def render_approval_request(
 ) -> str:
     """Return the request that is posted for admins, in Markdown: the whole call.
 
-    Three lines: who asks for what; what would be done; whose words it rests on, and until when it waits.
+    Three lines: who asks for what; what would be done; whose words it rests on, and until when it
+    waits.
 
-    `cause`: the least trusted text behind it, from `gateway.context.sources`; empty: none is named. `place`: the
-    conversation of the turn; empty: the same room. `span`: the time until it expires. `has_buttons`: `approval_buttons`
-    are shown below. `named` inserts titles of places into a text.
+    `cause`: the least trusted text behind it, from `gateway.context.sources`; empty: none is named.
+    `place`: the conversation of the turn; empty: the same room. `span`: the time until it expires.
+    `has_buttons`: `approval_buttons` are shown below. `named` inserts titles of places into a text.
     """
     agent, tool = inline_code(asked.agent), inline_code(asked.tool, TOOL_CHARS)
     may = (
@@ -161,7 +178,8 @@ def render_approval_request(
     until = _("If nobody answers by {time} UTC (in {span}), I do not do it.").format(
         time=f"{asked.until:%H:%M:%S}", span=span
     )
-    return f"{may} {describe_requesters(askers)}.\n\n{_split_into_code_lines(asked.arguments)}\n\n{why} {until}"
+    call = _split_into_code_lines(asked.arguments)
+    return f"{may} {describe_requesters(askers)}.\n\n{call}\n\n{why} {until}"
 
 
 def approval_buttons(approval: str) -> tuple[PostButton, ...]:
@@ -176,18 +194,24 @@ def describe_requesters(askers: Sequence[Requester]) -> str:
     """Return the people who asked for a call, as text."""
     if not askers:
         return _("Nobody asked for it")
-    names = [f"{inline_code(asker.name or asker.id)} ({asker.role})" for asker in askers[:MAX_REQUESTER_NAMES]]
+    names = [
+        f"{inline_code(asker.name or asker.id)} ({asker.role})"
+        for asker in askers[:MAX_REQUESTER_NAMES]
+    ]
     people = ", ".join(names)
     if len(askers) > MAX_REQUESTER_NAMES:
-        return _("Asked by {people} and {count} more").format(people=people, count=len(askers) - MAX_REQUESTER_NAMES)
+        return _("Asked by {people} and {count} more").format(
+            people=people, count=len(askers) - MAX_REQUESTER_NAMES
+        )
     return _("Asked by {people}").format(people=people)
 
 
 def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> bool:
-    """Return whether this admin may decide about a request in that conversation. `room`: the room for approvals.
+    """Return whether this admin may decide about a request in that conversation. `room`: the room
+    for approvals.
 
-    They may in the same room, including its threads, and in the room for approvals; an owner everywhere also in a
-    direct chat with an agent.
+    They may in the same room, including its threads, and in the room for approvals; an owner
+    everywhere also in a direct chat with an agent.
     """
     if approver.role not in APPROVER_ROLES:
         return False
@@ -204,11 +228,20 @@ def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
 
 _OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
     "denied": (N_("Too late: `{id}` was denied."), N_("Too late: {person} denied `{id}`.")),
-    "expired": (N_("Too late: nobody answered `{id}` in time."), N_("Too late: nobody answered `{id}` in time.")),
-    "dropped": (N_("Too late: nobody needs `{id}` any more."), N_("Too late: nobody needs `{id}` any more.")),
+    "expired": (
+        N_("Too late: nobody answered `{id}` in time."),
+        N_("Too late: nobody answered `{id}` in time."),
+    ),
+    "dropped": (
+        N_("Too late: nobody needs `{id}` any more."),
+        N_("Too late: nobody needs `{id}` any more."),
+    ),
 }
 """By outcome: without a name, and with the name of the admin."""
-_APPROVED_TEXTS: Final = (N_("Too late: `{id}` was approved."), N_("Too late: {person} approved `{id}`."))
+_APPROVED_TEXTS: Final = (
+    N_("Too late: `{id}` was approved."),
+    N_("Too late: {person} approved `{id}`."),
+)
 
 
 def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
@@ -227,7 +260,9 @@ def render_outcome(verdict: ApprovalVerdict, by: str) -> str:
     }
     if not by:
         return f"**{outcome[verdict]}**."
-    return _("**{outcome}** by {person}.").format(outcome=outcome[verdict], person=inline_code(by, PLACE_CHARS))
+    return _("**{outcome}** by {person}.").format(
+        outcome=outcome[verdict], person=inline_code(by, PLACE_CHARS)
+    )
 
 
 def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
@@ -245,5 +280,7 @@ def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
 
 def render_decision(tool: str, *, approved: bool) -> str:
     """Return the answer to the person who has just decided."""
-    text = _("Approved: I run this call of {tool}.") if approved else _("Denied: I do not run {tool}.")
+    text = (
+        _("Approved: I run this call of {tool}.") if approved else _("Denied: I do not run {tool}.")
+    )
     return text.format(tool=inline_code(tool))

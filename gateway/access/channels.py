@@ -1,8 +1,9 @@
 """The channels that exist at present, and their abilities.
 
-Channels come and go while the gateway runs. Code that needs an ability asks for it at the moment of use and stores
-nothing, so channels are added and removed in one place only. In place of a channel that another process holds stands an
-adapter of the same settings that never connects: it knows what follows from these, and of the platform nothing.
+Channels come and go while the gateway runs. Code that needs an ability asks for it at the moment of
+use and stores nothing, so channels are added and removed in one place only. In place of a channel
+that another process holds stands an adapter of the same settings that never connects: it knows what
+follows from these, and of the platform nothing.
 """
 
 from collections.abc import Mapping
@@ -49,10 +50,14 @@ class Channels(dict[ChannelName, Channel]):
         return self._cluster.holds(channel_lease(name))
 
     def command_prefix(self, name: ChannelName) -> str:
-        """Return the prefix of commands, also of a channel that was removed. Empty: commands cannot be given there."""
+        """Return the prefix of commands, also of a channel that was removed. Empty: commands cannot
+        be given there.
+        """
         settings, platform = self._live.settings, self.platforms.get(name, "").lower()
         is_operator = name == OPERATOR_CHANNEL and settings.ops.token is not None
-        return "/" if is_operator or platform in NATIVE_COMMAND_PLATFORMS else settings.commands.prefix
+        return (
+            "/" if is_operator or platform in NATIVE_COMMAND_PLATFORMS else settings.commands.prefix
+        )
 
     @property
     def platforms(self) -> Mapping[ChannelName, str]:
@@ -76,12 +81,16 @@ class Channels(dict[ChannelName, Channel]):
         self._spaces[place.channel, place.room] = space
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
-        """Return what a person can read there now. None: nothing, or unknown. See `KnowsMembers`."""
+        """Return what a person can read there now. None: nothing, or unknown. See
+        `KnowsMembers`.
+        """
         channel: object = self.get(at.channel)
         return await channel.membership(at, person) if isinstance(channel, KnowsMembers) else None
 
     async def is_logged_in(self, at: Address, person: Sender) -> bool:
-        """Return whether the login that proves who a person is holds still. See `KnowsLogins`; True without it."""
+        """Return whether the login that proves who a person is holds still. See `KnowsLogins`; True
+        without it.
+        """
         channel: object = self.get(at.channel)
         return await channel.is_logged_in(person) if isinstance(channel, KnowsLogins) else True
 

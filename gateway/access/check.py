@@ -17,8 +17,14 @@ async def check_owners(context: CheckContext) -> Sequence[Finding]:
         return []
     if await _count_paired_owners(store, alive=context.gateway_state.is_alive):
         return []
-    what = "nobody is an owner: nobody can approve requests, administer the bot, or get notices about problems"
-    fix = "add yourself to access.roles.owner, or run `reverie ctl pair seed CHANNEL:ID owner --config DIR`"
+    what = (
+        "nobody is an owner: nobody can approve requests, administer the bot, or get notices "
+        "about problems"
+    )
+    fix = (
+        "add yourself to access.roles.owner, or run `reverie ctl pair seed CHANNEL:ID owner "
+        "--config DIR`"
+    )
     return [warning("config.owner", what, fix, "access.roles.owner")]
 
 

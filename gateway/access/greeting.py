@@ -1,6 +1,7 @@
 """Prompts for strangers: how to be let in, and how a room is opened.
 
-Each person gets one code in an hour and one reminder of it, and then nothing more unless they ask for help.
+Each person gets one code in an hour and one reminder of it, and then nothing more unless they ask
+for help.
 """
 
 import hashlib
@@ -49,7 +50,14 @@ from gateway.core.events import (
 )
 from gateway.core.facts import CodeIssued, address_of, dedup_key
 from gateway.core.i18n import _, current_language
-from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, AccessPolicy, has_administrator, person_key, stable_source
+from gateway.core.identity import (
+    ADMIN_ROLES,
+    MASK_PREFIX,
+    AccessPolicy,
+    has_administrator,
+    person_key,
+    stable_source,
+)
 from gateway.core.ratelimit import SlidingWindows
 from gateway.store import AppendResult
 from gateway.store.effects import CommandEffect, EffectFact
@@ -61,7 +69,8 @@ LOGIN_NOTICES_PER_MINUTE: Final = 10
 HELP_PER_MINUTE: Final = 3
 """Answers to a stranger who asks for help, and login notices to one host."""
 ROOMS_PER_DAY: Final = 10
-"""Rooms of one channel in which strangers have the agent post its notice in a day. Admins always get it."""
+"""Rooms of one channel in which strangers have the agent post its notice in a day. Admins always
+get it."""
 _HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about", "whoami"})
 _WILDCARDS: Final = frozenset("*?")
 """A mask with one of these would match other people too."""
@@ -98,11 +107,13 @@ class Greeter:
         self._channels = channels
         self._titles = titles
         self._notified: dict[str, tuple[datetime, str]] = {}
-        """Person or room that got a notice: time until which no other follows, and key of the event that caused it."""
+        """Person or room that got a notice: time until which no other follows, and key of the event
+        that caused it."""
         self._reminded: dict[str, tuple[datetime, str]] = {}
         """As `_notified`, for reminders of a code."""
         self._replaced: dict[str, datetime] = {}
-        """Person or room whose code was replaced: time until which a second replacement gives them no third code."""
+        """Person or room whose code was replaced: time until which a second replacement gives them
+        no third code."""
         self._help_limiter = SlidingWindows()
         self._room_limiter = SlidingWindows(86_400.0)
         self._codes_being_written: Counter[ChannelName] = Counter()
@@ -115,7 +126,12 @@ class Greeter:
         The change must be settled in any case. Raises StoreError before the roster is loaded.
         """
         place, sender = address_of(event), getattr(event, "sender", None)
-        if not decision.request_kind or place is None or not isinstance(sender, Sender) or sender.is_bot:
+        if (
+            not decision.request_kind
+            or place is None
+            or not isinstance(sender, Sender)
+            or sender.is_bot
+        ):
             return None
         if decision.request_kind == "room":
             return self._prompt_room(event, place, sender, decision.role)
@@ -136,7 +152,12 @@ class Greeter:
         return "" if first.lower() in _LINK_SUBCOMMANDS else event.args.strip()
 
     def _submit_link_code(
-        self, event: Notification, place: Address, sender: Sender, decision: AccessDecision, code: str
+        self,
+        event: Notification,
+        place: Address,
+        sender: Sender,
+        decision: AccessDecision,
+        code: str,
     ) -> PairingNotice | None:
         who = person_key(place.channel, sender.id)
         if not sender.verified:
@@ -151,14 +172,20 @@ class Greeter:
         change = replace(outcome, settle=settle)
         return PairingNotice(post=_build_notice_post(event, place, outcome.answer), change=change)
 
-    def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> PairingNotice | None:
+    def _prompt_pairing(
+        self, event: Notification, place: Address, sender: Sender
+    ) -> PairingNotice | None:
         who = person_key(place.channel, sender.id)
         named = (
-            self._policy.allow_masks and sender.id.startswith(MASK_PREFIX) and not _WILDCARDS.intersection(sender.id)
+            self._policy.allow_masks
+            and sender.id.startswith(MASK_PREFIX)
+            and not _WILDCARDS.intersection(sender.id)
         )
         if not (sender.verified or named):
             return self._prompt_login(event, place, who)
-        request = next((one for one in self._roster.pending_requests("pair") if one.person == who), None)
+        request = next(
+            (one for one in self._roster.pending_requests("pair") if one.person == who), None
+        )
         if request is not None or not self._can_issue_code(event, place, who, who):
             return self._remind(event, place, who, request)
         minted = generate_code(self._roster.request_names)
@@ -177,26 +204,39 @@ class Greeter:
         )
         return self._issue_code(event, issued, text)
 
-    def _prompt_room(self, event: Notification, place: Address, sender: Sender, role: str) -> PairingNotice | None:
+    def _prompt_room(
+        self, event: Notification, place: Address, sender: Sender, role: str
+    ) -> PairingNotice | None:
         room = Address(channel=place.channel, room=place.room)
         who = person_key(place.channel, sender.id)
-        if any(one.room == room for one in self._roster.pending_requests("room")) or not self._can_issue_code(
-            event, place, room.conversation, who
-        ):
+        if any(
+            one.room == room for one in self._roster.pending_requests("room")
+        ) or not self._can_issue_code(event, place, room.conversation, who):
             return None
         if role not in ADMIN_ROLES and not self._room_limiter.try_add(
             place.channel, self._clock.monotonic(), ROOMS_PER_DAY
         ):
-            logger.info("no notice in %s: there were %d of them on that channel in a day", room, ROOMS_PER_DAY)
+            logger.info(
+                "no notice in %s: there were %d of them on that channel in a day",
+                room,
+                ROOMS_PER_DAY,
+            )
             return None
-        minted, prefix = generate_code(self._roster.request_names), self._channels.command_prefix(place.channel)
+        minted, prefix = (
+            generate_code(self._roster.request_names),
+            self._channels.command_prefix(place.channel),
+        )
         invited = isinstance(event, MembershipChanged)
         to = self._channels.private_address(place, sender) if invited else place
-        about = (event.text if isinstance(event, MembershipChanged) else None) or self._titles.room_title(room)
+        about = (
+            event.text if isinstance(event, MembershipChanged) else None
+        ) or self._titles.room_title(room)
         if to == place:
             text = render_room_request(minted.code, prefix, inline_code(sender.name, NAME_CHARS))
         else:
-            text = render_invite_request(minted.code, prefix, inline_code(about or room.room, NAME_CHARS))
+            text = render_invite_request(
+                minted.code, prefix, inline_code(about or room.room, NAME_CHARS)
+            )
         issued = CodeIssued(
             request=minted.request,
             what="room",
@@ -220,37 +260,66 @@ class Greeter:
         if self._notified.get(who, (now, ""))[1] == key:  # the code was shown for the same event
             return None
         if isinstance(event, Command) and event.name in _HELP_COMMANDS:
-            if not self._help_limiter.try_add(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+            if not self._help_limiter.try_add(
+                stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE
+            ):
                 return None
-            text = render_pairing_reminder(request) if request is not None else render_not_approved()
-            return PairingNotice(post=_build_notice_post(event, place, _identify_asker(event) + text))
-        self._reminded = {one: notified for one, notified in self._reminded.items() if now < notified[0]}
+            text = (
+                render_pairing_reminder(request) if request is not None else render_not_approved()
+            )
+            return PairingNotice(
+                post=_build_notice_post(event, place, _identify_asker(event) + text)
+            )
+        self._reminded = {
+            one: notified for one, notified in self._reminded.items() if now < notified[0]
+        }
         if request is None or self._reminded.get(who, (now, key))[1] != key:
             return None
         self._reminded[who] = (request.until, key)
-        return PairingNotice(post=_build_notice_post(event, place, render_pairing_reminder(request)))
+        return PairingNotice(
+            post=_build_notice_post(event, place, render_pairing_reminder(request))
+        )
 
     def _can_issue_code(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
-        """Return whether a code may be shown: one in an hour for each subject, and few pending ones from one person."""
+        """Return whether a code may be shown: one in an hour for each subject, and few pending ones
+        from one person.
+        """
         now, key = self._clock.now(), dedup_key(event)
-        self._notified = {one: notified for one, notified in self._notified.items() if now < notified[0]}
+        self._notified = {
+            one: notified for one, notified in self._notified.items() if now < notified[0]
+        }
         if whom in self._notified and self._notified[whom][1] != key:
             return False
         waiting = [
-            one for one in self._pending_requests(place.channel) if stable_source(one.person) == stable_source(asker)
+            one
+            for one in self._pending_requests(place.channel)
+            if stable_source(one.person) == stable_source(asker)
         ]
-        if len(waiting) >= MAX_CODES_PER_SOURCE or self._codes_being_written[place.channel] >= MAX_PENDING_CODES:
-            logger.info("no code for %s: %d of them wait on that channel already", stable_source(asker), len(waiting))
+        if (
+            len(waiting) >= MAX_CODES_PER_SOURCE
+            or self._codes_being_written[place.channel] >= MAX_PENDING_CODES
+        ):
+            logger.info(
+                "no code for %s: %d of them wait on that channel already",
+                stable_source(asker),
+                len(waiting),
+            )
             return False
         return True
 
     def _pending_requests(self, channel: ChannelName) -> list[CodeIssued]:
-        return [one for one in self._roster.pending_requests("pair", "room") if one.at.channel == channel]
+        return [
+            one
+            for one in self._roster.pending_requests("pair", "room")
+            if one.at.channel == channel
+        ]
 
     def _evict_oldest_code(
         self, channel: ChannelName
     ) -> tuple[tuple[EffectFact, ...], Callable[[AppendResult | None], None]]:
-        """End the oldest code of the person with the most, if too many are pending: nobody can keep others out."""
+        """End the oldest code of the person with the most, if too many are pending: nobody can keep
+        others out.
+        """
         waiting = self._pending_requests(channel)
         if len(waiting) + self._codes_being_written[channel] < MAX_PENDING_CODES:
             return (), lambda _: None
@@ -258,11 +327,16 @@ class Greeter:
         for one in sorted(waiting, key=lambda one: (-counts[stable_source(one.person)], one.until)):
             release = self._roster.reserve_request(one.request)
             if release is not None:  # nobody is approving it at present
-                return (build_code_over(one, "expired", ""),), partial(self._on_code_replaced, one, release)
+                return (build_code_over(one, "expired", ""),), partial(
+                    self._on_code_replaced, one, release
+                )
         return (), lambda _: None
 
     def _on_code_replaced(
-        self, request: CodeIssued, release: Callable[[AppendResult | None], None], result: AppendResult | None
+        self,
+        request: CodeIssued,
+        release: Callable[[AppendResult | None], None],
+        result: AppendResult | None,
     ) -> None:
         """After a code was replaced, let its owner ask for one more, once in an hour."""
         release(result)
@@ -299,14 +373,18 @@ class Greeter:
 
     def _prompt_login(self, event: Notification, place: Address, who: str) -> PairingNotice | None:
         now, key = self._clock.now(), dedup_key(event)
-        self._notified = {one: notified for one, notified in self._notified.items() if now < notified[0]}
+        self._notified = {
+            one: notified for one, notified in self._notified.items() if now < notified[0]
+        }
         mine = f"unsure:{place.channel}:"
         previous = self._notified.get(f"{mine}{who}")
         helped = isinstance(event, Command) and event.name in _HELP_COMMANDS
         if previous is not None and previous[1] != key and not helped:
             return None
         now_s, is_new = self._clock.monotonic(), previous is None
-        if (helped or is_new) and not self._help_limiter.try_add(stable_source(who), now_s, HELP_PER_MINUTE):
+        if (helped or is_new) and not self._help_limiter.try_add(
+            stable_source(who), now_s, HELP_PER_MINUTE
+        ):
             return None
         if is_new:
             if not self._help_limiter.try_add(mine, now_s, LOGIN_NOTICES_PER_MINUTE):
@@ -329,11 +407,15 @@ class Greeter:
         ):
             return
         self._warned = True
-        logger.warning("nobody is an owner or admin: only `reverie pair` can approve people and rooms")
+        logger.warning(
+            "nobody is an owner or admin: only `reverie pair` can approve people and rooms"
+        )
 
 
 def _identify_asker(event: Notification) -> str:
-    """Return the beginning of the answer to a stranger who asks for their id: whoever sets up a gateway needs it."""
+    """Return the beginning of the answer to a stranger who asks for their id: whoever sets up a
+    gateway needs it.
+    """
     if not isinstance(event, Command) or event.name != "whoami":
         return ""
     return f"{render_identity(event.at.channel, event.sender)} "

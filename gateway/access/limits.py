@@ -1,27 +1,31 @@
 """Rate limits and budgets of senders, rooms and agents: whether a message may start a turn.
 
-A refused message stays in the log as context. A notice is posted in the room, at most one in `QUIET_S` whatever limits
-are reached there, and one about a budget only once in its day or hour; and owners are notified.
+A refused message stays in the log as context. A notice is posted in the room, at most one in
+`QUIET_S` whatever limits are reached there, and one about a budget only once in its day or hour;
+and owners are notified.
 
-Owners and admins are always answered, where they have that role. Their messages take tokens from the agent's own bucket
-as far as it holds any, so that others get less while the agent is busy with them; the buckets of senders and rooms stay
-as they are. Linked accounts are one person: one bucket, one sum. All masks of one host are one person too, because a
-nick is easily changed. People behind one bridge have buckets and budgets of their own; those of the room bound them in
-all, for any of them can take more names. A repeat of a message that is already in the log costs nothing.
+Owners and admins are always answered, where they have that role. Their messages take tokens from
+the agent's own bucket as far as it holds any, so that others get less while the agent is busy with
+them; the buckets of senders and rooms stay as they are. Linked accounts are one person: one bucket,
+one sum. All masks of one host are one person too, because a nick is easily changed. People behind
+one bridge have buckets and budgets of their own; those of the room bound them in all, for any of
+them can take more names. A repeat of a message that is already in the log costs nothing.
 
-Rates count messages, and the turns that answer them: those for one person, and those of an agent for all people except
-owners and admins. A turn beyond its rate waits (`gateway.stream.inbox`), and answers what is written meanwhile, too. A
-message whose turn would wait longer than `MAX_TURN_WAIT_S` is refused.
+Rates count messages, and the turns that answer them: those for one person, and those of an agent
+for all people except owners and admins. A turn beyond its rate waits (`gateway.stream.inbox`), and
+answers what is written meanwhile, too. A message whose turn would wait longer than
+`MAX_TURN_WAIT_S` is refused.
 
-Budgets, of a day and of an hour of the clock, cover the cost that is caused by people who are neither owners nor
-admins. A sender's sum is their share of the cost of turns (`gateway.store.projections`); the sum of a room or an agent
-is that of all its senders. Before each request of a turn, its highest possible cost is reserved
-(`UsageLimiter.reserve`) until the turn has ended and its cost is known: turns that run at the same time cannot spend
-the same money. A request without a known price counts with an assumed one. What the requests under way cost when a
-process ends is not known, and not counted.
+Budgets, of a day and of an hour of the clock, cover the cost that is caused by people who are
+neither owners nor admins. A sender's sum is their share of the cost of turns
+(`gateway.store.projections`); the sum of a room or an agent is that of all its senders. Before each
+request of a turn, its highest possible cost is reserved (`UsageLimiter.reserve`) until the turn has
+ended and its cost is known: turns that run at the same time cannot spend the same money. A request
+without a known price counts with an assumed one. What the requests under way cost when a process
+ends is not known, and not counted.
 
-Where several processes share the store, costs, notices, messages and commands of the others count as the log tells
-them: each further process may let through one more in the same moment.
+Where several processes share the store, costs, notices, messages and commands of the others count
+as the log tells them: each further process may let through one more in the same moment.
 
 All but `UsageLimiter` is pure: times are arguments.
 """
@@ -39,7 +43,16 @@ from gateway.access.approval_texts import inline_code
 from gateway.config.models import RateConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Address, Command, ConversationId, Message, Post, PostKey, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    Command,
+    ConversationId,
+    Message,
+    Post,
+    PostKey,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import (
     AMBIENT,
     URGENT,
@@ -51,7 +64,14 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.i18n import N_, _
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, is_bridged, person_key, role_of, stable_source
+from gateway.core.identity import (
+    ADMIN_ROLES,
+    AccessPolicy,
+    is_bridged,
+    person_key,
+    role_of,
+    stable_source,
+)
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
 from gateway.store import LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
@@ -71,35 +91,49 @@ BUDGET_KINDS: Final[tuple[BudgetKind, ...]] = ("cost", "hour_cost")
 """Of a day, and of an hour."""
 SUBJECT_CHARS: Final = 160
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
-    ("rate", "sender"): N_("You write faster than I can answer. I keep reading, and answer again in a while."),
+    ("rate", "sender"): N_(
+        "You write faster than I can answer. I keep reading, and answer again in a while."
+    ),
     ("rate", "room"): N_(
-        "There are more messages here than I can answer. I keep reading, and answer again in a while."
+        "There are more messages here than I can answer. I keep reading, and answer again in a "
+        "while."
     ),
     ("rate", "agent"): N_(
-        "I get more questions than I can answer right now. I keep reading, and answer again in a while."
+        "I get more questions than I can answer right now. I keep reading, and answer again in a "
+        "while."
     ),
-    ("cost", "sender"): N_("I have used up today's budget for answers to you. I answer again from 00:00 UTC."),
-    ("cost", "room"): N_("I have used up today's budget for this room. I answer again from 00:00 UTC."),
+    ("cost", "sender"): N_(
+        "I have used up today's budget for answers to you. I answer again from 00:00 UTC."
+    ),
+    ("cost", "room"): N_(
+        "I have used up today's budget for this room. I answer again from 00:00 UTC."
+    ),
     ("cost", "agent"): N_("I have used up today's budget. I answer again from 00:00 UTC."),
     ("hour_cost", "sender"): N_(
-        "I have used up this hour's budget for answers to you. I answer again from the next full hour."
+        "I have used up this hour's budget for answers to you. I answer again from the next full "
+        "hour."
     ),
     ("hour_cost", "room"): N_(
         "I have used up this hour's budget for this room. I answer again from the next full hour."
     ),
-    ("hour_cost", "agent"): N_("I have used up this hour's budget. I answer again from the next full hour."),
+    ("hour_cost", "agent"): N_(
+        "I have used up this hour's budget. I answer again from the next full hour."
+    ),
 }
 _REPORTS: Final[dict[LimitScope, str]] = {
     "sender": N_(
-        "{subject} has reached a limit in {room} ({rule}). I read further messages but do not answer them. I tell you "
+        "{subject} has reached a limit in {room} ({rule}). I read further messages but do not "
+        "answer them. I tell you "
         "this once a day."
     ),
     "room": N_(
-        "The room {subject} has reached a limit ({rule}). I read further messages there but do not answer them. I tell "
+        "The room {subject} has reached a limit ({rule}). I read further messages there but do not "
+        "answer them. I tell "
         "you this once a day."
     ),
     "agent": N_(
-        "The agent {subject} has reached a limit in {room} ({rule}). It reads further messages but does not answer "
+        "The agent {subject} has reached a limit in {room} ({rule}). It reads further messages but "
+        "does not answer "
         "them. I tell you this once a day."
     ),
 }
@@ -116,7 +150,9 @@ class LimitHit(NamedTuple):
     """The setting and its value."""
 
     def key(self, at: datetime) -> str:
-        """Key of the limit, distinct from all others. A budget is another limit each day or hour (UTC)."""
+        """Key of the limit, distinct from all others. A budget is another limit each day or hour
+        (UTC).
+        """
         own = f"{self.limit}:{self.scope}:{self.subject}"
         return own if self.limit == "rate" else f"{own}:{_window(self.limit, at)}"
 
@@ -137,7 +173,9 @@ def format_limit_notice(hit: LimitHit) -> str:
 
 def limit_report_key(fact: LimitReached, at: datetime) -> str:
     """Return the key of the notice for owners: the same for one limit on one day."""
-    return _daily_key(LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), at.date().isoformat())
+    return _daily_key(
+        LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), at.date().isoformat()
+    )
 
 
 def format_limit_report(fact: LimitReached, place: ConversationId) -> str:
@@ -193,13 +231,16 @@ class UsageLimiter:
             ["limit", "whose"],
             registry=self.metrics,
         )
-        self._noticed = Counter("reverie_limit_notices", "Notices that a limit was reached.", registry=self.metrics)
+        self._noticed = Counter(
+            "reverie_limit_notices", "Notices that a limit was reached.", registry=self.metrics
+        )
         self._buckets = {scope: TokenBuckets(self._rate(scope)) for scope in get_args(RateScope)}
         self._costs: dict[tuple[LimitScope, BudgetKind], WindowCosts] = {
             (scope, kind): WindowCosts() for scope in LIMIT_SCOPES for kind in BUDGET_KINDS
         }
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
-        """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
+        """Billionths of a dollar reserved for the requests of the turn that runs in each
+        conversation."""
         self._loaded = Seq(0)
         """Position up to which `load` has read costs."""
         self._budget_freed = asyncio.Event()
@@ -231,9 +272,13 @@ class UsageLimiter:
         return f"access.budgets.{name}", usd
 
     async def load(self, reader: StoreReader) -> None:
-        """Read from the log what was spent and announced today. Call it once, before any message is accepted."""
+        """Read from the log what was spent and announced today. Call it once, before any message is
+        accepted.
+        """
         before, after, tries = None, await reader.last_position(), 0
-        while after != before and tries < MAX_LOAD_TRIES:  # what others append meanwhile must not count twice
+        while (
+            after != before and tries < MAX_LOAD_TRIES
+        ):  # what others append meanwhile must not count twice
             before, tries = after, tries + 1
             await self._load(reader)
             after = await reader.last_position()
@@ -251,13 +296,22 @@ class UsageLimiter:
             if then == day:
                 self._reported.put(_daily_key(hit, day), None)
             if age_s < QUIET_S or then == day:
-                self._record_notice(Address.parse(one.conversation), hit, one.at, self._clock.monotonic() - age_s)
+                self._record_notice(
+                    Address.parse(one.conversation), hit, one.at, self._clock.monotonic() - age_s
+                )
         await self._load_costs(reader, now, day)
 
     async def _load_costs(self, reader: StoreReader, now: datetime, day: str) -> None:
         for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
-            self._add_cost("cost", now, agent, Address.parse(place), SenderId(sender), budget_cost(share, provider))
+            self._add_cost(
+                "cost",
+                now,
+                agent,
+                Address.parse(place),
+                SenderId(sender),
+                budget_cost(share, provider),
+            )
         hour, before = _window("hour_cost", now), None
         while turns := await reader.newest_entries(TURNS_PAGE, kinds=["turn_ended"], before=before):
             for entry in turns:
@@ -268,26 +322,40 @@ class UsageLimiter:
             before = turns[0].seq
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Add the costs of turns, record notices, and keep the tokens of messages that are in the log now."""
+        """Add the costs of turns, record notices, and keep the tokens of messages that are in the
+        log now.
+        """
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 if entry.seq > self._loaded:
                     self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
             elif isinstance(entry.fact, LimitReached):
-                hit = LimitHit(entry.fact.limit, entry.fact.whose, entry.fact.subject, entry.fact.rule)
+                hit = LimitHit(
+                    entry.fact.limit, entry.fact.whose, entry.fact.subject, entry.fact.rule
+                )
                 self._reported.put(_daily_key(hit, entry.at.date().isoformat()), None)
-                if any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries):
-                    at, now_s = Address.parse(entry.conversation or ConversationId("")), self._clock.monotonic()
+                if any(
+                    isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries
+                ):
+                    at, now_s = (
+                        Address.parse(entry.conversation or ConversationId("")),
+                        self._clock.monotonic(),
+                    )
                     self._notices.use(at.channel, now_s)
                     self._record_notice(at, hit, entry.at, now_s)
             elif isinstance(entry.fact, Message | Command) and entry.key is not None:
                 self._settle_tokens(entry.key, back=False)
 
     def on_appended_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Take the tokens that other processes have taken for messages and commands, as their judgements say."""
+        """Take the tokens that other processes have taken for messages and commands, as their
+        judgements say.
+        """
         judgements = {one.cause: one.fact for one in entries if isinstance(one.fact, Judgement)}
         for entry in entries:
-            if isinstance(entry.fact, Message | Command) and (judged := judgements.get(entry.seq)) is not None:
+            if (
+                isinstance(entry.fact, Message | Command)
+                and (judged := judgements.get(entry.seq)) is not None
+            ):
                 self._take_for_other(entry.fact, judged)
 
     def _take_for_other(self, event: Message | Command, judged: Judgement) -> None:
@@ -304,14 +372,17 @@ class UsageLimiter:
             self._rated(scope).use(subject, now_s)
 
     def give_back(self, event: Message | Command) -> None:
-        """Give back the tokens of an event that the log had already. Call it after it was appended in vain."""
+        """Give back the tokens of an event that the log had already. Call it after it was appended
+        in vain.
+        """
         self._settle_tokens(dedup_key(event), back=True)
 
     def check(self, message: Message, judged: Judgement, agent: str) -> LimitDecision:
-        """Decide whether this message may start a turn of that agent. A message that would not start one passes.
+        """Decide whether this message may start a turn of that agent. A message that would not
+        start one passes.
 
-        `judged`: the judgement of access and attention. Append what the decision changes before the next message of
-        that conversation is checked.
+        `judged`: the judgement of access and attention. Append what the decision changes before the
+        next message of that conversation is checked.
         """
         key = dedup_key(message)
         if judged.fate != "due" or judged.urgency < URGENT:
@@ -324,9 +395,11 @@ class UsageLimiter:
         return LimitDecision(judged)
 
     def take_or_explain(self, command: Command, role: str, agent: str) -> str:
-        """Take tokens for a command that has that agent's model asked. Return why it may not, for people; empty: taken.
+        """Take tokens for a command that has that agent's model asked. Return why it may not, for
+        people; empty: taken.
 
-        Its judgement has to say `noted` and `URGENT`, and nothing else of commands may: so other processes know.
+        Its judgement has to say `noted` and `URGENT`, and nothing else of commands may: so other
+        processes know.
         """
         key = dedup_key(command)
         self._settle_tokens(key, back=True)
@@ -338,9 +411,14 @@ class UsageLimiter:
         return ""
 
     def turn_wait_s(self, at: Address, sender: Sender) -> float:
-        """Return the time for which a turn for that person is to wait, at most `MAX_TURN_WAIT_S`."""
+        """Return the time for which a turn for that person is to wait, at most
+        `MAX_TURN_WAIT_S`.
+        """
         now_s, paced = self._clock.monotonic(), self._find_paced(at, sender)
-        return min(MAX_TURN_WAIT_S, max((self._rated(turns).wait_s(whose, now_s) for turns, whose in paced), default=0))
+        return min(
+            MAX_TURN_WAIT_S,
+            max((self._rated(turns).wait_s(whose, now_s) for turns, whose in paced), default=0),
+        )
 
     def count_turn(self, at: Address, sender: Sender) -> None:
         """Count a turn that begins for that person, now or after its wait."""
@@ -354,12 +432,18 @@ class UsageLimiter:
         return _turn_rates(self._policy.agent_of(at), self._linked_subjects(at, sender)[0])
 
     def reserve(
-        self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
+        self,
+        at: Address,
+        agent: str,
+        askers: Sequence[Sender],
+        cost_usd: float,
+        spent_usd: float = 0.0,
     ) -> LimitHit | None:
-        """Reserve the highest cost of the turn's next request, until `release`. Return the exceeded limit; None: none.
+        """Reserve the highest cost of the turn's next request, until `release`. Return the exceeded
+        limit; None: none.
 
-        `spent_usd`: cost of the turn so far. Owners and admins use nobody's budget; if somebody without such a role
-        asks too, that person's budget counts.
+        `spent_usd`: cost of the turn so far. Owners and admins use nobody's budget; if somebody
+        without such a role asks too, that person's budget counts.
         """
         budgets = self._find_payers(at, agent, askers)
         nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
@@ -373,20 +457,31 @@ class UsageLimiter:
         return None
 
     async def wait_for_budget(
-        self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
+        self,
+        at: Address,
+        agent: str,
+        askers: Sequence[Sender],
+        cost_usd: float,
+        spent_usd: float = 0.0,
     ) -> None:
-        """Return once `reserve` does not depend on the reservations of other turns, which may not be used up."""
+        """Return once `reserve` does not depend on the reservations of other turns, which may not
+        be used up.
+        """
         budgets = self._find_payers(at, agent, askers)
         nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
         self._set_reserved(at, budgets, to_nano_usd(spent_usd))
         while cost_usd > 0 and self._waits_for_others(at, budgets, nano):
             await self._budget_freed.wait()
 
-    def _waits_for_others(self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> bool:
+    def _waits_for_others(
+        self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int
+    ) -> bool:
         if any(self._find_exceeded(scope, subjects, nano) for scope, subjects in budgets):
             return False  # whatever the others release
         return any(
-            self._find_exceeded(scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at))
+            self._find_exceeded(
+                scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at)
+            )
             for scope, subjects in budgets
         )
 
@@ -395,9 +490,13 @@ class UsageLimiter:
         if self._reserved.pop(conversation, None):
             self._notify_freed()
 
-    def _set_reserved(self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> None:
+    def _set_reserved(
+        self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int
+    ) -> None:
         before = self._reserved.get(at.conversation, {})
-        self._reserved[at.conversation] = {(scope, subjects[0]): nano for scope, subjects in budgets}
+        self._reserved[at.conversation] = {
+            (scope, subjects[0]): nano for scope, subjects in budgets
+        }
         if not budgets:
             del self._reserved[at.conversation]
         if before:
@@ -411,22 +510,34 @@ class UsageLimiter:
     def _reserved_elsewhere(self, scope: LimitScope, subjects: Sequence[str], at: Address) -> int:
         """Return the sum of the reservations of turns in other conversations."""
         return sum(
-            aside.get((scope, subjects[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
+            aside.get((scope, subjects[0]), 0)
+            for place, aside in self._reserved.items()
+            if place != at.conversation
         )
 
-    def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[LimitScope, Sequence[str]]]:
+    def _find_payers(
+        self, at: Address, agent: str, askers: Sequence[Sender]
+    ) -> list[tuple[LimitScope, Sequence[str]]]:
         """Return the budgets with a limit that a turn is paid from. Empty: none."""
         payers = self._find_payer_ids(at, askers)
         if not payers:
             return []
         budgets = self._budget_subjects(at, agent, [one for one in askers if one.id in payers])
-        return [one for one in budgets if any(self._budget(one[0], kind)[1] is not None for kind in BUDGET_KINDS)]
+        return [
+            one
+            for one in budgets
+            if any(self._budget(one[0], kind)[1] is not None for kind in BUDGET_KINDS)
+        ]
 
     def _find_payer_ids(self, at: Address, askers: Sequence[Sender]) -> set[SenderId]:
         return {one.id for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES}
 
-    def build_unpaid_entries(self, at: Address, message: Message | None, hit: LimitHit) -> list[NewEntry]:
-        """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""
+    def build_unpaid_entries(
+        self, at: Address, message: Message | None, hit: LimitHit
+    ) -> list[NewEntry]:
+        """Return the entries for a turn that no budget covers: once a day with a notice for the
+        last sender.
+        """
         self._limited.labels(hit.limit, hit.scope).inc()
         now = self._clock.now()
         post = None if message is None else self._build_notice(message, hit)
@@ -436,7 +547,9 @@ class UsageLimiter:
         entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
         if post is not None:
             key = f"post:{post.key}"
-            entries.append(NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key))
+            entries.append(
+                NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key)
+            )
         return entries
 
     def _budget_subjects(
@@ -444,9 +557,15 @@ class UsageLimiter:
     ) -> list[tuple[LimitScope, Sequence[str]]]:
         """Return the budgets that apply, the widest first."""
         people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
-        return [("agent", (agent,)), ("room", (_room_key(at),)), *(("sender", same) for same in people)]
+        return [
+            ("agent", (agent,)),
+            ("room", (_room_key(at),)),
+            *(("sender", same) for same in people),
+        ]
 
-    def _find_exceeded(self, scope: LimitScope, subjects: Sequence[str], nano: int) -> BudgetKind | None:
+    def _find_exceeded(
+        self, scope: LimitScope, subjects: Sequence[str], nano: int
+    ) -> BudgetKind | None:
         """Return the budget that this additional cost exceeds, that of the day first."""
         for kind in BUDGET_KINDS:
             _, usd = self._budget(scope, kind)
@@ -457,17 +576,31 @@ class UsageLimiter:
                 return kind
         return None
 
-    def _build_budget_hit(self, scope: LimitScope, subjects: Sequence[str], kind: BudgetKind) -> LimitHit:
+    def _build_budget_hit(
+        self, scope: LimitScope, subjects: Sequence[str], kind: BudgetKind
+    ) -> LimitHit:
         name, usd = self._budget(scope, kind)
-        return LimitHit(kind, scope, subjects[0], f"{name}: ${usd:g} {'a day' if kind == 'cost' else 'an hour'}")
+        return LimitHit(
+            kind, scope, subjects[0], f"{name}: ${usd:g} {'a day' if kind == 'cost' else 'an hour'}"
+        )
 
-    def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_TakenTokens | LimitHit":
-        """Take the tokens for a message that is to be answered, or return the limit that was reached."""
-        now_s, room, same = self._clock.monotonic(), _room_key(at), self._linked_subjects(at, sender)
+    def _take(
+        self, at: Address, sender: Sender, role: str, agent: str
+    ) -> "_TakenTokens | LimitHit":
+        """Take the tokens for a message that is to be answered, or return the limit that was
+        reached.
+        """
+        now_s, room, same = (
+            self._clock.monotonic(),
+            _room_key(at),
+            self._linked_subjects(at, sender),
+        )
         subjects: dict[LimitScope, str] = {"agent": agent, "room": room, "sender": same[0]}
         if role in ADMIN_ROLES:
             subjects = {"agent": agent}
-        elif hit := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(subjects, now_s):
+        elif hit := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(
+            subjects, now_s
+        ):
             return hit
         return _TakenTokens(
             now_s,
@@ -499,14 +632,20 @@ class UsageLimiter:
         return None
 
     def _find_rate_hit(self, subjects: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
-        """Return the widest limit that is reached: in a raid that is the room's, and not one for each sender."""
+        """Return the widest limit that is reached: in a raid that is the room's, and not one for
+        each sender.
+        """
         for scope, subject in subjects.items():
             if not self._rated(scope).has_token(subject, now_s):
-                return LimitHit("rate", scope, subject, f"access.rates.{scope}: {self._rate(scope)}")
+                return LimitHit(
+                    "rate", scope, subject, f"access.rates.{scope}: {self._rate(scope)}"
+                )
         for turns, subject in _turn_rates(subjects["agent"], subjects["sender"]):
             if self._rated(turns).wait_s(subject, now_s) > MAX_TURN_WAIT_S:
                 whose: LimitScope = "agent" if turns == "agent_turns" else "sender"
-                return LimitHit("rate", whose, subject, f"access.rates.{turns}: {self._rate(turns)}")
+                return LimitHit(
+                    "rate", whose, subject, f"access.rates.{turns}: {self._rate(turns)}"
+                )
         return None
 
     def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:
@@ -520,15 +659,26 @@ class UsageLimiter:
         return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),)))
 
     def _build_notice(self, message: Message, hit: LimitHit) -> Post | None:
-        """Return the notice that answers this message, the same post each time. None: none is due."""
+        """Return the notice that answers this message, the same post each time. None: none is
+        due.
+        """
         now_s, room = self._clock.monotonic(), _room_key(message.at)
         if message.sender.is_bot or not self._notices.has_token(message.at.channel, now_s):
             return None
-        if now_s - self._said.get((room, ""), -QUIET_S) < QUIET_S or (room, hit.key(self._clock.now())) in self._said:
+        if (
+            now_s - self._said.get((room, ""), -QUIET_S) < QUIET_S
+            or (room, hit.key(self._clock.now())) in self._said
+        ):
             return None
         self._noticed.inc()
         key = PostKey(hashlib.sha256(f"limited:{dedup_key(message)}".encode()).hexdigest()[:26])
-        return Post(key=key, to=message.at, text=format_limit_notice(hit), reply_to=message.id, style="notice")
+        return Post(
+            key=key,
+            to=message.at,
+            text=format_limit_notice(hit),
+            reply_to=message.id,
+            style="notice",
+        )
 
     def _record_notice(self, at: Address, hit: LimitHit, then: datetime, now_s: float) -> None:
         room = _room_key(at)
@@ -536,12 +686,16 @@ class UsageLimiter:
         if hit.limit != "rate":
             self._said.put((room, hit.key(then)), now_s)
 
-    def _record_turn_costs(self, entry: LogEntry, turn: TurnRecord, kinds: Sequence[BudgetKind]) -> None:
+    def _record_turn_costs(
+        self, entry: LogEntry, turn: TurnRecord, kinds: Sequence[BudgetKind]
+    ) -> None:
         if entry.conversation is None:
             return
         for sender, nano in budget_costs(turn):
             for kind in kinds:
-                self._add_cost(kind, entry.at, turn.agent, Address.parse(entry.conversation), sender, nano)
+                self._add_cost(
+                    kind, entry.at, turn.agent, Address.parse(entry.conversation), sender, nano
+                )
 
     def _add_cost(  # noqa: PLR0917 - the columns of the sum, in their order
         self, kind: BudgetKind, then: datetime, agent: str, at: Address, sender: SenderId, nano: int
@@ -570,7 +724,11 @@ def _own_key(at: Address, sender: SenderId) -> str:
 
 def _room_key(at: Address) -> str:
     """Return the room, or for a thread its room."""
-    return at.conversation if at.thread is None else Address(channel=at.channel, room=at.room).conversation
+    return (
+        at.conversation
+        if at.thread is None
+        else Address(channel=at.channel, room=at.room).conversation
+    )
 
 
 def _daily_key(hit: LimitHit, day: str) -> str:

@@ -1,8 +1,8 @@
 """Linking of accounts: a person proves that two accounts are theirs.
 
-Each account is shown a code, and submits the code of the other. So somebody who is talked into submitting one code
-links nobody, and is shown the other account before the second. Only verified accounts of people who are not blocked can
-be linked.
+Each account is shown a code, and submits the code of the other. So somebody who is talked into
+submitting one code links nobody, and is shown the other account before the second. Only verified
+accounts of people who are not blocked can be linked.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -38,7 +38,8 @@ from gateway.core.identity import AccessPolicy, Role, identify
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 _UNVERIFIED_TEXT: Final = N_(
-    "I cannot link this account, because the platform does not confirm who you are. Log in to your account first."
+    "I cannot link this account, because the platform does not confirm who you are. Log in to your "
+    "account first."
 )
 
 
@@ -58,7 +59,9 @@ class AccountClaim(NamedTuple):
 class AccountLinker:
     """Link commands of all channels."""
 
-    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, channels: Channels) -> None:
+    def __init__(
+        self, roster: Roster, policy: AccessPolicy, clock: Clock, channels: Channels
+    ) -> None:
         self._roster = roster
         self._policy = policy
         self._clock = clock
@@ -69,17 +72,24 @@ class AccountLinker:
         """Issue the first code. An earlier one of the same account is revoked."""
         if not claim.verified:
             return refuse(_(_UNVERIFIED_TEXT))
-        earlier = [one for one in self._roster.pending_requests("link") if one.person == claim.person]
+        earlier = [
+            one for one in self._roster.pending_requests("link") if one.person == claim.person
+        ]
         generated = generate_code(self._roster.request_names)
         facts = (
             *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
             *(build_code_over(one, "revoked", claim.person) for one in earlier),
             self._build_code_fact(generated, claim, "link"),
         )
-        return done(render_link_code(generated.code, self._channels.command_prefix(claim.at.channel)), *facts)
+        return done(
+            render_link_code(generated.code, self._channels.command_prefix(claim.at.channel)),
+            *facts,
+        )
 
     def submit_code(self, claim: AccountClaim, written: str) -> CommandEffect:
-        """Accept a code: that of the person's other account, or the confirmation that this account must submit."""
+        """Accept a code: that of the person's other account, or the confirmation that this account
+        must submit.
+        """
         if not claim.verified:
             return refuse(_(_UNVERIFIED_TEXT))
         now_s = self._clock.monotonic()
@@ -101,35 +111,55 @@ class AccountLinker:
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
         prefix = self._channels.command_prefix(claim.at.channel)
         if not linked:
-            text = _("Your account {person} is not linked with another one. Write `{command}` to link one.")
+            text = _(
+                "Your account {person} is not linked with another one. Write `{command}` to link "
+                "one."
+            )
             return done(text.format(person=format_person(claim.person), command=f"{prefix}link"))
         lines = [f"- {format_person(one)}" for one in linked]
         head = _("These accounts are linked with this one. `{command}` unlinks one.")
         return done("\n".join([head.format(command=f"{prefix}link remove"), *lines]))
 
     def unlink(self, claim: AccountClaim, account: str) -> CommandEffect:
-        """Take an account out of its links. Any of the linked accounts may do so, unless that would evade a block.
+        """Take an account out of its links. Any of the linked accounts may do so, unless that would
+        evade a block.
 
         `account`: as `list_accounts` shows it, with or without its channel.
         """
         written = account.strip("` ")
-        accounts = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
-        meant = {one for one in accounts if written.lower() in (one.lower(), one.partition(":")[2].lower())}
+        accounts = {
+            claim.person,
+            *(self._roster.known.links.get(claim.person, ()) if claim.verified else ()),
+        }
+        meant = {
+            one
+            for one in accounts
+            if written.lower() in (one.lower(), one.partition(":")[2].lower())
+        }
         if len(meant) != 1 or len(accounts) == 1:
             text = _("{account} is not linked with this account. Write it as `link list` shows it.")
             return refuse(text.format(account=inline_code(written)))
         (removed,) = meant
         if is_blocked_anywhere(self._policy, removed):
-            return refuse(_("One of these accounts is blocked. I cannot unlink them while the block lasts."))
+            return refuse(
+                _("One of these accounts is blocked. I cannot unlink them while the block lasts.")
+            )
         removed_links = [link for link in self._roster.links if removed in (link.one, link.other)]
-        remaining = group_linked_accounts(link for link in self._roster.links if link not in removed_links).get(
-            claim.person, frozenset()
+        remaining = group_linked_accounts(
+            link for link in self._roster.links if link not in removed_links
+        ).get(claim.person, frozenset())
+        text = _("{account} is not linked any more, and has only its own roles.").format(
+            account=format_person(removed)
         )
-        text = _("{account} is not linked any more, and has only its own roles.").format(account=format_person(removed))
         if claim.person != removed and (others := accounts - remaining - {removed, claim.person}):
-            more = _("This also unlinks {accounts}.").format(accounts=", ".join(map(format_person, sorted(others))))
+            more = _("This also unlinks {accounts}.").format(
+                accounts=", ".join(map(format_person, sorted(others)))
+            )
             text = f"{text} {more}"
-        facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in removed_links)
+        facts = (
+            IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person)
+            for one in removed_links
+        )
         return done(text, *facts)
 
     def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
@@ -145,10 +175,18 @@ class AccountLinker:
         links = self._roster.known.links
         if claim.person in links.get(request.person, ()):
             return _("These two accounts are already linked.")
-        both = {request.person, claim.person} | set(links.get(request.person, ())) | set(links.get(claim.person, ()))
+        both = (
+            {request.person, claim.person}
+            | set(links.get(request.person, ()))
+            | set(links.get(claim.person, ()))
+        )
         if len(both) > MAX_LINKED_ACCOUNTS:
-            return _("A person can link at most {count} accounts.").format(count=MAX_LINKED_ACCOUNTS)
-        other = Sender(id=SenderId(request.person.partition(":")[2]), name=request.name, verified=True)
+            return _("A person can link at most {count} accounts.").format(
+                count=MAX_LINKED_ACCOUNTS
+            )
+        other = Sender(
+            id=SenderId(request.person.partition(":")[2]), name=request.name, verified=True
+        )
         blocked = "blocked" in (claim.role, identify(self._policy, request.at, other).role)
         return _(UNKNOWN_CODE_TEXT) if blocked else ""
 
@@ -160,11 +198,17 @@ class AccountLinker:
         )
         with use_language(request.language):
             notice = _(
-                "{person} sent me your code, and I showed them a second one. If that was you, send me the second code "
-                "here: then both accounts are linked, and whoever uses that account may do all that you may do. If it "
+                "{person} sent me your code, and I showed them a second one. If that was you, send "
+                "me the second code "
+                "here: then both accounts are linked, and whoever uses that account may do all "
+                "that you may do. If it "
                 "was not you, send nothing, and nothing happens."
             ).format(person=format_person(claim.person, claim.name))
-        facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, notice))
+        facts = (
+            build_code_over(request, "used", claim.person),
+            confirm,
+            build_requester_notice(request, notice),
+        )
         other = format_person(request.person, request.name)
         answer = render_link_confirmation(
             generated.code, self._channels.command_prefix(request.at.channel), other, claim.role
@@ -183,7 +227,10 @@ class AccountLinker:
             build_code_over(request, "used", claim.person),
             build_requester_notice(request, notice),
         )
-        text = _("{person} and you are now linked as one person, with the roles of both. `{command}` undoes that.")
+        text = _(
+            "{person} and you are now linked as one person, with the roles of both. `{command}` "
+            "undoes that."
+        )
         answer = text.format(person=format_person(request.person, request.name), command=command)
         return done(answer, *facts, request=request.request)
 
@@ -196,7 +243,9 @@ class AccountLinker:
         other: str = "",
         key: str = "",
     ) -> EffectFact:
-        """`other`: the account that must submit the code; empty: any. `key`: as `EffectFact.key`."""
+        """`other`: the account that must submit the code; empty: any. `key`: as
+        `EffectFact.key`.
+        """
         issued = CodeIssued(
             request=generated.request,
             what=what,

@@ -1,7 +1,8 @@
 """Notices to owners, and command menus by role: shown to people without a request.
 
-`OwnerNotifier` posts what owners did not ask for but should know: limits that were reached, codes that wait for an
-admin. `CommandMenuPublisher` shows people with a role the commands that they may use, where the platform can.
+`OwnerNotifier` posts what owners did not ask for but should know: limits that were reached, codes
+that wait for an admin. `CommandMenuPublisher` shows people with a role the commands that they may
+use, where the platform can.
 """
 
 import asyncio
@@ -63,9 +64,11 @@ from gateway.store.effects import build_notice_end
 logger = logging.getLogger("reverie.owners")
 
 MAX_POSTS_PER_KIND: Final = 10
-"""Posts of each kind in a UTC day of what outsiders may cause; one more post says that there was more."""
+"""Posts of each kind in a UTC day of what outsiders may cause; one more post says that there was
+more."""
 MORE_TEXT: Final = N_(
-    "There are more notices of this kind today. I send at most {count} of a kind in a day; `reverie log tail` shows "
+    "There are more notices of this kind today. I send at most {count} of a kind in a day; "
+    "`reverie log tail` shows "
     "the others."
 )
 LASTING_S: Final = 600.0
@@ -79,11 +82,14 @@ NoticeButtons = Callable[[], tuple[PostButton, ...]]
 """Function that makes the buttons of a notice, in the language of the post."""
 PAGE_ENTRIES: Final = 300
 MAX_PAGES: Final = 10
-"""At most this many pages of this size of direct messages, newest first, are searched for one from an owner."""
+"""At most this many pages of this size of direct messages, newest first, are searched for one from
+an owner."""
 MAX_POSTS_SEARCHED: Final = 2_000
-"""Newest posts searched for today's notices. There are more in a day only where each kind has some."""
+"""Newest posts searched for today's notices. There are more in a day only where each kind has
+some."""
 NOTICE_DAYS: Final = 7
-"""Days after which the buttons of a notice stay: what it asks about was decided elsewhere. A tap says so."""
+"""Days after which the buttons of a notice stay: what it asks about was decided elsewhere. A tap
+says so."""
 MAX_DECISIONS_SETTLED: Final = 20
 """Newest decisions that are looked at after a start."""
 PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
@@ -110,7 +116,9 @@ class _Trouble:
 
 
 class OwnerNotifier:
-    """Posts notices to the gateway's owners: to `access.tell`, or the direct chat that a verified owner used last."""
+    """Posts notices to the gateway's owners: to `access.tell`, or the direct chat that a verified
+    owner used last.
+    """
 
     def __init__(
         self,
@@ -124,7 +132,9 @@ class OwnerNotifier:
         titles: PlaceTitles,
         room_language: Callable[[Address], str | None] = lambda _at: None,
     ) -> None:
-        """`room_language`: returns the tag of the language that is set for a place. None: none is set."""
+        """`room_language`: returns the tag of the language that is set for a place. None: none is
+        set.
+        """
         self._room_language = room_language
         self._channels = channels
         self._titles = titles
@@ -138,7 +148,8 @@ class OwnerNotifier:
         """One text after the other, so that they can be counted."""
         self._day = ""
         self._post_counts: dict[str, int] = {}
-        """Posts of that day in the log, by kind, so that many of one kind do not suppress another."""
+        """Posts of that day in the log, by kind, so that many of one kind do not suppress
+        another."""
         self._logged = LruDict[str, None]()
         """Keys of the texts that the process has logged, with their days."""
         self._repeats = LruDict[str, int]()
@@ -166,7 +177,8 @@ class OwnerNotifier:
     def _on_owner_wrote(self, entries: Sequence[LogEntry]) -> None:
         """Move notices to the direct chat in which an owner writes.
 
-        To the operator's own channel only while no other chat is known: nobody may be looking there.
+        To the operator's own channel only while no other chat is known: nobody may be looking
+        there.
         """
         for entry in entries:
             chat = _parse_direct_chat(entry.fact)
@@ -189,7 +201,10 @@ class OwnerNotifier:
         for entry in entries:
             if isinstance(entry.fact, LimitReached):
                 place = entry.conversation or ConversationId("")
-                self.notify(limit_report_key(entry.fact, entry.at), partial(_render_limit_report, entry.fact, place))
+                self.notify(
+                    limit_report_key(entry.fact, entry.at),
+                    partial(_render_limit_report, entry.fact, place),
+                )
 
     def _on_code_issued(self, entries: Sequence[LogEntry]) -> None:
         """Report new requests for access."""
@@ -219,39 +234,61 @@ class OwnerNotifier:
             await self._end_notice(entry)
 
     async def _end_notice(self, decided: LogEntry) -> None:
-        """Take the buttons from the notices about what was decided, also from those of earlier days."""
+        """Take the buttons from the notices about what was decided, also from those of earlier
+        days.
+        """
         kind, about, render_outcome = _describe_decision(decided)
         if not about:
             return
         async with self._lock:
             for days in range(NOTICE_DAYS):
                 day = (decided.at - timedelta(days=days)).date().isoformat()
-                queued = await self._store.entry_by_key(f"post:{_post_key(day, kind, f'{kind}:{about}')}")
-                notice = queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
+                queued = await self._store.entry_by_key(
+                    f"post:{_post_key(day, kind, f'{kind}:{about}')}"
+                )
+                notice = (
+                    queued.fact.post
+                    if queued is not None and isinstance(queued.fact, PostQueued)
+                    else None
+                )
                 with use_language(notice.language if notice is not None else None):
                     outcome = render_outcome()
                 await self._store.append(
                     [
-                        NewEntry(fact=one.fact, at=self._clock.now(), conversation=one.place, key=one.key)
+                        NewEntry(
+                            fact=one.fact, at=self._clock.now(), conversation=one.place, key=one.key
+                        )
                         for one in build_notice_end(notice, outcome)
                     ]
                 )
 
     def notify(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
+        self,
+        key: str,
+        text: NoticeText,
+        *,
+        beside: ChannelName | None = None,
+        buttons: NoticeButtons = tuple,
     ) -> None:
-        """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
+        """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at
+        once.
 
-        How often there was the same meanwhile is added to the next one. `beside`: a channel that does not work; another
-        one is used if an owner is known there. `buttons`: shown below where the channel can.
+        How often there was the same meanwhile is added to the next one. `beside`: a channel that
+        does not work; another one is used if an owner is known there. `buttons`: shown below where
+        the channel can.
 
-        The post is durable soon after, and not repeated after a restart. Every text is also logged by the process;
-        where no owner is known, only there.
+        The post is durable soon after, and not repeated after a restart. Every text is also logged
+        by the process; where no owner is known, only there.
         """
         self._tasks.create_task(self.notify_and_wait(key, text, beside=beside, buttons=buttons))
 
     async def notify_and_wait(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
+        self,
+        key: str,
+        text: NoticeText,
+        *,
+        beside: ChannelName | None = None,
+        buttons: NoticeButtons = tuple,
     ) -> None:
         """As `notify`, but return once the post is durable. Raises `StoreError`."""
         async with self._lock:
@@ -266,7 +303,8 @@ class OwnerNotifier:
         *,
         max_posts: float = inf,
     ) -> bool:
-        """Post it, unless that was done today. Return whether it was done now. The caller holds the lock.
+        """Post it, unless that was done today. Return whether it was done now. The caller holds the
+        lock.
 
         `max_posts`: posts of this kind in a day.
         """
@@ -303,36 +341,56 @@ class OwnerNotifier:
                 buttons=buttons() if self._shows_buttons(to) and not is_last else (),
                 language=current_language(),
             )
-        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+        entry = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}"
+        )
         (queued,) = await self._store.append([entry])
         self._repeats.put(key, 0 if queued.is_new else repeats + 1)
         return queued.is_new
 
-    def begin_trouble(self, cause: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
-        """Tell owners that something is wrong until `end_trouble`. Call it each time it is seen; returns at once.
+    def begin_trouble(
+        self, cause: str, text: NoticeText, *, beside: ChannelName | None = None
+    ) -> None:
+        """Tell owners that something is wrong until `end_trouble`. Call it each time it is seen;
+        returns at once.
 
-        `cause`: kind, place and what can be done, e.g. `channel:irc.libera:refused`. Told once a UTC day for each
-        cause; what begins again on the same day is told, with its end, only if it is seen after `LASTING_S`.
+        `cause`: kind, place and what can be done, e.g. `channel:irc.libera:refused`. Told once a
+        UTC day for each cause; what begins again on the same day is told, with its end, only if it
+        is seen after `LASTING_S`.
         """
         trouble = self._troubles.setdefault(cause, _Trouble(self._clock.now()))
         trouble.count += 1
         self._tasks.create_task(self._tell_trouble(cause, trouble, text, beside))
 
-    async def _tell_trouble(self, cause: str, trouble: _Trouble, text: NoticeText, beside: ChannelName | None) -> None:
+    async def _tell_trouble(
+        self, cause: str, trouble: _Trouble, text: NoticeText, beside: ChannelName | None
+    ) -> None:
         async with self._lock:
             lasts = (self._clock.now() - trouble.since).total_seconds() >= LASTING_S
             if lasts and not trouble.is_told:
                 cause = f"{cause}:{trouble.since.isoformat()}"
             trouble.is_told |= await self._post(cause, text, beside)
 
-    def end_trouble(self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
-        """Tell owners that no cause that begins so is there any more, if they were told of one. Returns at once."""
-        ended = {cause: self._troubles.pop(cause) for cause in list(self._troubles) if cause.startswith(prefix)}
+    def end_trouble(
+        self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None
+    ) -> None:
+        """Tell owners that no cause that begins so is there any more, if they were told of one.
+        Returns at once.
+        """
+        ended = {
+            cause: self._troubles.pop(cause)
+            for cause in list(self._troubles)
+            if cause.startswith(prefix)
+        }
         if ended:
             self._tasks.create_task(self._tell_end(prefix, text, ended, beside))
 
     async def _tell_end(
-        self, prefix: str, text: NoticeText, ended: Mapping[str, _Trouble], beside: ChannelName | None
+        self,
+        prefix: str,
+        text: NoticeText,
+        ended: Mapping[str, _Trouble],
+        beside: ChannelName | None,
     ) -> None:
         async with self._lock:  # after the post of the beginning
             if not any(one.is_told for one in ended.values()):
@@ -342,8 +400,12 @@ class OwnerNotifier:
             count = sum(one.count for one in ended.values())
 
             def render(to: Address | None) -> str:
-                lasted = ngettext("It lasted {span}.", "It lasted {span} and happened {count} times.", count)
-                return f"{_render(text, to)} {lasted.format(span=format_duration(age_s), count=count)}"
+                lasted = ngettext(
+                    "It lasted {span}.", "It lasted {span} and happened {count} times.", count
+                )
+                return (
+                    f"{_render(text, to)} {lasted.format(span=format_duration(age_s), count=count)}"
+                )
 
             await self._post(f"{prefix}over:{now.isoformat()}", render, beside)
             for cause in ended:
@@ -352,7 +414,8 @@ class OwnerNotifier:
     def tell_unrecorded(self, text: NoticeText) -> asyncio.Task[None]:
         """Send this text to owners at once, past the log, which cannot be written. Returns at once.
 
-        Nothing of it is recorded, and it is not tried again. The task ends once it was sent, or could not be.
+        Nothing of it is recorded, and it is not tried again. The task ends once it was sent, or
+        could not be.
         """
         return self._tasks.create_task(self._send_unrecorded(text))
 
@@ -360,13 +423,17 @@ class OwnerNotifier:
         try:
             to, tag = await self._find_address(None)
             channel = None if to is None else self._channels.get(to.channel)
-            if to is None or channel is None or not self._channels.holds(to.channel):  # its holder tells them
+            if (
+                to is None or channel is None or not self._channels.holds(to.channel)
+            ):  # its holder tells them
                 return
             with use_language(tag):
                 words = _render(text, to)
             post = Post(key=PostKey(new_id(self._clock.now())), to=to, text=words, style="notice")
             for index, body in enumerate(channel.split(post)):
-                await channel.send(Part(key=f"{post.key}#{index}", to=to, body=body, style="notice"))
+                await channel.send(
+                    Part(key=f"{post.key}#{index}", to=to, body=body, style="notice")
+                )
         except (SendError, StoreError) as error:
             logger.warning("owners could not be told: %s", error)
 
@@ -381,7 +448,11 @@ class OwnerNotifier:
                 self._owner_chat = await self._find_newest_chat()
             chat = self._owner_chat
             to = None if chat is None else chat.at
-        if to is not None and to.channel == beside and (elsewhere := await self._find_newest_chat(beside)):
+        if (
+            to is not None
+            and to.channel == beside
+            and (elsewhere := await self._find_newest_chat(beside))
+        ):
             to, chat = elsewhere.at, elsewhere
         if to is None:
             return None, None
@@ -389,13 +460,16 @@ class OwnerNotifier:
         return to, language_for(self._room_language(to), person, direct=chat is not None)
 
     async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
-        """Return the chat in which an owner wrote last; that of the operator's own channel only if there is no other.
+        """Return the chat in which an owner wrote last; that of the operator's own channel only if
+        there is no other.
 
         `beside`: a channel that does not count.
         """
         before, operator_chat = None, None
         for __ in range(MAX_PAGES):
-            page = await self._store.newest_entries(PAGE_ENTRIES, before=before, kinds=["direct", "command"])
+            page = await self._store.newest_entries(
+                PAGE_ENTRIES, before=before, kinds=["direct", "command"]
+            )
             for one in reversed(page):
                 if (
                     (chat := _parse_direct_chat(one.fact)) is not None
@@ -411,7 +485,9 @@ class OwnerNotifier:
         return operator_chat
 
     def _is_owner(self, chat: _OwnerChat) -> bool:
-        """Return whether this is a verified owner everywhere: an owner of one room or agent gets no notices."""
+        """Return whether this is a verified owner everywhere: an owner of one room or agent gets no
+        notices.
+        """
         return identify(self._policy, chat.at, chat.sender).global_role == "owner"
 
     async def _count_posts(self, day: str, kind: str) -> int:
@@ -439,7 +515,11 @@ def _describe_decision(decided: LogEntry) -> tuple[str, str, Callable[[], str]]:
     """
     match decided.fact:
         case CodeEnded() as ended:
-            return "code", (decided.key or "").removeprefix("code_over:"), partial(render_request_outcome, ended)
+            return (
+                "code",
+                (decided.key or "").removeprefix("code_over:"),
+                partial(render_request_outcome, ended),
+            )
         case McpToolApproved(by=by) as approved if by:
             code = definition_code(approved.server, approved.tool, approved.definition)
             return "mcp", code, partial(_render_outcome, N_("**Approved** by {person}."), by)
@@ -455,7 +535,11 @@ def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
     """Return the sender and chat of a direct message."""
     if isinstance(fact, Message) and fact.kind == "direct":
         return _OwnerChat(fact.at, fact.sender, fact.language)
-    return _OwnerChat(fact.at, fact.sender, fact.language) if isinstance(fact, Command) and fact.direct else None
+    return (
+        _OwnerChat(fact.at, fact.sender, fact.language)
+        if isinstance(fact, Command) and fact.direct
+        else None
+    )
 
 
 def _day_prefix(day: str, kind: str) -> str:
@@ -469,14 +553,19 @@ def _post_key(day: str, kind: str, key: str) -> PostKey:
 
 
 class CommandMenuPublisher:
-    """Publishes the command menus of people with a role, on all channels of this process that can."""
+    """Publishes the command menus of people with a role, on all channels of this process that
+    can.
+    """
 
-    def __init__(self, store: Store, live: LiveSettings, policy: AccessPolicy, channels: Channels) -> None:
+    def __init__(
+        self, store: Store, live: LiveSettings, policy: AccessPolicy, channels: Channels
+    ) -> None:
         """`policy` must already reflect the appended facts: subscribe the roster before."""
         self._policy = policy
         self._channels = channels
         self._published = WeakSet[Channel]()
-        """Channels that have a menu, if they can. One that is added later gets it when its link comes up."""
+        """Channels that have a menu, if they can. One that is added later gets it when its link
+        comes up."""
         store.subscribe(lambda _fact: self._changed.set(), RoleAssigned, IdentityLinked)
         store.subscribe(self._on_link, ConnectionChanged)
         live.add_reload_listener(lambda _fact: self._changed.set())
@@ -514,6 +603,8 @@ class CommandMenuPublisher:
             if where != channel or not sender_id:
                 continue
             sender = Sender(id=SenderId(sender_id), name=sender_id, verified=True)
-            role = identify(self._policy, Address(channel=channel, room=RoomId(sender_id)), sender).global_role
+            role = identify(
+                self._policy, Address(channel=channel, room=RoomId(sender_id)), sender
+            ).global_role
             if role in ("owner", "admin", "member"):
                 yield sender, role

@@ -1,4 +1,5 @@
-"""Pairing codes: generation, limits on wrong codes, approval and revocation, and the notices that follow.
+"""Pairing codes: generation, limits on wrong codes, approval and revocation, and the notices that
+follow.
 
 All but `generate_code` (the system's random source) is pure: times are arguments.
 """
@@ -18,7 +19,8 @@ from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 REQUEST_CHARS: Final = 5
 REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
-"""Letters of a request's name. Without `d` and `k`: text after `pwd` or `key` is taken for a secret."""
+"""Letters of a request's name. Without `d` and `k`: text after `pwd` or `key` is taken for a
+secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,11 @@ class GeneratedCode:
 
 def generate_code(taken: Container[str]) -> GeneratedCode:
     """Return a new code. `taken`: request names that are in use."""
-    code, salt, request = _word(CODE_ALPHABET, CODE_CHARS), secrets.token_hex(16), _word(REQUEST_LETTERS, REQUEST_CHARS)
+    code, salt, request = (
+        _word(CODE_ALPHABET, CODE_CHARS),
+        secrets.token_hex(16),
+        _word(REQUEST_LETTERS, REQUEST_CHARS),
+    )
     while request in taken:
         request = _word(REQUEST_LETTERS, REQUEST_CHARS)
     return GeneratedCode(code=code, request=request, salt=salt, digest=hash_code(salt, code))
@@ -74,10 +80,14 @@ class AttemptLimiter:
 PAIRED_TEXT: Final = N_("You are approved. From now on I answer you here.")
 
 
-def build_code_over(request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str) -> EffectFact:
+def build_code_over(
+    request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str
+) -> EffectFact:
     """Return the fact that a code has ended. Appended once for each code."""
     return EffectFact(
-        CodeEnded(request=request.request, state=state, by=by), request.at.conversation, code_over_key(request)
+        CodeEnded(request=request.request, state=state, by=by),
+        request.at.conversation,
+        code_over_key(request),
     )
 
 
@@ -86,14 +96,20 @@ def build_code_expirations(requests: Iterable[CodeIssued]) -> tuple[EffectFact, 
     return tuple(build_code_over(one, "expired", "") for one in requests)
 
 
-def approve_pairing(request: CodeIssued, by: str, *, existing: RoleAssigned | None) -> CommandEffect:
-    """Accept the person who was shown this code as a member. `existing`: the role that they got meanwhile; it stays."""
+def approve_pairing(
+    request: CodeIssued, by: str, *, existing: RoleAssigned | None
+) -> CommandEffect:
+    """Accept the person who was shown this code as a member. `existing`: the role that they got
+    meanwhile; it stays.
+    """
     who = format_person(request.person, request.name)
     if existing is not None and existing.role != "guest":
         words = _("{person} is already {role}.").format(person=who, role=existing.role)
         used = done(words, build_code_over(request, "used", by), request=request.request)
         return replace(used, ok=existing.role != "blocked")
-    assigned = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
+    assigned = RoleAssigned(
+        person=request.person, role="member", name=request.name, by=by, why="pairing"
+    )
     with use_language(request.language):
         notice_text = _(PAIRED_TEXT)
     facts = (
@@ -120,7 +136,11 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> CommandEffect:
     inside = (request.at.channel, request.at.room) == (room.channel, room.room)
     shown = format_room(room.conversation, request.about)
     with use_language(request.language):
-        notice_text = _("I may talk in this room now.") if inside else _("I may talk in {room} now.").format(room=shown)
+        notice_text = (
+            _("I may talk in this room now.")
+            if inside
+            else _("I may talk in {room} now.").format(room=shown)
+        )
     facts: Sequence[EffectFact] = (
         EffectFact(
             RoomAccessChanged(room=room, open=True, by=by, about=request.about),
@@ -139,7 +159,10 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> CommandEffect:
 def revoke_pairing(person: str, assigned: RoleAssigned | None, by: str) -> CommandEffect:
     """Take the role that somebody got by pairing back."""
     if assigned is None or assigned.role == "blocked":
-        text = _("Nobody has approved {person} by a command. `role list` shows everybody with a role, and why.")
+        text = _(
+            "Nobody has approved {person} by a command. `role list` shows everybody with a role, "
+            "and why."
+        )
         return refuse(text.format(person=format_person(person)))
     taken = RoleAssigned(person=person, role="", name=assigned.name, by=by, why="pairing")
     text = _("I took back the approval of {person}. Their role was {role}.")
@@ -147,14 +170,22 @@ def revoke_pairing(person: str, assigned: RoleAssigned | None, by: str) -> Comma
 
 
 def code_over_key(request: CodeIssued) -> str:
-    """Return the key of the fact that this code has ended. Names of codes are used again; their salts are not."""
+    """Return the key of the fact that this code has ended. Names of codes are used again; their
+    salts are not.
+    """
     return f"code_over:{request.salt}"
 
 
 def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
-    """Return the post with the result for the person who was shown a code: one per code, with its `CodeEnded`."""
+    """Return the post with the result for the person who was shown a code: one per code, with its
+    `CodeEnded`.
+    """
     key, to = _notice_key(code_over_key(request)), request.at
-    return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
+    return EffectFact(
+        PostQueued(post=Post(key=key, to=to, text=text, style="notice")),
+        to.conversation,
+        f"post:{key}",
+    )
 
 
 def _notice_key(ended: str) -> PostKey:

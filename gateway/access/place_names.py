@@ -1,7 +1,8 @@
 """Titles of places, shown to people and models instead of ids.
 
-Adapters know the names (`channels.base.HasPlaceNames`). Changes are recorded as `PlaceRenamed`, so that the names are
-known after a restart. All of it is untrusted: it is cleaned, bounded and put on one line here, once for all users.
+Adapters know the names (`channels.base.HasPlaceNames`). Changes are recorded as `PlaceRenamed`, so
+that the names are known after a restart. All of it is untrusted: it is cleaned, bounded and put on
+one line here, once for all users.
 """
 
 import re
@@ -71,16 +72,21 @@ class PlaceTitles:
         redactor: Redactor,
         channels: Mapping[ChannelName, Channel] | None = None,
     ) -> None:
-        """`redactor` is applied to each name before it is shown. `channels` None: any may exist, but none has names."""
+        """`redactor` is applied to each name before it is shown. `channels` None: any may exist,
+        but none has names.
+        """
         self._reader, self._redactor = reader, redactor
         self._channels: Mapping[ChannelName, Channel] = {} if channels is None else channels
         self._accepts_all = channels is None
         self._known: OrderedDict[ConversationId, PlaceRenamed] = OrderedDict()
         """Names from the log."""
-        self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
+        self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = (
+            OrderedDict()
+        )
         """Last names from a channel, raw and cleaned: most often they are unchanged."""
         self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
-        """Last names from a channel, and sender of a direct chat, that brought nothing new to the log."""
+        """Last names from a channel, and sender of a direct chat, that brought nothing new to the
+        log."""
 
     def _raw_names(self, at: Address) -> PlaceNames | None:
         """Return the names of a place as its channel knows them, not cleaned."""
@@ -92,13 +98,21 @@ class PlaceTitles:
 
     async def load_recent(self) -> None:
         """Load the places that were named last."""
-        for stored in reversed(await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)):
+        for stored in reversed(
+            await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)
+        ):
             if isinstance(stored.fact, PlaceRenamed):
                 self.learn(stored.fact)
 
     async def load(self, conversations: Iterable[ConversationId]) -> None:
-        """Load the names of these places from the log, in one query: call it before many of them are shown."""
-        wanted = [one for one in dict.fromkeys(conversations) if one not in self._known and not is_inner(one)]
+        """Load the names of these places from the log, in one query: call it before many of them
+        are shown.
+        """
+        wanted = [
+            one
+            for one in dict.fromkeys(conversations)
+            if one not in self._known and not is_inner(one)
+        ]
         if not wanted:
             return
         for stored in await self._reader.current_facts_for("named", wanted):
@@ -154,10 +168,14 @@ class PlaceTitles:
         changed = [
             one
             for one in _REPORTED_NAMES
-            if before is not None and getattr(before, one) is not None and getattr(before, one) != getattr(names, one)
+            if before is not None
+            and getattr(before, one) is not None
+            and getattr(before, one) != getattr(names, one)
         ]
         role = self._find_namer(event, at, names, known, access_policy)
-        named = PlaceRenamed(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed), role=role)
+        named = PlaceRenamed(
+            id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed), role=role
+        )
         written[conversation] = named
         return named
 
@@ -169,14 +187,24 @@ class PlaceTitles:
         known: PlaceRenamed | None,
         access_policy: AccessPolicy,
     ) -> str:
-        """Return `PlaceRenamed.role` of names that came with this event. `known`: the names before. None: none."""
+        """Return `PlaceRenamed.role` of names that came with this event. `known`: the names before.
+        None: none.
+        """
         before = known.names if known is not None else None
-        if before is not None and known is not None and _chosen_names(before) == _chosen_names(names):
+        if (
+            before is not None
+            and known is not None
+            and _chosen_names(before) == _chosen_names(names)
+        ):
             return known.role
         if isinstance(event, Message) and event.kind == "direct":
             return role_of(access_policy, at, event.sender)
         if isinstance(event, MembershipChanged) and event.change == "title":
-            changed = [one for one in _CHOSEN_NAMES if before is None or getattr(before, one) != getattr(names, one)]
+            changed = [
+                one
+                for one in _CHOSEN_NAMES
+                if before is None or getattr(before, one) != getattr(names, one)
+            ]
             title = self._clean_text(event.text or "")
             if {title} == {getattr(names, one) for one in changed if getattr(names, one)}:
                 return role_of(access_policy, at, event.sender)
@@ -184,10 +212,12 @@ class PlaceTitles:
         return "" if is_first and is_room_chosen(access_policy, at) else "guest"
 
     def has_trusted_names(self, at: Address) -> bool:
-        """Return whether the names of a room, or of the person there, may stand where they have no label.
+        """Return whether the names of a room, or of the person there, may stand where they have no
+        label.
 
-        They may where an admin chose them, or the operator or an admin let the agent act in a room that was called so
-        (docs/decisions/0058-names-that-strangers-chose-are-left-out.md). `load` the place first.
+        They may where an admin chose them, or the operator or an admin let the agent act in a room
+        that was called so (docs/decisions/0058-names-that-strangers-chose-are-left-out.md). `load`
+        the place first.
         """
         known = self._known.get(at.conversation)
         if known is None:
@@ -224,7 +254,11 @@ class PlaceTitles:
         if room and names.server and room != at.room:
             room = f"{room} in {names.server}"
         room = room or self._format_untitled(at)
-        return room if at.thread is None else f"{self._thread_title(at, names) or 'a thread'} in {room}"
+        return (
+            room
+            if at.thread is None
+            else f"{self._thread_title(at, names) or 'a thread'} in {room}"
+        )
 
     def room_title(self, at: Address) -> str:
         """Return the title of the room of that address, which may be a thread. Empty: unknown."""
@@ -255,13 +289,18 @@ class PlaceTitles:
         return f'"{shown}" ({conversation})'
 
     def trusted_label(self, conversation: ConversationId | str) -> str:
-        """Return a place as `label` does, or its address alone if strangers may have chosen a part of its title.
+        """Return a place as `label` does, or its address alone if strangers may have chosen a part
+        of its title.
 
         `load` it first.
         """
         at = Address.parse(conversation)
         has_thread_title = at.thread is not None and self.thread_title(at) not in ("", at.thread)
-        return self.label(conversation) if self.has_trusted_names(at) and not has_thread_title else str(conversation)
+        return (
+            self.label(conversation)
+            if self.has_trusted_names(at) and not has_thread_title
+            else str(conversation)
+        )
 
     def add_titles(self, text: str) -> str:
         """Return a text for people with the title in front of each address that is in code.
@@ -300,7 +339,9 @@ class PlaceTitles:
                 return [at]
         wanted, known = _fold_title(stripped), [Address.parse(one) for one in self._known]
         return [
-            at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_fold_title, self._all_titles(at))
+            at
+            for at in dict.fromkeys((*known, *more))
+            if wanted and wanted in map(_fold_title, self._all_titles(at))
         ]
 
     def _all_titles(self, at: Address) -> list[str]:
@@ -314,7 +355,11 @@ class PlaceTitles:
 
     def _format_untitled(self, at: Address) -> str:
         channel = self._channels.get(at.channel)
-        platform = at.channel.partition(".")[0].capitalize() if channel is None else channel.capabilities.platform
+        platform = (
+            at.channel.partition(".")[0].capitalize()
+            if channel is None
+            else channel.capabilities.platform
+        )
         match platform.lower():
             case "telegram":
                 return "a Telegram group" if at.room.startswith("-") else "a Telegram chat"
@@ -342,8 +387,12 @@ class PlaceTitles:
         return cleaned
 
     def _clean_text(self, text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
-        """Return the text on one line, without secrets, invisible characters and direction changes; cut last."""
-        printable = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text))
+        """Return the text on one line, without secrets, invisible characters and direction changes;
+        cut last.
+        """
+        printable = "".join(
+            one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text)
+        )
         flat = self._redactor(single_line(printable, len(printable)))
         if _LABELLED.search(flat):  # or a title could be taken for the label of another place
             flat = flat.replace("(", "[").replace(")", "]")
@@ -364,7 +413,9 @@ def _chosen_names(names: PlaceNames) -> tuple[str | None, ...]:
 def _merge_names(before: PlaceNames, newer: PlaceNames) -> PlaceNames:
     """Return the newer names, filled up with the earlier ones."""
     both = {
-        one.name: getattr(before, one.name) if getattr(newer, one.name) is None else getattr(newer, one.name)
+        one.name: getattr(before, one.name)
+        if getattr(newer, one.name) is None
+        else getattr(newer, one.name)
         for one in fields(newer)
     }
     first = both.pop("thread_created_as")

@@ -1,7 +1,7 @@
 """Access decisions: whether an event is accepted, and by which rule. Pure.
 
-Closed by default: an event that no rule allows is refused (and still logged). `gateway.core.identity` finds out who the
-sender is.
+Closed by default: an event that no rule allows is refused (and still logged).
+`gateway.core.identity` finds out who the sender is.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ class AccessDecision:
     global_role: Role = "guest"
     """As `Identity.global_role`."""
     request_kind: Literal["", "pair", "room"] = ""
-    """Approval that a refused sender can ask for: to talk to the agent alone ("pair"), or to open the room.
+    """Approval that a refused sender can ask for: to talk to the agent alone ("pair"), or to open
+    the room.
 
     Empty: none.
     """
@@ -44,7 +45,9 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
     place = address_of(event)
     sender: Sender | None = getattr(event, "sender", None)
     if isinstance(event, PlaceRenamed) and not is_room_allowed(policy, event.at):
-        return AccessDecision(allowed=False, role="guest", rule=f"not in channels.{event.at.channel}.rooms")
+        return AccessDecision(
+            allowed=False, role="guest", rule=f"not in channels.{event.at.channel}.rooms"
+        )
     if place is None or sender is None:
         return AccessDecision(allowed=True, role="guest", rule="from the platform itself")
     who = identify(policy, place, sender)
@@ -60,13 +63,18 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
         return _decide_invite(policy, place, who)
     if is_room_allowed(policy, place):
         return _allow(
-            who, f"channels.{place.channel}.rooms" if is_room_configured(policy, place) else "the room was approved"
+            who,
+            f"channels.{place.channel}.rooms"
+            if is_room_configured(policy, place)
+            else "the room was approved",
         )
     if isinstance(event, Command) and who.role in ADMIN_ROLES:
         return _allow(who, who.rule)
     spoken = isinstance(event, Command) or (isinstance(event, Message) and event.kind != "room")
     return _deny(
-        who, f"not in channels.{place.channel}.rooms", "room" if spoken and _rooms_need_approval(policy) else ""
+        who,
+        f"not in channels.{place.channel}.rooms",
+        "room" if spoken and _rooms_need_approval(policy) else "",
     )
 
 
@@ -82,9 +90,13 @@ def is_room_configured(policy: AccessPolicy, place: Address) -> bool:
 
 
 def is_room_chosen(policy: AccessPolicy, place: Address) -> bool:
-    """Return whether the operator or an admin opened this very room or its space, not every room there is."""
+    """Return whether the operator or an admin opened this very room or its space, not every room
+    there is.
+    """
     rooms = policy.open_rooms.get(place.channel, frozenset())
-    return place.room in rooms or policy.space_of(place) in rooms or _is_room_approved(policy, place)
+    return (
+        place.room in rooms or policy.space_of(place) in rooms or _is_room_approved(policy, place)
+    )
 
 
 def _is_room_approved(policy: AccessPolicy, place: Address) -> bool:
@@ -100,7 +112,8 @@ def _rooms_need_approval(policy: AccessPolicy) -> bool:
 def _is_direct(event: Notification) -> bool:
     is_direct_message = isinstance(event, Message) and event.kind == "direct"
     return is_direct_message or (
-        isinstance(event, Command | MessageEdited | MessageDeleted | ReactionChanged) and event.direct
+        isinstance(event, Command | MessageEdited | MessageDeleted | ReactionChanged)
+        and event.direct
     )
 
 
@@ -111,7 +124,9 @@ def _decide_invite(policy: AccessPolicy, place: Address, who: Identity) -> Acces
     """
     rooms = f"channels.{place.channel}.rooms"
     if not is_room_allowed(policy, place):
-        return _deny(who, f"invited, but not in {rooms}", "room" if _rooms_need_approval(policy) else "")
+        return _deny(
+            who, f"invited, but not in {rooms}", "room" if _rooms_need_approval(policy) else ""
+        )
     if who.role not in ADMIN_ROLES:
         return _deny(who, "only an owner or admin may invite")
     return _allow(who, f"invited by an {who.role}, and in {rooms}")
@@ -126,7 +141,9 @@ def _decide_direct(policy: AccessPolicy, event: Notification, who: Identity) -> 
         return _allow(who, who.rule)
     spoken = isinstance(event, Message | Command)
     return _deny(
-        who, f"access.dm: {policy.dm_policy}, and no role", "pair" if spoken and policy.dm_policy == "pairing" else ""
+        who,
+        f"access.dm: {policy.dm_policy}, and no role",
+        "pair" if spoken and policy.dm_policy == "pairing" else "",
     )
 
 
@@ -135,4 +152,6 @@ def _allow(who: Identity, rule: str) -> AccessDecision:
 
 
 def _deny(who: Identity, rule: str, asks: Literal["", "pair", "room"] = "") -> AccessDecision:
-    return AccessDecision(allowed=False, role=who.role, rule=rule, global_role=who.global_role, request_kind=asks)
+    return AccessDecision(
+        allowed=False, role=who.role, rule=rule, global_role=who.global_role, request_kind=asks
+    )

@@ -18,7 +18,9 @@ class RoleScope:
     def __init__(self, at: Address | None, role: Role) -> None:
         """`at`: None: everywhere. `role`: of the person who makes the change, in that scope."""
         self.name = "" if at is None else Address(channel=at.channel, room=at.room).conversation
-        self.label = _("everywhere") if at is None else _("in {room}").format(room=format_room(self.name))
+        self.label = (
+            _("everywhere") if at is None else _("in {room}").format(room=format_room(self.name))
+        )
         self.role = role
 
 
@@ -37,13 +39,18 @@ def give_role(
     ):
         return refuse(why)
     if whom.is_by_name and wants in ADMIN_ROLES:
-        return refuse(_("Anybody can take any name. If you mean {person}, write that id.").format(person=whom.label))
+        return refuse(
+            _("Anybody can take any name. If you mean {person}, write that id.").format(
+                person=whom.label
+            )
+        )
     if not is_verifiable(whom.person) and ("*" in whom.person or "?" in whom.person):
         return refuse(_("Only the configuration can give a role to a pattern of masks."))
     if not is_verifiable(whom.person) and not policy.allow_masks:
         return refuse(
             _(
-                "I cannot give a role to a mask: the server does not confirm it, and tomorrow somebody else may have "
+                "I cannot give a role to a mask: the server does not confirm it, and tomorrow "
+                "somebody else may have "
                 "it. The operator can allow it with `access.masks`."
             )
         )
@@ -53,21 +60,31 @@ def give_role(
         _("{person} is {role} {where} from now on, and was {before} until now.")
         if before is not None and before.role
         else _("{person} is {role} {where} from now on.")
-    ).format(person=whom.label, role=wants, where=at.label, before=before.role if before is not None else "")
+    ).format(
+        person=whom.label,
+        role=wants,
+        where=at.label,
+        before=before.role if before is not None else "",
+    )
     if policy.roles.get(whom.person) == "blocked":
         text = f"{text} {_('But the configuration still blocks them.')}"
     return done(text, fact)
 
 
-def clear_role(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope) -> CommandEffect:
+def clear_role(
+    policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope
+) -> CommandEffect:
     """Take back the role that somebody was given in that scope."""
     before = roster.find_grant(whom.person, at.name)
-    if why := explain_role_refusal(policy, by=by, role=at.role, whom=whom.person, wants="", last_role=whom.last_role):
+    if why := explain_role_refusal(
+        policy, by=by, role=at.role, whom=whom.person, wants="", last_role=whom.last_role
+    ):
         return refuse(why)
     if before is None:
-        text = _("{person} has no role {where} that was given by a command. Roles of the configuration stay.").format(
-            person=whom.label, where=at.label
-        )
+        text = _(
+            "{person} has no role {where} that was given by a command. Roles of the configuration "
+            "stay."
+        ).format(person=whom.label, where=at.label)
         elsewhere = [one.scope for one in roster.roles if one.person == whom.person]
         if elsewhere:
             rooms = ", ".join(format_room(one) if one else _("everywhere") for one in elsewhere)
@@ -78,7 +95,9 @@ def clear_role(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str,
     return done(text.format(person=whom.label, role=before.role, where=at.label), fact)
 
 
-def block_person(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope) -> CommandEffect:
+def block_person(
+    policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope
+) -> CommandEffect:
     """Block somebody in that scope."""
     pattern = PersonMatch(widen_mask(whom.person), whom.name)
     for one in (whom, pattern):
@@ -88,14 +107,24 @@ def block_person(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: st
             return refuse(why)
     before = roster.find_grant(pattern.person, at.name)
     if before is not None and before.role == "blocked":
-        return refuse(_("{person} is already blocked {where}.").format(person=pattern.label, where=at.label))
-    texts = [_("Blocked: {person}, {where}. I ignore them from now on.").format(person=pattern.label, where=at.label)]
+        return refuse(
+            _("{person} is already blocked {where}.").format(person=pattern.label, where=at.label)
+        )
+    texts = [
+        _("Blocked: {person}, {where}. I ignore them from now on.").format(
+            person=pattern.label, where=at.label
+        )
+    ]
     if pattern.person != whom.person:
-        texts.append(_("The server does not confirm who that was, so this blocks everybody from that host."))
+        texts.append(
+            _("The server does not confirm who that was, so this blocks everybody from that host.")
+        )
     others = [one for one in list_accounts_of(policy, whom.person) if one != whom.person]
     if others and at.name:  # an admin of one room may not see the other accounts
         more = ngettext(
-            "This also blocks {count} linked account.", "This also blocks {count} linked accounts.", len(others)
+            "This also blocks {count} linked account.",
+            "This also blocks {count} linked accounts.",
+            len(others),
         )
         texts.append(more.format(count=len(others)))
     elif others:
@@ -120,20 +149,29 @@ def unblock_person(
         if (before := roster.find_grant(one, scope.name)) is not None and before.role == "blocked"
     ]
     for scope, one in found:
-        if why := explain_role_refusal(policy, by=by, role=scope.role, whom=one, wants="", last_role=whom.last_role):
+        if why := explain_role_refusal(
+            policy, by=by, role=scope.role, whom=one, wants="", last_role=whom.last_role
+        ):
             return refuse(why)
     if not found:
         if policy.roles.get(whom.person) == "blocked":
             return refuse(
                 _(
-                    "`access.roles.blocked` in the configuration blocks {person}. Only the operator can change that."
+                    "`access.roles.blocked` in the configuration blocks {person}. Only the "
+                    "operator can change that."
                 ).format(person=whom.label)
             )
         places = _(" or ").join(one.label for one in at)
         return refuse(_("{person} is not blocked {where}.").format(person=whom.label, where=places))
-    facts = (_build_role_fact(PersonMatch(one, whom.name), "", by, scope.name, "block") for scope, one in found)
+    facts = (
+        _build_role_fact(PersonMatch(one, whom.name), "", by, scope.name, "block")
+        for scope, one in found
+    )
     names = ", ".join(f"{format_person(one)} {scope.label}" for scope, one in found)
-    text = _("Not blocked any more: {people}. Roles that they had before do not come back; give them again if needed.")
+    text = _(
+        "Not blocked any more: {people}. Roles that they had before do not come back; give them "
+        "again if needed."
+    )
     return done(text.format(people=names), *facts)
 
 

@@ -1,7 +1,8 @@
-"""Roster: granted roles, approved rooms and linked accounts, read from the log; who may change them; lists for people.
+"""Roster: granted roles, approved rooms and linked accounts, read from the log; who may change
+them; lists for people.
 
-`Roster` is built from the log at the start, and updated by everything that is appended later, by any writer. What could
-not be appended does not hold.
+`Roster` is built from the log at the start, and updated by everything that is appended later, by
+any writer. What could not be appended does not hold.
 
 `explain_role_refusal` decides who may give which role to whom (pure):
 
@@ -11,8 +12,9 @@ not be appended does not hold.
 | an admin | member, blocked, nothing | whoever is neither admin nor owner anywhere             |
 | others   | nothing                  |                                                         |
 
-A mask is never made admin or owner. These rules cover all accounts of one person together. An owner of one place has no
-say about an owner of all. Roles that a platform gives are known only for people who wrote there lately.
+A mask is never made admin or owner. These rules cover all accounts of one person together. An owner
+of one place has no say about an owner of all. Roles that a platform gives are known only for people
+who wrote there lately.
 
 `find_impersonations` compares the names of senders, `find_person` resolves what an admin wrote.
 """
@@ -33,7 +35,15 @@ from gateway.access.texts import (
     is_verifiable,
 )
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, Command, ConversationId, Message, MessageId, Sender
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConversationId,
+    Message,
+    MessageId,
+    Sender,
+)
 from gateway.core.facts import (
     MESSAGE_KINDS,
     CodeEnded,
@@ -69,7 +79,9 @@ class CurrentFactReader(Protocol):
     """Reader of current facts, e.g. `gateway.store.Reader`."""
 
     async def current_facts(self, kind: str) -> list[LogEntry]:
-        """Return the facts of this kind that hold, oldest first. The newest fact of each key decides."""
+        """Return the facts of this kind that hold, oldest first. The newest fact of each key
+        decides.
+        """
 
 
 class Roster:
@@ -81,13 +93,18 @@ class Roster:
         self._facts: dict[str, dict[str, Fact]] = {kind: {} for kind in ROSTER_KINDS}
         self._known: RosterState | None = None
         self._buffered: list[Fact] = []
-        """Facts appended while the log is read for the first time; that reading may contain them or not."""
+        """Facts appended while the log is read for the first time; that reading may contain them or
+        not."""
         self._reserved = set[str]()
         """Codes about which somebody is deciding at present."""
 
     async def load(self) -> None:
-        """Read the current facts. Call it once. Raises StoreError: then nothing is known, and nobody is accepted."""
-        for stored in [one for kind in ROSTER_KINDS for one in await self._reader.current_facts(kind)]:
+        """Read the current facts. Call it once. Raises StoreError: then nothing is known, and
+        nobody is accepted.
+        """
+        for stored in [
+            one for kind in ROSTER_KINDS for one in await self._reader.current_facts(kind)
+        ]:
             self._apply(stored.fact)
         for fact in self._buffered:
             self._apply(fact)
@@ -113,7 +130,9 @@ class Roster:
             self._known = self._build_known()
 
     def reserve_request(self, request: str) -> Callable[[AppendResult | None], None] | None:
-        """Reserve a code until the returned function is called. None: somebody else decides about it at present."""
+        """Reserve a code until the returned function is called. None: somebody else decides about
+        it at present.
+        """
         if request in self._reserved:
             return None
         if request:
@@ -137,12 +156,18 @@ class Roster:
     @property
     def rooms(self) -> list[RoomAccessChanged]:
         """Rooms that were approved and not closed again."""
-        return [one for one in self._facts["room_opened"].values() if isinstance(one, RoomAccessChanged)]
+        return [
+            one for one in self._facts["room_opened"].values() if isinstance(one, RoomAccessChanged)
+        ]
 
     @property
     def links(self) -> list[IdentityLinked]:
         """Links between two accounts, oldest first."""
-        return [one for one in self._facts["identity_linked"].values() if isinstance(one, IdentityLinked)]
+        return [
+            one
+            for one in self._facts["identity_linked"].values()
+            if isinstance(one, IdentityLinked)
+        ]
 
     def find_grant(self, person: str, scope: str = "") -> RoleAssigned | None:
         """Return the role that this person was given in exactly this scope."""
@@ -177,13 +202,21 @@ class Roster:
         grants: dict[str, list[RoleGrant]] = {}
         for one in self.roles:
             if one.role:
-                grants.setdefault(one.person, []).append(RoleGrant(one.role, one.scope, describe_grant(one)))
+                grants.setdefault(one.person, []).append(
+                    RoleGrant(one.role, one.scope, describe_grant(one))
+                )
         rooms = frozenset(one.room.conversation for one in self.rooms)
         return RosterState(grants=grants, rooms=rooms, links=group_linked_accounts(self.links))
 
 
 def explain_role_refusal(
-    policy: AccessPolicy, *, by: str, role: Role, whom: str, wants: Role | Literal[""], last_role: Role = "guest"
+    policy: AccessPolicy,
+    *,
+    by: str,
+    role: Role,
+    whom: str,
+    wants: Role | Literal[""],
+    last_role: Role = "guest",
 ) -> str:
     """Return why somebody with `role` in that scope may not make this change; empty: they may.
 
@@ -201,7 +234,11 @@ def explain_role_refusal(
         return _("The configuration makes them an owner. Only the operator can change that there.")
     if role == "owner":
         lesser = is_global_owner(policy, whom) and not is_global_owner(policy, by)
-        return _("They are an owner everywhere. Only another owner everywhere can change their role.") if lesser else ""
+        return (
+            _("They are an owner everywhere. Only another owner everywhere can change their role.")
+            if lesser
+            else ""
+        )
     if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
         return _("Only an owner can change the role of an admin or owner.")
     return _("Only an owner can make somebody admin or owner.") if wants in ADMIN_ROLES else ""
@@ -221,7 +258,9 @@ def is_global_owner(policy: AccessPolicy, person: str) -> bool:
     """Return whether they are an owner in all places."""
     known, accounts = policy.roster_state().grants, list_accounts_of(policy, person)
     given = (grant for one in accounts for grant in known.get(one, ()) if not grant.scope)
-    return any(policy.roles.get(one) == "owner" for one in accounts) or any(one.role == "owner" for one in given)
+    return any(policy.roles.get(one) == "owner" for one in accounts) or any(
+        one.role == "owner" for one in given
+    )
 
 
 def is_blocked_anywhere(policy: AccessPolicy, person: str) -> bool:
@@ -232,7 +271,9 @@ def is_blocked_anywhere(policy: AccessPolicy, person: str) -> bool:
 def _collect_roles(policy: AccessPolicy, person: str) -> set[Role]:
     known = policy.roster_state().grants
     given = {role for roles in _iter_configured_roles(policy, person) for role in roles}
-    return given | {grant.role for one in list_accounts_of(policy, person) for grant in known.get(one, ())}
+    return given | {
+        grant.role for one in list_accounts_of(policy, person) for grant in known.get(one, ())
+    }
 
 
 def _iter_configured_roles(policy: AccessPolicy, person: str) -> Iterator[Sequence[Role]]:
@@ -244,28 +285,46 @@ def _iter_configured_roles(policy: AccessPolicy, person: str) -> Iterator[Sequen
 
 def describe_grant(given: RoleAssigned) -> str:
     """Return why somebody has that role, for people."""
-    what = {"pairing": "paired", "role": f"made {given.role}", "block": "blocked", "seed": "approved"}[given.why]
+    what = {
+        "pairing": "paired",
+        "role": f"made {given.role}",
+        "block": "blocked",
+        "seed": "approved",
+    }[given.why]
     return f"{what} by {given.by}"
 
 
 _PAIRING_REASONS: Final = ("pairing", "seed")
-BRIDGED_NO_ROLE_TEXT: Final = N_("Who is behind a bridge is always a guest, because any of them can take any name.")
-MASK_NOT_ADMIN_TEXT: Final = N_("A mask can never be admin or owner, because the server does not confirm it.")
+BRIDGED_NO_ROLE_TEXT: Final = N_(
+    "Who is behind a bridge is always a guest, because any of them can take any name."
+)
+MASK_NOT_ADMIN_TEXT: Final = N_(
+    "A mask can never be admin or owner, because the server does not confirm it."
+)
 
 
 MAX_LISTED_REQUESTS: Final = 30
 
 
-def format_requests(requests: Sequence[CodeIssued], kind: Literal["pair", "room"], prefix: str) -> list[str]:
+def format_requests(
+    requests: Sequence[CodeIssued], kind: Literal["pair", "room"], prefix: str
+) -> list[str]:
     """Return the newest pending requests of this kind as lines, without the codes."""
     if not requests:
-        return [_("Nobody waits for approval.") if kind == "pair" else _("No room waits for approval.")]
+        return [
+            _("Nobody waits for approval.") if kind == "pair" else _("No room waits for approval.")
+        ]
     listed = requests[-MAX_LISTED_REQUESTS:]
     lines = [f"- {format_request(one)}: {format_approve_command(one, prefix)}" for one in listed]
     if len(requests) > len(listed):
         more = _("- and {count} earlier ones, whose codes are still valid")
         lines.append(more.format(count=len(requests) - len(listed)))
-    return [_("People who wait for approval:") if kind == "pair" else _("Rooms that wait for approval:"), *lines]
+    return [
+        _("People who wait for approval:")
+        if kind == "pair"
+        else _("Rooms that wait for approval:"),
+        *lines,
+    ]
 
 
 def format_paired_people(roles: Iterable[RoleAssigned]) -> list[str]:
@@ -278,22 +337,33 @@ def format_open_rooms(rooms: Sequence[RoomAccessChanged], policy: AccessPolicy) 
     """Return the open rooms, as lines."""
     approved = _("- {room}, approved by {person}")
     lines = [
-        approved.format(room=format_room(one.room.conversation, one.about), person=inline_code(one.by)) for one in rooms
+        approved.format(
+            room=format_room(one.room.conversation, one.about), person=inline_code(one.by)
+        )
+        for one in rooms
     ]
     configured = [
         _("- {room}, by the configuration").format(room=format_room(f"{channel}/{room}"))
         for channel, listed in policy.open_rooms.items()
         for room in sorted(listed)
     ]
-    return [_("Approved rooms:"), *configured, *lines] if configured or lines else [_("No room is approved.")]
+    return (
+        [_("Approved rooms:"), *configured, *lines]
+        if configured or lines
+        else [_("No room is approved.")]
+    )
 
 
 def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[str]:
-    """Return everybody with a role, strongest first, and why: roles of the configuration before later ones."""
+    """Return everybody with a role, strongest first, and why: roles of the configuration before
+    later ones.
+    """
     lines = [
         (
             ROLE_ORDER.index(role),
-            _("- {person}: {role}, by the configuration").format(person=format_person(one), role=role),
+            _("- {person}: {role}, by the configuration").format(
+                person=format_person(one), role=role
+            ),
         )
         for one, role in policy.roles.items()
     ]
@@ -319,11 +389,17 @@ def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[st
         for rule_ in policy.platform_roles
     ]
     lines += [(ROLE_ORDER.index(one.role), _format_grant(one)) for one in given if one.role]
-    return [line for __, line in sorted(lines, key=lambda one: -one[0])] or [_("Nobody has a role.")]
+    return [line for __, line in sorted(lines, key=lambda one: -one[0])] or [
+        _("Nobody has a role.")
+    ]
 
 
 def _format_grant(one: RoleAssigned) -> str:
-    text = _("- {person}: {role} in {room}, {reason}") if one.scope else _("- {person}: {role}, {reason}")
+    text = (
+        _("- {person}: {role} in {room}, {reason}")
+        if one.scope
+        else _("- {person}: {role}, {reason}")
+    )
     return text.format(
         person=format_person(one.person, one.name),
         role=one.role,
@@ -366,20 +442,32 @@ class PersonMatch(NamedTuple):
 
 
 async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dict[str, Sender]:
-    """Return the recent senders of messages and commands there by id, as they were last; refused ones too."""
-    entries = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
-    senders = [(entry.fact.at, entry.fact.sender) for entry in entries if isinstance(entry.fact, Message | Command)]
+    """Return the recent senders of messages and commands there by id, as they were last; refused
+    ones too.
+    """
+    entries = await reader.newest_entries(
+        RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place
+    )
+    senders = [
+        (entry.fact.at, entry.fact.sender)
+        for entry in entries
+        if isinstance(entry.fact, Message | Command)
+    ]
     return {person_key(at.channel, sender.id): sender for at, sender in senders}
 
 
 def find_person(
-    written: str, at: Address, platforms: Mapping[ChannelName, str], recent: Mapping[str, str], known: Mapping[str, str]
+    written: str,
+    at: Address,
+    platforms: Mapping[ChannelName, str],
+    recent: Mapping[str, str],
+    known: Mapping[str, str],
 ) -> PersonMatch | str:
     """Return the person that this means there, or the reason why nobody, in words. Pure.
 
-    `platforms`: of all channels, as in `Capabilities.platform`. `recent`: recent senders there; `known`: other known
-    people; both by id, with names. A name counts only if a recent sender has it and nobody else does: anybody can take
-    any name.
+    `platforms`: of all channels, as in `Capabilities.platform`. `recent`: recent senders there;
+    `known`: other known people; both by id, with names. A name counts only if a recent sender has
+    it and nobody else does: anybody can take any name.
     """
     mention = _MENTION.fullmatch(written.strip())
     word = mention[1] if mention else written.strip("` ").removeprefix("@")
@@ -396,12 +484,18 @@ def find_person(
     found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
     meant = {one: name for one, name in {**known, **recent}.items() if one == own}
     if len(found | meant) > 1:
-        lines = [f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:_MAX_CANDIDATES]]
+        lines = [
+            f"- {format_person(one, name)}"
+            for one, name in list((found | meant).items())[:_MAX_CANDIDATES]
+        ]
         head = _("Several people have the name {name}. Write the id of the one you mean:")
         return "\n".join([head.format(name=inline_code(word)), *lines])
     for one, name in (found | meant).items():
         return PersonMatch(one, name, one not in meant)
-    text = _("Nobody with the name {name} has written here lately. Write their id, as `whoami` shows it to them.")
+    text = _(
+        "Nobody with the name {name} has written here lately. Write their id, as `whoami` shows it "
+        "to them."
+    )
     return text.format(name=inline_code(word))
 
 
@@ -411,7 +505,10 @@ def explain_invalid_id(written: str, platform: str) -> str:
     shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
     if shape.fullmatch(sender_id):
         return ""
-    text = _("{id} is not the id of a person. Write it as `whoami` shows it to them, for example `{example}`.")
+    text = _(
+        "{id} is not the id of a person. Write it as `whoami` shows it to them, for example "
+        "`{example}`."
+    )
     return text.format(id=inline_code(written), example=f"{channel}:{example}")
 
 
@@ -426,16 +523,19 @@ COMPARED_MESSAGES: Final = 50
 async def find_impersonations(
     store: StoreReader, policy: AccessPolicy, messages: Sequence[tuple[Seq, Message]]
 ) -> dict[MessageId, NameWarning]:
-    """Return warnings about senders in a room whose names can be mistaken for somebody else's, by message id.
+    """Return warnings about senders in a room whose names can be mistaken for somebody else's, by
+    message id.
 
-    `messages`: oldest first, all of one place. None for direct messages. Owners and admins, whose role is shown beside
-    the name, are only told apart from people of the same name.
+    `messages`: oldest first, all of one place. None for direct messages. Owners and admins, whose
+    role is shown beside the name, are only told apart from people of the same name.
     """
     messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
     if not messages:
         return {}
     first, message = messages[0]
-    before = await store.newest_senders(message.at.conversation, before=first, most=COMPARED_MESSAGES)
+    before = await store.newest_senders(
+        message.at.conversation, before=first, most=COMPARED_MESSAGES
+    )
     others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
     found = dict[MessageId, NameWarning]()
     for __, message in messages:

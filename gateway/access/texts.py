@@ -19,18 +19,20 @@ from gateway.core.identity import BRIDGE_PREFIX, MASK_PREFIX, normalize_person_k
 from gateway.store.format import hide_second_half
 
 CODE_ALPHABET: Final = "ACDEFGHJKMNPRTUWXY3479"
-"""Letters and digits that are not mistaken for each other in common typefaces, in either case: no 0/O/Q, 1/I/L, 2/Z,
-5/S, 6/G, 8/B, U/V. 22 to the 8th is 5e10, and a person has 30 tries in an hour.
+"""Letters and digits that are not mistaken for each other in common typefaces, in either case: no
+0/O/Q, 1/I/L, 2/Z, 5/S, 6/G, 8/B, U/V. 22 to the 8th is 5e10, and a person has 30 tries in an hour.
 """
 CODE_CHARS: Final = 8
 CODE_LIFETIME: Final = timedelta(hours=1)
 DEFINITION_CODE_CHARS: Final = 8
 MAX_PENDING_CODES: Final = 500
-"""Most pending codes of a channel, for people and rooms together: so many that no raid makes one give way before it was
-used. One more replaces the oldest of the person who has the most, so nobody is kept out.
+"""Most pending codes of a channel, for people and rooms together: so many that no raid makes one
+give way before it was used. One more replaces the oldest of the person who has the most, so nobody
+is kept out.
 """
 MAX_CODES_PER_SOURCE: Final = 20
-"""Most of these from one person, or from one host of people whom only a mask tells apart (`access.masks`)."""
+"""Most of these from one person, or from one host of people whom only a mask tells apart
+(`access.masks`)."""
 _MAX_WRITTEN_CHARS: Final = 100
 """Longest text that is read as a code."""
 
@@ -69,8 +71,8 @@ def find_by_code(requests: Iterable[CodeIssued], written: str) -> CodeIssued | N
 def find_request(requests: Sequence[CodeIssued], written: str) -> CodeIssued | None:
     """Return the request that an admin means: by its code, by its name, or by its person or room.
 
-    People are written as `channel:id`, rooms as `channel/room`, both as they are listed. Names that people gave
-    themselves, and titles of rooms, never count.
+    People are written as `channel:id`, rooms as `channel/room`, both as they are listed. Names that
+    people gave themselves, and titles of rooms, never count.
     """
     if (found := find_by_code(requests, written)) is not None:
         return found
@@ -79,7 +81,11 @@ def find_request(requests: Sequence[CodeIssued], written: str) -> CodeIssued | N
         if word.lower() == one.request:
             return one
     for one in requests:
-        meant = normalize_person_key(word) == one.person if one.room is None else word == one.room.conversation
+        meant = (
+            normalize_person_key(word) == one.person
+            if one.room is None
+            else word == one.room.conversation
+        )
         if meant:
             return one
     return None
@@ -95,17 +101,23 @@ MAX_LINKED_ACCOUNTS: Final = 8
 
 
 def is_verifiable(person: str) -> bool:
-    """Return whether a platform can verify this id: masks, and names behind a bridge, are only shown."""
+    """Return whether a platform can verify this id: masks, and names behind a bridge, are only
+    shown.
+    """
     return not person.partition(":")[2].startswith((MASK_PREFIX, BRIDGE_PREFIX))
 
 
 def group_linked_accounts(links: Iterable[IdentityLinked]) -> Mapping[str, frozenset[str]]:
-    """Return the other accounts of each person. Links count in this order, without one that makes a group too large."""
+    """Return the other accounts of each person. Links count in this order, without one that makes a
+    group too large.
+    """
     whole: dict[str, frozenset[str]] = {}
     for link in links:
         if not (is_verifiable(link.one) and is_verifiable(link.other)):
             continue
-        both = whole.get(link.one, frozenset({link.one})) | whole.get(link.other, frozenset({link.other}))
+        both = whole.get(link.one, frozenset({link.one})) | whole.get(
+            link.other, frozenset({link.other})
+        )
         if len(both) <= MAX_LINKED_ACCOUNTS:
             whole.update(dict.fromkeys(both, both))
     return {one: others - {one} for one, others in whole.items() if len(others) > 1}
@@ -117,24 +129,35 @@ def sort_pair(one: str, other: str) -> tuple[str, str]:
 
 
 ID_CHARS: Final = 160
-"""Room for an IRC mask: nick, user and a host of 63 characters. A person's id is shown whole or not at all."""
+"""Room for an IRC mask: nick, user and a host of 63 characters. A person's id is shown whole or not
+at all."""
 NAME_CHARS: Final = 64
 
-UNKNOWN_CODE_TEXT: Final = N_("I do not know this code. A code is valid for one hour, and only once.")
+UNKNOWN_CODE_TEXT: Final = N_(
+    "I do not know this code. A code is valid for one hour, and only once."
+)
 TRY_LATER_TEXT: Final = N_("Too many wrong codes. Try again in ten minutes.")
-BEING_DECIDED_TEXT: Final = N_("Somebody else is deciding about that right now. Try again in a moment.")
+BEING_DECIDED_TEXT: Final = N_(
+    "Somebody else is deciding about that right now. Try again in a moment."
+)
 
 
 def format_person(person: str, name: str = "") -> str:
     """Return a person by id, with the name that they use."""
     shown = inline_code(person, ID_CHARS)
-    return f"{shown} ({inline_code(name, NAME_CHARS)})" if name.strip() and not person.endswith(f":{name}") else shown
+    return (
+        f"{shown} ({inline_code(name, NAME_CHARS)})"
+        if name.strip() and not person.endswith(f":{name}")
+        else shown
+    )
 
 
 def format_room(conversation: ConversationId | str, about: str = "") -> str:
     """Return a room by id, with its own title."""
     shown = inline_code(conversation, ID_CHARS)
-    has_title = about.strip() and not conversation.endswith(f"/{about}")  # on some platforms the id is the name
+    has_title = about.strip() and not conversation.endswith(
+        f"/{about}"
+    )  # on some platforms the id is the name
     return f"{inline_code(about, NAME_CHARS)} ({shown})" if has_title else shown
 
 
@@ -143,16 +166,21 @@ def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> 
     platform = platforms.get(ChannelName(person.partition(":")[0])) or _("The platform")
     if is_verifiable(person):
         return _("{platform} confirms this id.").format(platform=platform)
-    return _("This is a mask, which {platform} does not confirm: tomorrow somebody else may have it.").format(
-        platform=platform
-    )
+    return _(
+        "This is a mask, which {platform} does not confirm: tomorrow somebody else may have it."
+    ).format(platform=platform)
 
 
 def render_unknown_request(written: str, prefix: str, what: str) -> str:
-    """Return the answer to an admin who wrote no known code or request id. `what`: the command that lists them."""
+    """Return the answer to an admin who wrote no known code or request id. `what`: the command that
+    lists them.
+    """
     return _(
-        "I do not know the code or id {code}. `{command}` shows who waits. A code is valid for one hour, and only once."
-    ).format(code=inline_code(hide_second_half(written), NAME_CHARS), command=f"{prefix}{what} list")
+        "I do not know the code or id {code}. `{command}` shows who waits. A code is valid for one "
+        "hour, and only once."
+    ).format(
+        code=inline_code(hide_second_half(written), NAME_CHARS), command=f"{prefix}{what} list"
+    )
 
 
 def render_identity(channel: ChannelName, sender: Sender) -> str:
@@ -169,28 +197,35 @@ def render_pairing_prompt(minted: str, prefix: str) -> str:
     """Return the text for a stranger with a new code."""
     code = format_code(minted)
     return _(
-        "Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): `{code}`. They "
-        "approve it with `{approve}`. If I know you already on another platform, write `{link}` to me there instead."
+        "Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): "
+        "`{code}`. They "
+        "approve it with `{approve}`. If I know you already on another platform, write `{link}` to "
+        "me there instead."
     ).format(code=code, approve=f"{prefix}pair approve {code}", link=f"{prefix}link")
 
 
 def render_pairing_reminder(request: CodeIssued) -> str:
     """Return the text for a stranger who has a code and is not approved yet."""
     return _(
-        "I'm a bot, and I can answer you only after my operator has approved you. Send them the code that I showed "
+        "I'm a bot, and I can answer you only after my operator has approved you. Send them the "
+        "code that I showed "
         "you; it is valid until {time}."
     ).format(time=format_time(request.until))
 
 
 def render_not_approved() -> str:
     """Return the answer to a stranger who asks for help while there is no code for them."""
-    return _("I'm a bot, and I can answer you only after my operator has approved you. Ask them for that.")
+    return _(
+        "I'm a bot, and I can answer you only after my operator has approved you. Ask them for "
+        "that."
+    )
 
 
 def render_login_needed(channel: str, platform: str) -> str:
     """Return the text for a stranger whom the platform does not identify."""
     text = _(
-        "I'm a bot, and I answer only people with an account on {channel}, because anybody can take any name. Log in "
+        "I'm a bot, and I answer only people with an account on {channel}, because anybody can "
+        "take any name. Log in "
         "to your account, then write to me again."
     ).format(channel=inline_code(channel))
     if platform.lower() != "irc":
@@ -202,15 +237,19 @@ def render_login_needed(channel: str, platform: str) -> str:
 def render_room_request(minted: str, prefix: str, asker: str) -> str:
     """Return the text with a room's code, posted in the room or to the person who invites."""
     return _(
-        "I'm a bot, and I may not talk in this room yet. {person} asked for it. One of my admins has to send me "
+        "I'm a bot, and I may not talk in this room yet. {person} asked for it. One of my admins "
+        "has to send me "
         "`{approve}`, in any chat. The code is valid for 1 hour."
     ).format(person=asker, approve=f"{prefix}room approve {format_code(minted)}")
 
 
 def render_invite_request(minted: str, prefix: str, room: str) -> str:
-    """Return the text with a room's code for somebody who invites to a room where the bot is not."""
+    """Return the text with a room's code for somebody who invites to a room where the bot is
+    not.
+    """
     return _(
-        "I'm a bot, and I may not enter {room} yet. One of my admins has to send me `{approve}`, in any chat. The code "
+        "I'm a bot, and I may not enter {room} yet. One of my admins has to send me `{approve}`, "
+        "in any chat. The code "
         "is valid for 1 hour."
     ).format(room=room, approve=f"{prefix}room approve {format_code(minted)}")
 
@@ -218,8 +257,10 @@ def render_invite_request(minted: str, prefix: str, room: str) -> str:
 def render_link_code(minted: str, prefix: str) -> str:
     """Return the text with the first code of a link."""
     return _(
-        "Your code is `{code}`. Send me `{command}` from your other account. I show you a second code there, which you "
-        "send me here. Give these codes to nobody: whoever is linked with you may do all that you may do. The code is "
+        "Your code is `{code}`. Send me `{command}` from your other account. I show you a second "
+        "code there, which you "
+        "send me here. Give these codes to nobody: whoever is linked with you may do all that you "
+        "may do. The code is "
         "valid for 1 hour."
     ).format(code=format_code(minted), command=f"{prefix}link {format_code(minted)}")
 
@@ -227,9 +268,12 @@ def render_link_code(minted: str, prefix: str) -> str:
 def render_link_confirmation(minted: str, prefix: str, other: str, role: str) -> str:
     """Return the text with the second code of a link: it names the person whose account that is."""
     return _(
-        "You are about to link {other} with this account. Whoever uses that account may then do here all that you may "
-        "do (your role: {role}). **Did somebody ask you to send this code? Then they want to take over your rights. "
-        "Stop here, and nothing happens.** If both accounts are yours, send me `{command}` from the other one. The "
+        "You are about to link {other} with this account. Whoever uses that account may then do "
+        "here all that you may "
+        "do (your role: {role}). **Did somebody ask you to send this code? Then they want to take "
+        "over your rights. "
+        "Stop here, and nothing happens.** If both accounts are yours, send me `{command}` from "
+        "the other one. The "
         "code is valid for 1 hour."
     ).format(other=other, role=role, command=f"{prefix}link {format_code(minted)}")
 
@@ -258,7 +302,9 @@ def format_approve_command(request: CodeIssued, prefix: str) -> str:
 
 def request_buttons(request: CodeIssued) -> tuple[PostButton, ...]:
     """Return the buttons under the notice about a pending request."""
-    label, command = (_("Approve"), "pair") if request.room is None else (_("Approve the room"), "room")
+    label, command = (
+        (_("Approve"), "pair") if request.room is None else (_("Approve the room"), "room")
+    )
     return (
         PostButton(label=label, command=f"{command} approve {request.request}"),
         PostButton(label=_("Refuse"), command=f"pair revoke {request.request}"),
@@ -267,7 +313,9 @@ def request_buttons(request: CodeIssued) -> tuple[PostButton, ...]:
 
 def definition_code(server: str, tool: str, definition: str) -> str:
     """Return what an admin types to approve exactly this definition of a tool of an MCP server."""
-    return hashlib.sha256(f"{server}\n{tool}\n{definition}".encode()).hexdigest()[:DEFINITION_CODE_CHARS]
+    return hashlib.sha256(f"{server}\n{tool}\n{definition}".encode()).hexdigest()[
+        :DEFINITION_CODE_CHARS
+    ]
 
 
 def render_request_outcome(ended: CodeEnded) -> str:
@@ -275,7 +323,9 @@ def render_request_outcome(ended: CodeEnded) -> str:
     outcome = {"used": _("Approved"), "revoked": _("Refused"), "expired": _("Expired")}[ended.state]
     if not ended.by:
         return f"**{outcome}**."
-    return _("**{outcome}** by {person}.").format(outcome=outcome, person=inline_code(ended.by, PLACE_CHARS))
+    return _("**{outcome}** by {person}.").format(
+        outcome=outcome, person=inline_code(ended.by, PLACE_CHARS)
+    )
 
 
 def render_request_for_owners(request: CodeIssued, prefix: str, *, has_buttons: bool) -> str:
@@ -289,4 +339,6 @@ def render_request_for_owners(request: CodeIssued, prefix: str, *, has_buttons: 
     if has_buttons:
         return f"{asks} {_('You can also write {approve}.').format(approve=approve)}"
     choice = _("To approve it, write {approve}. To refuse it, write `{refuse}`.")
-    return f"{asks} {choice.format(approve=approve, refuse=f'{prefix}pair revoke {request.request}')}"
+    return (
+        f"{asks} {choice.format(approve=approve, refuse=f'{prefix}pair revoke {request.request}')}"
+    )

@@ -6,8 +6,11 @@ import sys
 
 
 def main() -> int:
-    """Import the command line and run one command. Return its exit code. argparse exits by itself on bad usage."""
-    # Collections during the imports found nothing and took a tenth of the start; what was imported stays.
+    """Import the command line and run one command. Return its exit code. argparse exits by itself
+    on bad usage.
+    """
+    # Collections during the imports found nothing and took a tenth of the start; what was imported
+    # stays.
     gc.disable()
     try:
         from gateway.cli.main import main as run  # noqa: PLC0415 - after that

@@ -1,13 +1,13 @@
 """Backups: everything of a gateway that cannot be made again, in one file. Blocks.
 
-A backup is a tar file (POSIX.1-2001 pax) of plain files. Its last member is the list of their checksums, as `sha256sum`
-writes and checks it, so a truncated file has none. It holds the store, its files of old months, the files of the
-agents, and attachments of waiting posts; not the configuration, which is the operator's and may contain secrets, and
-not `media`, which is a cache.
+A backup is a tar file (POSIX.1-2001 pax) of plain files. Its last member is the list of their
+checksums, as `sha256sum` writes and checks it, so a truncated file has none. It holds the store,
+its files of old months, the files of the agents, and attachments of waiting posts; not the
+configuration, which is the operator's and may contain secrets, and not `media`, which is a cache.
 
-A backup can be made beside a running gateway. It is built in a locked directory beside the target, which the next
-backup removes after a kill, and appears under its name when it is complete. It never replaces a file. `restore` has the
-other direction.
+A backup can be made beside a running gateway. It is built in a locked directory beside the target,
+which the next backup removes after a kill, and appears under its name when it is complete. It never
+replaces a file. `restore` has the other direction.
 """
 
 import contextlib
@@ -31,7 +31,14 @@ from gateway.core.clock import SystemClock
 from gateway.core.private_files import agent_state_directory
 from gateway.store import ServerStore, store_location
 from gateway.store.archive import list_month_files
-from gateway.store.files import CopyProgress, StoreSummary, check_store, copy_store, seal_store, sync_directory
+from gateway.store.files import (
+    CopyProgress,
+    StoreSummary,
+    check_store,
+    copy_store,
+    seal_store,
+    sync_directory,
+)
 from gateway.store.transfer import transfer_store
 
 SUMS_NAME: Final = "SHA256SUMS"
@@ -39,7 +46,8 @@ STORE_NAME: Final = "store/reverie.db"
 OUTFILES_NAME: Final = "outfiles"
 """Attachments of waiting posts."""
 ROOT_KINDS: Final = ("mind", "workspace", "files")
-"""Directories of an agent: its state, its persona with its notes, and the working directory of its tools."""
+"""Directories of an agent: its state, its persona with its notes, and the working directory of its
+tools."""
 _STORE_NAMES: Final = re.compile(rf"{re.escape(STORE_NAME)}(\.\d{{4}}-\d{{2}}\.jsonl\.gz)?")
 _MARK_SUFFIX: Final = ".mark"
 _STAGING_PREFIX: Final = ".reverie-backup-"
@@ -66,7 +74,10 @@ def is_safe_name(name: str) -> bool:
         return False
     if _STORE_NAMES.fullmatch(name) is not None:
         return True
-    return len(parts) > (2 if parts[0] in ROOT_KINDS else 1) and parts[0] in (*ROOT_KINDS, OUTFILES_NAME)
+    return len(parts) > (2 if parts[0] in ROOT_KINDS else 1) and parts[0] in (
+        *ROOT_KINDS,
+        OUTFILES_NAME,
+    )
 
 
 def root_name(name: str) -> str:
@@ -91,9 +102,18 @@ class BackupSource(NamedTuple):
 def backup_roots(settings: Settings) -> list[BackupSource]:
     """Return all directories that may exist, in the order of copying; none is inside another."""
     store = settings.store.path
-    found = [BackupSource(f"mind/{agent.id}", agent_state_directory(store, agent.id)) for agent in settings.agents]
-    found += [BackupSource(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
-    found += [BackupSource(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files]
+    found = [
+        BackupSource(f"mind/{agent.id}", agent_state_directory(store, agent.id))
+        for agent in settings.agents
+    ]
+    found += [
+        BackupSource(f"workspace/{agent.id}", agent.workspace)
+        for agent in settings.agents
+        if agent.workspace
+    ]
+    found += [
+        BackupSource(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files
+    ]
     found.append(BackupSource(OUTFILES_NAME, store.parent / OUTFILES_NAME))
     chosen = list[BackupSource]()
     for root in found:
@@ -105,9 +125,10 @@ def backup_roots(settings: Settings) -> list[BackupSource]:
 def list_files(root: BackupSource, left_out: list[str]) -> Iterator[BackupSource]:
     """Yield the files of a directory in the order of copying.
 
-    Marks come first: they record what the other files contain, and one that is older than these is corrected at the
-    next start. Symbolic links are not followed. Files that are not plain, or whose name is none of a backup (with line
-    breaks, backslashes or bytes that are no text), are added to `left_out`.
+    Marks come first: they record what the other files contain, and one that is older than these is
+    corrected at the next start. Symbolic links are not followed. Files that are not plain, or whose
+    name is none of a backup (with line breaks, backslashes or bytes that are no text), are added to
+    `left_out`.
     """
     found = list[BackupSource]()
     for here, below, names in os.walk(root.path, onerror=_raise_unless_missing):
@@ -137,20 +158,25 @@ def _is_inside(path: Path, other: Path) -> bool:
     return path.resolve().is_relative_to(other.resolve())
 
 
-def create_backup(settings: Settings, target: Path, now: datetime, progress: CopyProgress) -> BackupReport:
+def create_backup(
+    settings: Settings, target: Path, now: datetime, progress: CopyProgress
+) -> BackupReport:
     """Write a backup to a new file, readable by its owner only.
 
     Raises OSError (FileExistsError: the file exists) and StoreError. On failure nothing is left.
     """
     if os.path.lexists(target):
-        raise FileExistsError(errno.EEXIST, "it is there already, and no backup replaces a file", str(target))
+        raise FileExistsError(
+            errno.EEXIST, "it is there already, and no backup replaces a file", str(target)
+        )
     store = settings.store.path
     left_out, digests = list[str](), dict[str, str]()
     with _staging_directory(target.parent) as staging:
         archive, copied = staging / "archive", staging / "store"
         with os.fdopen(os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                # Before the store: what a file lacks is later added from the log; what it had beyond that would stay.
+                # Before the store: what a file lacks is later added from the log; what it had
+                # beyond that would stay.
                 for root in backup_roots(settings):
                     for one in list_files(root, left_out):
                         _add_file(tar, one, digests)
@@ -176,7 +202,9 @@ def create_backup(settings: Settings, target: Path, now: datetime, progress: Cop
 
 
 def _add_file(tar: tarfile.TarFile, one: BackupSource, digests: dict[str, str]) -> None:
-    """Add a file as it is now, unless it is gone, and its digest. One that grows meanwhile is cut at its old size."""
+    """Add a file as it is now, unless it is gone, and its digest. One that grows meanwhile is cut
+    at its old size.
+    """
     try:
         opened = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

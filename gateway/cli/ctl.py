@@ -1,8 +1,11 @@
-"""`reverie ctl WORDS`: a command of the command table, in the words of the chat, carried out as the operator.
+"""`reverie ctl WORDS`: a command of the command table, in the words of the chat, carried out as the
+operator.
 
-The running gateway carries it out. Without one the same handlers work on its store, where that is enough.
+The running gateway carries it out. Without one the same handlers work on its store, where that is
+enough.
 
-Exit codes: 0 done; 1 not carried out (the answer says why); 2 nothing could be done, or the words are no command.
+Exit codes: 0 done; 1 not carried out (the answer says why); 2 nothing could be done, or the words
+are no command.
 """
 
 import argparse
@@ -17,7 +20,13 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.cli.options import add_process_name, current_user, load_settings, print_json, report_failure
+from gateway.cli.options import (
+    add_process_name,
+    current_user,
+    load_settings,
+    print_json,
+    report_failure,
+)
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
@@ -31,7 +40,11 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
 from gateway.store.schema import check_current_schema
 
-HELP: Final = "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; `ctl help` lists them"
+HELP: Final = (
+    "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; "
+    "`ctl "
+    "help` lists them"
+)
 
 
 def is_command(name: str) -> bool:
@@ -44,17 +57,36 @@ def is_command(name: str) -> bool:
 def run_ctl(argv: Sequence[str]) -> int:
     """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
     parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP, allow_abbrev=False)
-    parser.add_argument("words", nargs="+", metavar="WORD", help="name, subcommand, arguments (also as --NAME VALUE)")
-    parser.add_argument("--in", dest="place", default="", metavar="CONVERSATION", help="e.g. irc.libera/#python")
-    parser.add_argument("--agent", default="", metavar="ID", help="the agent (default: that of the conversation)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object: the answer, and its data")
-    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-    add_process_name(parser, "the process that carries it out (default: any on this host; all of them for `reload`)")
+    parser.add_argument(
+        "words",
+        nargs="+",
+        metavar="WORD",
+        help="name, subcommand, arguments (also as --NAME VALUE)",
+    )
+    parser.add_argument(
+        "--in", dest="place", default="", metavar="CONVERSATION", help="e.g. irc.libera/#python"
+    )
+    parser.add_argument(
+        "--agent", default="", metavar="ID", help="the agent (default: that of the conversation)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object: the answer, and its data"
+    )
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="DIR", help="the configuration directory"
+    )
+    add_process_name(
+        parser,
+        "the process that carries it out (default: any on this host; all of them for `reload`)",
+    )
     args = _parse_options(parser, argv)
     settings = load_settings(args.config)
     try:
         order = CommandRequest(
-            words=tuple(args.words), by=f"{current_user()} at the command line", place=args.place, agent=args.agent
+            words=tuple(args.words),
+            by=f"{current_user()} at the command line",
+            place=args.place,
+            agent=args.agent,
         )
         answer = asyncio.run(_send(settings, order, args.name))
     except ValidationError:
@@ -65,7 +97,9 @@ def run_ctl(argv: Sequence[str]) -> int:
 
 
 def _parse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the line; arguments of the command that are given by their names take their places among its words."""
+    """Parse the line; arguments of the command that are given by their names take their places
+    among its words.
+    """
     args, unknown = parser.parse_known_intermixed_args(argv)
     if not unknown:
         return args
@@ -75,11 +109,16 @@ def _parse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argp
     sub = row.find_sub(args.words[1].lower()) if row is not None and len(args.words) > 1 else None
     wanted = (sub or row).args if row is not None else ()
     for arg in wanted:
-        parser.add_argument(f"--{arg.name}", dest=f"given {arg.name}", metavar="VALUE", default="", help=arg.summary)
+        parser.add_argument(
+            f"--{arg.name}", dest=f"given {arg.name}", metavar="VALUE", default="", help=arg.summary
+        )
     args = parser.parse_intermixed_args(argv)
     named = 2 if sub else 1
     words = iter(args.words[named:])
-    args.words[named:] = [*(getattr(args, f"given {arg.name}") or next(words, "") for arg in wanted), *words]
+    args.words[named:] = [
+        *(getattr(args, f"given {arg.name}") or next(words, "") for arg in wanted),
+        *words,
+    ]
     while not args.words[-1]:
         args.words.pop()
     return args
@@ -90,7 +129,9 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
     answers = dict[str, ControlResponse]()
     for process in list_process_paths(process_path(store, name)):
         with contextlib.suppress(GatewayNotRunning):
-            answers[process_name(process, store)] = await send_control_request(socket_path(process), order)
+            answers[process_name(process, store)] = await send_control_request(
+                socket_path(process), order
+            )
             if order.words[0] != "reload":  # which each process does for itself
                 break
     if answers:
@@ -100,7 +141,9 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
     if settings.store.url is not None and order.words == ("status",):
         return await _read_status(settings)
     if settings.store.url is None and not store.exists() and order.words[:2] != ("pair", "seed"):
-        raise FileNotFoundError(f"no gateway is running, and there is no store at {store}: start it with `reverie run`")
+        raise FileNotFoundError(
+            f"no gateway is running, and there is no store at {store}: start it with `reverie run`"
+        )
     from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
     from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - as above
 
@@ -119,10 +162,15 @@ async def _read_status(settings: Settings) -> ControlResponse:
     check_current_schema(store_location(settings.store))
     report = build_process_report(await read_processes(settings.store.url.get_secret_value()))
     if not report.processes:
-        return ControlResponse(ok=False, lines=("No process of this gateway is running.",), data=report)
+        return ControlResponse(
+            ok=False, lines=("No process of this gateway is running.",), data=report
+        )
     first = "No process of this gateway is running on this host."
     if any(one.host == socket.gethostname() and one.state != "cut off" for one in report.processes):
-        first = f"No process on this host has its files beside {settings.store.path}: see that it is mounted."
+        first = (
+            f"No process on this host has its files beside {settings.store.path}: see that it "
+            "is mounted."
+        )
     lines = [first, *render_process_report(report, datetime.now(UTC))]
     return ControlResponse(ok=True, lines=tuple(lines), data=report)
 

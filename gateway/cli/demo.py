@@ -1,8 +1,8 @@
 """`reverie demo`: the path of a message through a real gateway, without any setup.
 
-A loopback IRC server, a gateway with an embedded configuration in `#lobby`, and an IRC client behind the keyboard. A
-typed line goes over IRC to the channel, through stream, DMN, turn and outbox, and the answer comes back the same way.
-With `--console` the terminal itself is the channel.
+A loopback IRC server, a gateway with an embedded configuration in `#lobby`, and an IRC client
+behind the keyboard. A typed line goes over IRC to the channel, through stream, DMN, turn and
+outbox, and the answer comes back the same way. With `--console` the terminal itself is the channel.
 """
 
 import asyncio
@@ -39,7 +39,9 @@ RELAY_POLL_S = 0.02
 
 
 class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
-    """Client of `irc.server` with the commands that common clients (irssi, WeeChat) send when they connect and join."""
+    """Client of `irc.server` with the commands that common clients (irssi, WeeChat) send when they
+    connect and join.
+    """
 
     def _handle_one(self) -> None:
         # The library polls for writability, which is always given: that would be a busy loop.
@@ -50,7 +52,9 @@ class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the libr
             self._handle_incoming()
 
     def handle_cap(self, params: str) -> str | None:
-        """Answer that there are no capabilities (https://ircv3.net/specs/extensions/capability-negotiation)."""
+        """Answer that there are no capabilities
+        (https://ircv3.net/specs/extensions/capability-negotiation).
+        """
         subcommand, _, asked = params.partition(" ")
         answer = {"LS": "LS :", "LIST": "LIST :", "REQ": f"NAK {asked}"}.get(subcommand.upper())
         return f":{self.server.servername} CAP {self.nick or '*'} {answer}" if answer else None
@@ -65,7 +69,11 @@ class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the libr
 
     def handle_who(self, params: str) -> str:
         """Answer with an empty list: the names sent at the join are all."""
-        return f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} :End of WHO list"
+        return (
+            f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} "
+            ":End "
+            "of WHO list"
+        )
 
 
 class DemoIrcServer(irc.server.IRCServer):  # type: ignore[misc]  # the library ships no types
@@ -109,7 +117,10 @@ class DemoIrcClient:
     async def run(self, port: int) -> None:
         """Join and listen until cancelled or disconnected."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
-        self._write(format_line("NICK", self.nick), format_line("USER", self.nick, "0", "*", trailing=self.nick))
+        self._write(
+            format_line("NICK", self.nick),
+            format_line("USER", self.nick, "0", "*", trailing=self.nick),
+        )
         try:
             while raw := await reader.readline():
                 if (received := parse_line(raw.decode("utf-8", "replace"))) is not None:
@@ -155,20 +166,34 @@ class DemoIrcClient:
 
 ROOM, NICK = "#lobby", "reverie"
 ANSWER_TIMEOUT_S = 180.0
-"""Seconds that `--once` waits: enough for the embedded model on a slow machine, including loading its weights."""
+"""Seconds that `--once` waits: enough for the embedded model on a slow machine, including loading
+its weights."""
 STOP_TIMEOUT_S = 15.0
 SCRIPTED_REPLIES = [
-    {"match": r"(?i)\b(hello|hi|hey)\b", "reply": "Hello! I am Reverie. Your line came to me over real IRC."},
+    {
+        "match": r"(?i)\b(hello|hi|hey)\b",
+        "reply": "Hello! I am Reverie. Your line came to me over real IRC.",
+    },
     {
         "match": r"(?i)what can you|help|who are you",
-        "reply": "I answer in IRC, Telegram and Discord rooms. `reverie setup` connects me to yours.",
+        "reply": (
+            "I answer in IRC, Telegram and Discord rooms. `reverie setup` connects me to yours."
+        ),
     },
-    {"match": "", "reply": "I have heard you. These answers are scripted: give me a model, and I will think about it."},
+    {
+        "match": "",
+        "reply": (
+            "I have heard you. These answers are scripted: give me a model, and I will think "
+            "about it."
+        ),
+    },
 ]
 """Replies of the scripted model; the first match counts."""
 
 
-def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
+def run_demo(
+    *, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]
+) -> int:
     """Run the demo and return its exit code: with `once`, 0 only if an answer came back."""
     with tempfile.TemporaryDirectory(prefix="reverie-demo-") as fresh:
         try:
@@ -181,10 +206,13 @@ def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Map
             return 0 if once is None else 1
 
 
-def build_demo_settings(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
+def build_demo_settings(
+    env: Mapping[str, str], *, store: Path, channel: dict[str, object]
+) -> Settings:
     """Build the demo's configuration.
 
-    The model is the one whose key is in the environment; else the embedded one if it is installed; else scripted.
+    The model is the one whose key is in the environment; else the embedded one if it is installed;
+    else scripted.
     """
     named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
     if key := env.get("ANTHROPIC_API_KEY"):
@@ -231,7 +259,9 @@ def _print_line(text: str) -> None:
 
 
 async def _run(once: str | None, *, port: int | None, store: Path, env: Mapping[str, str]) -> int:
-    """Start server and gateway, exchange messages, and stop everything. `port` None: this terminal is the channel."""
+    """Start server and gateway, exchange messages, and stop everything. `port` None: this terminal
+    is the channel.
+    """
     started, stop, answered = time.monotonic(), asyncio.Event(), asyncio.Event()
     answered.set()
 
@@ -241,7 +271,10 @@ async def _run(once: str | None, *, port: int | None, store: Path, env: Mapping[
             answered.set()
 
     async with contextlib.AsyncExitStack() as stack:
-        person, terminal = None, ConsoleChannel(ChannelName("demo"), lambda part: show(NICK, part.body))
+        person, terminal = (
+            None,
+            ConsoleChannel(ChannelName("demo"), lambda part: show(NICK, part.body)),
+        )
         server_port = 0
         if port is None:
             settings = build_demo_settings(env, store=store, channel={"platform": "console"})
@@ -250,8 +283,17 @@ async def _run(once: str | None, *, port: int | None, store: Path, env: Mapping[
             server_port = server.port
             server.start()
             stack.callback(server.stop)
-            _print_line(f"IRC server: 127.0.0.1 port {server_port} without TLS. Any IRC client can join {ROOM} there.")
-            channel = {"platform": "irc", "host": "127.0.0.1", "port": server_port, "tls": False, "nick": NICK}
+            _print_line(
+                f"IRC server: 127.0.0.1 port {server_port} without TLS. Any IRC client can join "
+                f"{ROOM} there."
+            )
+            channel = {
+                "platform": "irc",
+                "host": "127.0.0.1",
+                "port": server_port,
+                "tls": False,
+                "nick": NICK,
+            }
             settings = build_demo_settings(env, store=store, channel={**channel, "rooms": [ROOM]})
         model = await _start_model(settings)
         channels = {terminal.name: terminal} if person is None else None
@@ -262,7 +304,9 @@ async def _run(once: str | None, *, port: int | None, store: Path, env: Mapping[
             stack.callback(listening.cancel)
             async with asyncio.timeout(30):
                 await person.wait_until_joined(NICK)
-            _print_line(f"{NICK} and you are in {ROOM}, {time.monotonic() - started:.1f} s after the start.")
+            _print_line(
+                f"{NICK} and you are in {ROOM}, {time.monotonic() - started:.1f} s after the start."
+            )
 
         async def say(text: str) -> None:
             answered.clear()
@@ -303,11 +347,17 @@ async def _start_model(settings: Settings) -> Model:
     model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
     _print_line(f"Model: {model.label}.")
     if model.family == "local":
-        _print_line("It has 135 million parameters: a stand-in that shows the way of a message, not a good companion.")
+        _print_line(
+            "It has 135 million parameters: a stand-in that shows the way of a message, not a good "
+            "companion."
+        )
     elif model.family == "scripted":
         _print_line("It gives prepared answers: the embedded model is not installed.")
     if model.family in ("local", "scripted"):
-        _print_line("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
+        _print_line(
+            "Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real "
+            "one."
+        )
     if model.family == "local":
         _print_line("Loading the weights ...")
     await model.start()
@@ -324,7 +374,9 @@ async def _stop(gateway: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 
 async def _read_keyboard() -> AsyncIterator[str]:
-    """Yield lines of standard input until its end. Read in a thread: a terminal, pipe or file all block there."""
+    """Yield lines of standard input until its end. Read in a thread: a terminal, pipe or file all
+    block there.
+    """
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def read() -> None:

@@ -1,8 +1,9 @@
-"""`reverie doctor`: runs the checks of all modules (`gateway.config.check_registry`), and renders the report.
+"""`reverie doctor`: runs the checks of all modules (`gateway.config.check_registry`), and renders
+the report.
 
-Those that only compute run first, one by one and without a time bound: a busy machine makes them slow. The others wait
-for disks and networks; they run side by side, each with a time bound from its own start. A check that breaks, or is not
-done by then, becomes a finding of its own: unknown.
+Those that only compute run first, one by one and without a time bound: a busy machine makes them
+slow. The others wait for disks and networks; they run side by side, each with a time bound from its
+own start. A check that breaks, or is not done by then, becomes a finding of its own: unknown.
 """
 
 import asyncio
@@ -53,7 +54,10 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "unknown": ("?", "?", "35"),
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
-_UNSEEN: Final = "doctor checks the store, channels, models, sandbox and the rest when the configuration can be read"
+_UNSEEN: Final = (
+    "doctor checks the store, channels, models, sandbox and the rest when the "
+    "configuration can be read"
+)
 _DIM: Final = "2"
 _BOLD: Final = "1"
 
@@ -86,7 +90,9 @@ class DoctorReport:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 0 nothing is bad, 1 something is bad, 2 there is no configuration, 3 a check could not look."""
+        """Exit code: 0 nothing is bad, 1 something is bad, 2 there is no configuration, 3 a check
+        could not look.
+        """
         if not self.has_config:
             return 2
         return 0 if self.ok else 1 if any(one.level == "bad" for one in self.findings) else 3
@@ -94,13 +100,21 @@ class DoctorReport:
     def to_json(self) -> str:
         """Render for programs: ASCII, one line."""
         findings = [
-            {"code": one.code, "level": one.level, "what": one.what, "fix": one.fix, "where": one.where}
+            {
+                "code": one.code,
+                "level": one.level,
+                "what": one.what,
+                "fix": one.fix,
+                "where": one.where,
+            }
             for one in self.findings
         ]
         return json.dumps({"ok": self.ok and self.has_config, "findings": findings})
 
     def render_lines(self, style: ReportStyle) -> list[str]:
-        """Render for people: a line for each finding by area, its remedy below it, and the totals."""
+        """Render for people: a line for each finding by area, its remedy below it, and the
+        totals.
+        """
         lines: list[str] = []
         for area, some in groupby(self.findings, key=find_area):
             lines += ["", style.paint(AREAS.get(area, area), _BOLD)]
@@ -110,7 +124,9 @@ class DoctorReport:
 
     def _render_totals(self, style: ReportStyle) -> str:
         levels: tuple[Severity, ...] = ("ok", "warning", "bad", "unknown")
-        good, odd, bad, unseen = (sum(one.level == level for one in self.findings) for level in levels)
+        good, odd, bad, unseen = (
+            sum(one.level == level for one in self.findings) for level in levels
+        )
         level: Severity = "bad" if bad else "unknown" if unseen else "warning" if odd else "ok"
         unknown = f"{unseen} unknown, " if unseen else ""
         warnings = f"{odd} warning{'' if odd == 1 else 's'}"
@@ -124,14 +140,22 @@ def find_area(finding: Finding) -> str:
 
 
 def sort_findings(findings: Sequence[Finding], redactor: Redactor) -> tuple[Finding, ...]:
-    """Return the findings in the order of the areas, without duplicates, secrets and control characters."""
+    """Return the findings in the order of the areas, without duplicates, secrets and control
+    characters.
+    """
     places = {area: index for index, area in enumerate(AREAS)}
 
     def clean(text: str) -> str:
         return " ".join(escape_unprintable(redactor(text)).split())
 
     cleaned = (
-        Finding(code=one.code, level=one.level, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
+        Finding(
+            code=one.code,
+            level=one.level,
+            what=clean(one.what),
+            fix=clean(one.fix),
+            where=clean(one.where),
+        )
         for one in findings
     )
     return tuple(sorted(dict.fromkeys(cleaned), key=lambda one: places.get(find_area(one), _LAST)))
@@ -144,11 +168,16 @@ def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
     lines = [f"  {style.paint(plain if style.ascii else sign, colour)} {where}{one.what}{code}"]
     if one.fix and one.level != "ok":
         lines.append(f"      fix: {one.fix}")
-    return [line.encode("ascii", "backslashreplace").decode() for line in lines] if style.ascii else lines
+    return (
+        [line.encode("ascii", "backslashreplace").decode() for line in lines]
+        if style.ascii
+        else lines
+    )
 
 
 CHECK_TIMEOUT_S: Final = 12.0
-"""Seconds for one check that waits: probes end after ten seconds and report a more precise reason."""
+"""Seconds for one check that waits: probes end after ten seconds and report a more precise
+reason."""
 
 CHECK_MODULES: Final = (
     "gateway.config.settings_check",
@@ -166,12 +195,16 @@ CHECK_MODULES: Final = (
 """Modules that register checks."""
 
 NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]], bool]
-"""Name for people, the check, and whether it has a time bound. It may raise any exception; that becomes a finding."""
+"""Name for people, the check, and whether it has a time bound. It may raise any exception; that
+becomes a finding."""
 ProgressCallback = Callable[[int, int, Sequence[str]], None]
-"""Receives the number of finished checks, the number of all checks, and the names of the running ones."""
+"""Receives the number of finished checks, the number of all checks, and the names of the running
+ones."""
 
 
-async def examine(where: CheckEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
+async def examine(
+    where: CheckEnvironment, progress: ProgressCallback = lambda *_: None
+) -> DoctorReport:
     """Run all checks. Raises nothing but CancelledError."""
     began = monotonic()
     findings: list[Finding] = []
@@ -188,7 +221,13 @@ async def examine(where: CheckEnvironment, progress: ProgressCallback = lambda *
         has_config = len(error.problems) > 1 or not _is_missing_config(first)
         if has_config:
             findings += [*judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
-            checks.append(("modes of files", lambda: run_in_thread(lambda: list(check_directory(where))), True))
+            checks.append(
+                (
+                    "modes of files",
+                    lambda: run_in_thread(lambda: list(check_directory(where))),
+                    True,
+                )
+            )
         else:
             fix = "run `reverie setup`, or name the right directory with --config"
             findings.append(bad("config.none", first.message, fix, first.file))
@@ -200,7 +239,11 @@ async def examine(where: CheckEnvironment, progress: ProgressCallback = lambda *
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
         checks += _list_checks(CheckContext(environment=where, config=found, gateway_state=state))
     findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S)
-    return DoctorReport(findings=sort_findings(findings, redactor), took_s=monotonic() - began, has_config=has_config)
+    return DoctorReport(
+        findings=sort_findings(findings, redactor),
+        took_s=monotonic() - began,
+        has_config=has_config,
+    )
 
 
 def _list_checks(context: CheckContext) -> list[NamedCheck]:
@@ -220,7 +263,9 @@ async def run_checks(
     *,
     check_s: float = CHECK_TIMEOUT_S,
 ) -> list[Finding]:
-    """Return the findings of all checks, in their order. `check_s`: bound in seconds for each that has one."""
+    """Return the findings of all checks, in their order. `check_s`: bound in seconds for each that
+    has one.
+    """
     found: dict[int, Sequence[Finding]] = {}
 
     def report_progress() -> None:
@@ -262,10 +307,16 @@ def _timeout_finding(name: str, after_s: float) -> Finding:
 
 
 def _crash_finding(name: str, error: Exception) -> Finding:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    reason = (
+        error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    )
     fix = "report it, with the version and the system, as a bug of reverie doctor"
     return Finding(
-        code="doctor.broke", level="unknown", what=f"not known: this check itself broke: {reason}", fix=fix, where=name
+        code="doctor.broke",
+        level="unknown",
+        what=f"not known: this check itself broke: {reason}",
+        fix=fix,
+        where=name,
     )
 
 

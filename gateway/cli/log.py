@@ -1,7 +1,7 @@
 """Commands that read the log. All of them except `log rebuild` read beside a running gateway.
 
-Exit codes: 0 done; 2 nothing could be done (the reason is on stderr). In addition 1 for `log rebuild`: a difference was
-found and corrected.
+Exit codes: 0 done; 2 nothing could be done (the reason is on stderr). In addition 1 for `log
+rebuild`: a difference was found and corrected.
 """
 
 import argparse
@@ -40,7 +40,9 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     log = subparsers.add_parser("log", help="read, export and verify the log")
     commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
 
-    def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, handler: Callable[[argparse.Namespace], int], text: str
+    ) -> argparse.ArgumentParser:
         return add_command(commands, name, text, handler, where="config or store")
 
     text = "print entries, oldest first"
@@ -49,19 +51,35 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     show.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
     show.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
     show.add_argument(
-        "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
+        "--kind",
+        action="append",
+        choices=fact_kinds(),
+        metavar="K",
+        help="only these kinds (repeatable)",
     )
-    show.add_argument("--match", metavar="TERMS", help="only messages with these words (an FTS5 query)")
+    show.add_argument(
+        "--match", metavar="TERMS", help="only messages with these words (an FTS5 query)"
+    )
     show.add_argument("--after", type=int, metavar="SEQ", help="only entries after this one")
-    show.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
+    show.add_argument(
+        "--last", type=int, metavar="N", help="the newest N only (default 50, without --after)"
+    )
     show.add_argument("--jsonl", action="store_true", help="one JSON object per line")
     tailed = command("tail", log_tail_command, "print the newest entries, and follow")
-    tailed.add_argument("-n", type=int, default=10, metavar="N", help="number of entries to start with (default 10)")
+    tailed.add_argument(
+        "-n", type=int, default=10, metavar="N", help="number of entries to start with (default 10)"
+    )
     tailed.add_argument("-f", "--follow", action="store_true", help="continue until interrupted")
     exported = command("export", log_export_command, "print the entire log as JSON lines")
-    exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
-    exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
-    command("rebuild", log_rebuild_command, "compare every table with the log, and repair differences")
+    exported.add_argument(
+        "--jsonl", action="store_true", help="one JSON object per line (the only form)"
+    )
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="a new file instead of standard output"
+    )
+    command(
+        "rebuild", log_rebuild_command, "compare every table with the log, and repair differences"
+    )
 
 
 _LOG_PAGE = 1_000
@@ -76,7 +94,9 @@ def log_show_command(args: argparse.Namespace) -> int:
     if args.file is not None:
         return _show_file(args, last)
     if args.config is None and args.store is None:
-        return report_failure("log", ValueError("name the log by --config DIR or --store PATH, or a file of it"))
+        return report_failure(
+            "log", ValueError("name the log by --config DIR or --store PATH, or a file of it")
+        )
 
     async def run(reader: StoreReader) -> None:
         redactor = build_redactor(args.config)
@@ -86,7 +106,9 @@ def log_show_command(args: argparse.Namespace) -> int:
             async for page in _iter_pages(reader, args.after, **chosen):
                 _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
         else:
-            newest = await reader.entry_rows(after=args.after or 0, limit=max(0, last), newest=True, **chosen)
+            newest = await reader.entry_rows(
+                after=args.after or 0, limit=max(0, last), newest=True, **chosen
+            )
             _write_rows(sys.stdout, newest, redactor, jsonl=args.jsonl)
 
     return run_with_reader("log", args, run)
@@ -116,7 +138,8 @@ async def _tell_beginning(reader: StoreReader) -> None:
     """Say on stderr from when on the log is whole, if old months have left it."""
     if (since := await whole_since(reader)) is not None:
         sys.stderr.write(
-            f"the log is whole since {since:%Y-%m-%d}; older months: reverie log show {reader.path}.YYYY-MM.jsonl.gz\n"
+            f"the log is whole since {since:%Y-%m-%d}; older months: reverie log show "
+            f"{reader.path}.YYYY-MM.jsonl.gz\n"
         )
 
 
@@ -147,7 +170,10 @@ def log_export_command(args: argparse.Namespace) -> int:
             await _export_log(reader, sys.stdout, _no_progress)
             return
         opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(opened, "w", encoding="ascii") as file, show_progress("exporting the log", "entries") as tell:
+        with (
+            os.fdopen(opened, "w", encoding="ascii") as file,
+            show_progress("exporting the log", "entries") as tell,
+        ):
             await _export_log(reader, file, tell)
 
     return run_with_reader("log", args, run)
@@ -161,14 +187,21 @@ def log_rebuild_command(args: argparse.Namespace) -> int:
     except StoreError as error:
         return report_failure("log", error)
     for one in differences:
-        print(f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra rows; repaired")
+        print(
+            f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra "
+            "rows; repaired"
+        )
     if not differences:
         print("every table matches the log")
     return 1 if differences else 0
 
 
 def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: bool) -> None:
-    lines = map(row_to_line, page) if jsonl else [format_entry(one, redactor) for one in read_entries(page)]
+    lines = (
+        map(row_to_line, page)
+        if jsonl
+        else [format_entry(one, redactor) for one in read_entries(page)]
+    )
     out.writelines(line + "\n" for line in lines)
 
 

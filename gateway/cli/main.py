@@ -1,4 +1,5 @@
-"""The `reverie` command: its argument parser, and `run`, `check-config`, `health`, `channels` and `demo`.
+"""The `reverie` command: its argument parser, and `run`, `check-config`, `health`, `channels` and
+`demo`.
 
 The other commands are in `log`, `operate` and `ctl`.
 """
@@ -21,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
-from gateway.cli.options import BAD_USAGE, add_command, add_process_name, build_redactor, load_settings, report_failure
+from gateway.cli.options import (
+    BAD_USAGE,
+    add_command,
+    add_process_name,
+    build_redactor,
+    load_settings,
+    report_failure,
+)
 from gateway.config.loader import ConfigFiles
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.events import ChannelName
@@ -36,13 +44,14 @@ if TYPE_CHECKING:
     from gateway.ops.health import GatewayReport
 
 DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
-"""Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
-`BAD_USAGE`."""
+"""Exit codes: done; failed while running; the log was given up (75), so a supervisor should start
+again. See `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
 DESCRIPTORS_TOLD_S: Final = 60.0
 STARTUP_S = 3.0
-"""Seconds after the start when everything permanent is in memory: libraries, settings, connections."""
+"""Seconds after the start when everything permanent is in memory: libraries, settings,
+connections."""
 
 logger = logging.getLogger("reverie")
 
@@ -51,27 +60,38 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. argparse exits by itself with 2 on bad usage."""
     secure_standard_streams()
     parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
-    parser.add_argument("--version", action="version", version=f"reverie {version('reverie-gateway')}")
+    parser.add_argument(
+        "--version", action="version", version=f"reverie {version('reverie-gateway')}"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text, handler in (
         ("run", "run the gateway", _run),
         ("check-config", "check the configuration and list all mistakes", _check_config),
         ("health", "show whether the gateway runs and is connected", _health),
-        ("channels", "show the channels of the running gateway: state, age, reconnects, reason", _channels),
+        (
+            "channels",
+            "show the channels of the running gateway: state, age, reconnects, reason",
+            _channels,
+        ),
     ):
         add_command(commands, name, help_text, handler, where="config", as_json=name == "channels")
     add_process_name(
-        commands.choices["run"], "name of this process among those that share the store (default: host and process id)"
+        commands.choices["run"],
+        "name of this process among those that share the store (default: host and process id)",
     )
     for name in ("health", "channels"):
-        add_process_name(commands.choices[name], "one process of several (default: all on this host)")
+        add_process_name(
+            commands.choices[name], "one process of several (default: all on this host)"
+        )
     commands.choices["run"].add_argument(
         "--ops-port",
         type=_port,
         metavar="PORT",
         help="in place of ops.port: each process of a host needs its own; 0: a free one",
     )
-    commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
+    commands.choices["run"].add_argument(
+        "--verbose", action="store_true", help="log debugging detail"
+    )
     commands.choices["run"].add_argument(
         "--log",
         choices=LOG_FORMATS,
@@ -81,14 +101,26 @@ def main(argv: list[str] | None = None) -> int:
     commands.choices["run"].add_argument(
         "--stay",
         action="store_true",
-        help="keep trying if every channel is refused, instead of exiting with code 77: for a supervisor that starts "
+        help="keep trying if every channel is refused, instead of exiting with code 77: for a "
+        "supervisor that starts "
         "again whatever ends",
     )
-    demo = commands.add_parser("demo", help="talk to a bot on a private IRC server, on this machine")
+    demo = commands.add_parser(
+        "demo", help="talk to a bot on a private IRC server, on this machine"
+    )
     demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
-    demo.add_argument("--console", action="store_true", help="no IRC: talk to it directly in this terminal")
-    demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
-    demo.add_argument("--data", type=Path, default=Path("data/demo"), help="directory of the demo's store")
+    demo.add_argument(
+        "--console", action="store_true", help="no IRC: talk to it directly in this terminal"
+    )
+    demo.add_argument(
+        "--port",
+        type=int,
+        default=6667,
+        help="port of the IRC server (default 6667, or any free one)",
+    )
+    demo.add_argument(
+        "--data", type=Path, default=Path("data/demo"), help="directory of the demo's store"
+    )
     demo.set_defaults(handler=_demo)
     commands.add_parser("ctl", help=CTL_HELP, add_help=False)
     argv = sys.argv[1:] if argv is None else argv
@@ -99,9 +131,15 @@ def main(argv: list[str] | None = None) -> int:
     if called == "ctl":
         return run_ctl(line)
     if called not in commands.choices:
-        if called and not any(called in names for names in _COMMAND_GROUPS.values()) and is_command(called):
+        if (
+            called
+            and not any(called in names for names in _COMMAND_GROUPS.values())
+            and is_command(called)
+        ):
             return run_ctl(argv)
-        modules = [module for module, names in _COMMAND_GROUPS.items() if called in names] or _COMMAND_GROUPS
+        modules = [
+            module for module, names in _COMMAND_GROUPS.items() if called in names
+        ] or _COMMAND_GROUPS
         for module in modules:
             import_module(module).add_commands(commands)
     args = parser.parse_args(argv)
@@ -111,7 +149,15 @@ def main(argv: list[str] | None = None) -> int:
 
 _COMMAND_GROUPS: Final = {
     "gateway.cli.log": ("log",),
-    "gateway.cli.operate": ("console", "setup", "backup", "restore", "doctor", "dashboard", "store"),
+    "gateway.cli.operate": (
+        "console",
+        "setup",
+        "backup",
+        "restore",
+        "doctor",
+        "dashboard",
+        "store",
+    ),
 }
 """Commands of each module. Only that of the called command is imported; both for `--help`."""
 
@@ -126,7 +172,10 @@ def _check_config(args: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return BAD_USAGE
     location = store_location(settings.store)
-    print(f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {location}")
+    print(
+        f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store "
+        f"{location}"
+    )
     print(_describe_budgets(settings.access.budgets))
     return DONE
 
@@ -140,7 +189,11 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
     )
     lines = ["cost limits for people without the role admin (access.budgets):"]
     for whose, day, hour in rows:
-        limits = [f"${usd:g} {window}" for usd, window in ((day, "a day"), (hour, "an hour")) if usd is not None]
+        limits = [
+            f"${usd:g} {window}"
+            for usd, window in ((day, "a day"), (hour, "an hour"))
+            if usd is not None
+        ]
         lines.append(f"  {whose}: {' and '.join(limits) or 'no limit'}")
     return "\n".join(lines)
 
@@ -150,13 +203,17 @@ def _run(args: argparse.Namespace) -> int:
     redactor = build_redactor(args.config)
     name = (args.name or default_process_name()) if settings.store.url is not None else ""
     spare = spare_log_file(process_path(settings.store.path, name))
-    start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log, spare=spare)
+    start_logging(
+        logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log, spare=spare
+    )
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
     return asyncio.run(_serve(settings, args, redactor, name))
 
 
-async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redactor, name: str) -> int:
+async def _serve(
+    settings: Settings, args: argparse.Namespace, redactor: Redactor, name: str
+) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
     from gateway.config.reload import LiveSettings  # noqa: PLC0415 - as above
     from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - as above
@@ -166,13 +223,21 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
     asyncio.get_running_loop().set_exception_handler(_loop_error_reporter())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    files = ConfigFiles(args.config, os.environ, {} if args.ops_port is None else {"port": args.ops_port})
+    files = ConfigFiles(
+        args.config, os.environ, {} if args.ops_port is None else {"port": args.ops_port}
+    )
     settings = files.with_ops(settings)
     live = LiveSettings(settings, args.config, os.environ)
     live.files = files
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):  # their default ends the process
-        asyncio.get_running_loop().add_signal_handler(number, logger.info, "%s is ignored", number.name)
+    for number in (
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGALRM,
+    ):  # their default ends the process
+        asyncio.get_running_loop().add_signal_handler(
+            number, logger.info, "%s is ignored", number.name
+        )
     settled = asyncio.create_task(_freeze_garbage())
     try:
         await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, name=name)
@@ -196,7 +261,8 @@ async def _serve(settings: Settings, args: argparse.Namespace, redactor: Redacto
 def _loop_error_reporter() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """Return what logs errors outside of tasks. That descriptors are used up is one line a minute.
 
-    asyncio tries to accept a connection a hundred times a second then, and reports each try with a traceback.
+    asyncio tries to accept a connection a hundred times a second then, and reports each try with a
+    traceback.
     """
     next_s = 0.0
 
@@ -207,7 +273,11 @@ def _loop_error_reporter() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any
         elif loop.time() >= next_s:
             next_s = loop.time() + DESCRIPTORS_TOLD_S
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            logger.error("connections cannot be accepted: all %d file descriptors are in use; raise LimitNOFILE", limit)
+            logger.error(
+                "connections cannot be accepted: all %d file descriptors are in use; raise "
+                "LimitNOFILE",
+                limit,
+            )
 
     return report
 
@@ -221,7 +291,8 @@ def _port(text: str) -> int:
 async def _freeze_garbage() -> None:
     """Exclude everything created during the start from garbage collection.
 
-    Traversing it took 45 ms about once in a hundred messages, while somebody waited (bench_gateway).
+    Traversing it took 45 ms about once in a hundred messages, while somebody waited
+    (bench_gateway).
     """
     await asyncio.sleep(STARTUP_S)
     gc.collect()
@@ -234,7 +305,9 @@ def _read_report(args: argparse.Namespace) -> tuple["GatewayReport", datetime]:
 
     settings, now = load_settings(args.config), datetime.now(UTC)
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
-    return asyncio.run(read_gateway_report(store_location(settings.store), platforms, now, args.name)), now
+    return asyncio.run(
+        read_gateway_report(store_location(settings.store), platforms, now, args.name)
+    ), now
 
 
 def _health(args: argparse.Namespace) -> int:
@@ -258,7 +331,9 @@ def _channels(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from gateway.cli.demo import run_demo  # noqa: PLC0415 - only here
 
-    return run_demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
+    return run_demo(
+        once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Commands that set up and operate a gateway: setup, doctor, backup, restore, console, dashboard.
 
-Each has an `add_*_parser` function and a handler that returns the exit code. Answers go to stdout, reasons for failures
-to stderr.
+Each has an `add_*_parser` function and a handler that returns the exit code. Answers go to stdout,
+reasons for failures to stderr.
 
 Exit codes:
-- `backup`, `restore`: 0 done; 1 interrupted, or the disk failed; 2 refused. A backup can be made beside a running
-  gateway.
+- `backup`, `restore`: 0 done; 1 interrupted, or the disk failed; 2 refused. A backup can be made
+  beside a running gateway.
 - `store copy`: 0 done and compared; 2 refused, or the copy is not right.
-- `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written unless it is 0.
-- `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration; 3 nothing is bad, but some checks could
-  not look. It only reads, also beside a running gateway.
-- `dashboard`: 0 the page is there; 1 nobody answers, or another gateway does; 2 the configuration has no such page.
+- `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written
+  unless it is 0.
+- `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration; 3 nothing is bad, but
+  some checks could not look. It only reads, also beside a running gateway.
+- `dashboard`: 0 the page is there; 1 nobody answers, or another gateway does; 2 the configuration
+  has no such page.
 - `console`: 0 it was left; 2 it could not be opened; 3 no gateway answers.
 """
 
@@ -41,7 +43,9 @@ if TYPE_CHECKING:
 
 
 def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `console`, `setup`, `backup`, `restore`, `store`, `doctor` and `dashboard` to a command line."""
+    """Add `console`, `setup`, `backup`, `restore`, `store`, `doctor` and `dashboard` to a command
+    line.
+    """
     text = "watch the running gateway and talk to it in this terminal"
     console = add_command(subparsers, "console", text, console_command, where="maybe config")
     text = "connect to the gateway at this address, with the token in REVERIE_TOKEN"
@@ -49,23 +53,43 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     _add_setup_parser(subparsers)
     text = "copy the store and the agents' files into one archive, also while the gateway runs"
     backup = add_command(subparsers, "backup", text, backup_command, where="config")
-    backup.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
+    backup.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one"
+    )
     text = "restore a backup into empty directories"
     restore = add_command(subparsers, "restore", text, restore_command, where="maybe config")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup")
-    restore.add_argument("--verify", action="store_true", help="only check whether it can be restored")
-    text = "continue exactly where the backup stopped, e.g. on another machine; only if no gateway ran since"
+    restore.add_argument(
+        "--verify", action="store_true", help="only check whether it can be restored"
+    )
+    text = (
+        "continue exactly where the backup stopped, e.g. on another machine; only if no "
+        "gateway "
+        "ran since"
+    )
     restore.add_argument("--nothing-since", action="store_true", help=text)
     store = subparsers.add_parser("store", help="move the store to another engine")
-    text = "copy the whole store into an empty one, between files and PostgreSQL databases, and compare both"
+    text = (
+        "copy the whole store into an empty one, between files and PostgreSQL databases, and "
+        "compare both"
+    )
     commands = store.add_subparsers(dest="store_command", required=True, metavar="COMMAND")
     copy = add_command(commands, "copy", text, store_copy_command, where="config")
-    text = "a file, or a URL like postgresql://user@host/database (its password: PGPASSWORD or ~/.pgpass)"
-    copy.add_argument("--from", dest="source", metavar="STORE", help=f"{text}; without it, the configured store")
-    copy.add_argument("--to", dest="target", required=True, metavar="STORE", help="the same, empty or missing")
+    text = (
+        "a file, or a URL like postgresql://user@host/database (its password: PGPASSWORD or "
+        "~/.pgpass)"
+    )
+    copy.add_argument(
+        "--from", dest="source", metavar="STORE", help=f"{text}; without it, the configured store"
+    )
+    copy.add_argument(
+        "--to", dest="target", required=True, metavar="STORE", help="the same, empty or missing"
+    )
     text = "check everything that can be reached, and show what is wrong and how to fix it"
     doctor = add_command(subparsers, "doctor", text, doctor_command, where="config", as_json=True)
-    doctor.add_argument("--offline", action="store_true", help="make no connections to other machines")
+    doctor.add_argument(
+        "--offline", action="store_true", help="make no connections to other machines"
+    )
     text = "show the address of the dashboard"
     add_command(subparsers, "dashboard", text, dashboard_command, where="config")
 
@@ -89,7 +113,10 @@ def backup_command(args: argparse.Namespace) -> int:
         return 1
     print(f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {_describe_store(report.store)}")
     for name in report.left_out:
-        print(f"left out, because it is not a regular file or has no plain name: {escape_unprintable(name)}")
+        print(
+            "left out, because it is not a regular file or has no plain name: "
+            f"{escape_unprintable(name)}"
+        )
     return 0
 
 
@@ -98,14 +125,19 @@ def store_copy_command(args: argparse.Namespace) -> int:
     from gateway.store.transfer import transfer_store  # noqa: PLC0415 - the other commands start faster without it
 
     config = load_settings(args.config).store
-    source = store_location(config) if args.source is None else _parse_store(args.source, config.path)
+    source = (
+        store_location(config) if args.source is None else _parse_store(args.source, config.path)
+    )
     target = _parse_store(args.target, config.path)
     try:
         with show_progress("copying the log", "entries") as tell:
             done = transfer_store(source, target, SystemClock(), tell)
     except (StoreError, OSError) as error:
         return report_failure("store copy", error)
-    print(f"{target} holds all {done.entries:,} entries of {source}, and the same tables; sha256 {done.digest}")
+    print(
+        f"{target} holds all {done.entries:,} entries of {source}, and the same tables; sha256 "
+        f"{done.digest}"
+    )
     return 0
 
 
@@ -122,12 +154,18 @@ def restore_command(args: argparse.Namespace) -> int:
     try:
         if args.verify:
             made, store = verify_backup(args.file)
-            print(f"it can be restored: {_describe_store(store)}, made {made:%Y-%m-%d %H:%M:%S} UTC")
+            print(
+                f"it can be restored: {_describe_store(store)}, made {made:%Y-%m-%d %H:%M:%S} UTC"
+            )
             return 0
         if args.config is None:
-            return report_failure("restore", ValueError("say where to restore it: --config DIR (or --verify)"))
+            return report_failure(
+                "restore", ValueError("say where to restore it: --config DIR (or --verify)")
+            )
         settings = load_settings(args.config)
-        report = restore_backup(args.file, settings, datetime.now(UTC), exact=args.nothing_since, by=current_user())
+        report = restore_backup(
+            args.file, settings, datetime.now(UTC), exact=args.nothing_since, by=current_user()
+        )
     except InvalidBackup as error:
         return report_failure("restore", ValueError(f"{args.file} cannot be restored: {error}"))
     except (StoreError, OSError) as error:
@@ -145,10 +183,14 @@ def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
     print(f"a backup of {report.made:%Y-%m-%d %H:%M:%S} UTC, {_describe_store(report.store)}")
     changes = report.reconciled
     if exact:
-        print("it continues exactly where the backup stopped; if a gateway ran since, people would see messages twice")
+        print(
+            "it continues exactly where the backup stopped; if a gateway ran since, people would "
+            "see messages twice"
+        )
         return
     print(
-        f"{changes.uncertain_posts} waiting posts may have been sent since: they are uncertain and are not sent again"
+        f"{changes.uncertain_posts} waiting posts may have been sent since: they are uncertain and "
+        "are not sent again"
     )
     print(
         f"{changes.unread_conversations} conversations had unanswered messages: "
@@ -166,14 +208,24 @@ def _describe_store(store: "StoreSummary") -> str:
 def console_command(args: argparse.Namespace) -> int:
     """Handle `console`."""
     if find_spec("textual") is None:
-        return report_failure("console", ValueError("install it: pip install 'reverie-gateway[console]'"))
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from stdin and draws on stderr
-        return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
+        return report_failure(
+            "console", ValueError("install it: pip install 'reverie-gateway[console]'")
+        )
+    if not (
+        sys.stdin.isatty() and sys.stderr.isatty()
+    ):  # Textual reads from stdin and draws on stderr
+        return report_failure(
+            "console", ValueError("it needs a terminal; `reverie log tail -f` can be piped")
+        )
     from gateway.cli.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient  # noqa: PLC0415 - the other commands start faster without it
 
     if args.config is None and not args.url:
-        return report_failure("console", ValueError("name a configuration with --config, or a gateway with --url"))
-    settings = load_settings(args.config, needs=("store", "ops")) if args.config is not None else None
+        return report_failure(
+            "console", ValueError("name a configuration with --config, or a gateway with --url")
+        )
+    settings = (
+        load_settings(args.config, needs=("store", "ops")) if args.config is not None else None
+    )
     configured = settings.ops.token if settings is not None else None
     token = configured.get_secret_value() if configured is not None else ""
     url = args.url
@@ -183,7 +235,9 @@ def console_command(args: argparse.Namespace) -> int:
         return asyncio.run(_run_console(GatewayApiClient(url, token)))
     except ApiUnavailable as error:
         where = f" --config {shlex.quote(str(args.config))}" if args.config is not None else ""
-        sys.stderr.write(f"console: no gateway answers at {url} ({error}): start `reverie run{where}`\n")
+        sys.stderr.write(
+            f"console: no gateway answers at {url} ({error}): start `reverie run{where}`\n"
+        )
         return 3
     except (ConsoleApiError, OSError, ValueError) as error:
         return report_failure("console", error)
@@ -208,8 +262,9 @@ DASHBOARD_TIMEOUT_S = 3.0
 def dashboard_command(args: argparse.Namespace) -> int:
     """Handle `dashboard`.
 
-    On a terminal the URL contains the token behind `#`, which no browser sends to a server, so one click opens the
-    page. Elsewhere the token is left out, because the output may be stored; and also where another gateway answers.
+    On a terminal the URL contains the token behind `#`, which no browser sends to a server, so one
+    click opens the page. Elsewhere the token is left out, because the output may be stored; and
+    also where another gateway answers.
     """
     settings = load_settings(args.config, needs=("store", "ops"))
     try:
@@ -218,22 +273,33 @@ def dashboard_command(args: argparse.Namespace) -> int:
         return report_failure("dashboard", error)
     token = settings.ops.token.get_secret_value() if settings.ops.token is not None else ""
     answers, ended = _is_answering(f"{address}health"), _is_gateway_stopped(settings.store.path)
-    fragment = f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
+    fragment = (
+        f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
+    )
     sys.stdout.write(f"{address}{fragment}\n")
     if answers and not ended:
         return 0
     why = "another gateway or another program answers there" if answers else "nothing answers there"
     also = ", and set ops.port to a free one" if answers else ""
-    sys.stderr.write(f"{why}; start this one: reverie run --config {shlex.quote(str(args.config))}{also}\n")
+    sys.stderr.write(
+        f"{why}; start this one: reverie run --config {shlex.quote(str(args.config))}{also}\n"
+    )
     return 1
 
 
 def dashboard_url(ops: OpsConfig) -> str:
-    """Return the URL of the page, without the token. Raises ValueError if there is none, or its port is not known."""
+    """Return the URL of the page, without the token. Raises ValueError if there is none, or its
+    port is not known.
+    """
     if ops.token is None:
-        raise ValueError("the dashboard and the console need a token: set ops.token, at least 16 characters")
+        raise ValueError(
+            "the dashboard and the console need a token: set ops.token, at least 16 characters"
+        )
     if not ops.port:
-        raise ValueError("ops.port is 0 (any free port): the log of the gateway shows which; set a port to see it here")
+        raise ValueError(
+            "ops.port is 0 (any free port): the log of the gateway shows which; set a port to see "
+            "it here"
+        )
     host = WILDCARD_HOSTS.get(ops.host, ops.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{ops.port}/"
 
@@ -278,14 +344,19 @@ def doctor_command(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write(f"{report.to_json()}\n")
         else:
-            style = ReportStyle(colour=supports_colour(sys.stdout, os.environ), ascii=not _can_encode_signs(sys.stdout))
+            style = ReportStyle(
+                colour=supports_colour(sys.stdout, os.environ),
+                ascii=not _can_encode_signs(sys.stdout),
+            )
             sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
         sys.stdout.flush()
         return report.exit_code
 
     try:
         return asyncio.run(examine_and_print())
-    except BrokenPipeError:  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
+    except (
+        BrokenPipeError
+    ):  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED_CODE
     except KeyboardInterrupt:
@@ -295,7 +366,9 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 
 def supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return whether to use colours: on a terminal, unless the environment forbids it (https://no-color.org)."""
+    """Return whether to use colours: on a terminal, unless the environment forbids it
+    (https://no-color.org).
+    """
     return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
 
@@ -370,12 +443,21 @@ def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's typ
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
     parser = subparsers.add_parser("setup", help=text, description=text, usage=usage)
     parser.add_argument(
-        "--config", type=Path, metavar="DIR", help="the configuration directory (else setup asks for it)"
+        "--config",
+        type=Path,
+        metavar="DIR",
+        help="the configuration directory (else setup asks for it)",
     )
-    parser.add_argument("--non-interactive", action="store_true", help="ask nothing: use flags or defaults")
+    parser.add_argument(
+        "--non-interactive", action="store_true", help="ask nothing: use flags or defaults"
+    )
     parser.add_argument("--yes", action="store_true", help="change existing files without asking")
-    parser.add_argument("--force", action="store_true", help="the same, and also write answers that did not work")
-    parser.add_argument("--json", action="store_true", help="for programs; implies --non-interactive")
+    parser.add_argument(
+        "--force", action="store_true", help="the same, and also write answers that did not work"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="for programs; implies --non-interactive"
+    )
     answers = parser.add_argument_group("answers, each to one question")
     for key, help_text in _TEXT_FLAGS.items():
         answers.add_argument(f"--{key.replace('.', '-')}", metavar="TEXT", help=help_text)
@@ -383,7 +465,9 @@ def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's typ
     for key, help_text in _SECRET_FLAGS.items():
         either = hidden.add_mutually_exclusive_group()
         either.add_argument(f"--{key.replace('.', '-')}-env", metavar="NAME", help=help_text)
-        either.add_argument(f"--{key.replace('.', '-')}-file", type=Path, metavar="PATH", help="the same")
+        either.add_argument(
+            f"--{key.replace('.', '-')}-file", type=Path, metavar="PATH", help="the same"
+        )
     others = parser.add_argument_group("other servers than the platforms' own")
     for name, help_text in _URL_FLAGS.items():
         others.add_argument(f"--{name}", metavar="URL", help=help_text)
@@ -395,7 +479,11 @@ def setup_command(args: argparse.Namespace) -> int:
     from gateway.cli.setup.program import AnswerFlags, SetupOptions, run_setup  # noqa: PLC0415 - the other commands start faster without it
 
     values = vars(args)
-    answers = {key: values[_flag_attribute(key)] for key in _TEXT_FLAGS if values[_flag_attribute(key)] is not None}
+    answers = {
+        key: values[_flag_attribute(key)]
+        for key in _TEXT_FLAGS
+        if values[_flag_attribute(key)] is not None
+    }
     secrets = {}
     for key in _SECRET_FLAGS:
         if (variable := values[f"{_flag_attribute(key)}_env"]) is not None:

@@ -1,4 +1,6 @@
-"""Shared parts of the commands: their common options, the configuration, and how answers and failures are printed."""
+"""Shared parts of the commands: their common options, the configuration, and how answers and
+failures are printed.
+"""
 
 import argparse
 import asyncio
@@ -19,7 +21,14 @@ from gateway.config.validation import find_unrunnable
 from gateway.core.process_files import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import Store, StoreError, StoreLocation, StoreReader, StoreUnavailable, store_location
+from gateway.store import (
+    Store,
+    StoreError,
+    StoreLocation,
+    StoreReader,
+    StoreUnavailable,
+    store_location,
+)
 
 BAD_USAGE = 2
 _USAGE = FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError
@@ -36,7 +45,8 @@ def add_command(
     where: Literal["config", "maybe config", "config or store", "config, store or file"],
     as_json: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command to a command line, with `--config`, `--store` and `--json` as far as it has them.
+    """Add a command to a command line, with `--config`, `--store` and `--json` as far as it has
+    them.
 
     The parsed namespace carries the handler as `handler(args) -> int`.
     """
@@ -45,11 +55,20 @@ def add_command(
         either = parser.add_mutually_exclusive_group(required=where == "config or store")
         either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
         either.add_argument(
-            "--config", type=Path, metavar="DIR", help="the configuration directory that names the store"
+            "--config",
+            type=Path,
+            metavar="DIR",
+            help="the configuration directory that names the store",
         )
     else:
         required = where == "config"
-        parser.add_argument("--config", type=Path, required=required, metavar="DIR", help="the configuration directory")
+        parser.add_argument(
+            "--config",
+            type=Path,
+            required=required,
+            metavar="DIR",
+            help="the configuration directory",
+        )
     if as_json:
         parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(handler=handler)
@@ -71,7 +90,8 @@ def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:
 def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -> Settings:
     """Load the settings. Exits after all problems were printed to standard error.
 
-    `needs`: the sections whose secrets the command needs. None: all, and everything that `reverie run` needs.
+    `needs`: the sections whose secrets the command needs. None: all, and everything that `reverie
+    run` needs.
     """
     try:
         loaded = read_config(directory, os.environ, needs=needs)
@@ -90,7 +110,8 @@ def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -
 
 
 def build_redactor(directory: Path | None) -> Redactor:
-    """Return a redactor that knows the secrets of a good configuration, as far as they are set here.
+    """Return a redactor that knows the secrets of a good configuration, as far as they are set
+    here.
 
     None: only those that everybody knows.
     """
@@ -114,7 +135,9 @@ def print_json(value: object) -> None:
 def run_with_reader(
     command: str, args: argparse.Namespace, run: Callable[[StoreReader], Coroutine[Any, Any, None]]
 ) -> int:
-    """Run a command with a reader of the store. Return 0, or 2 after printing the reason to stderr."""
+    """Run a command with a reader of the store. Return 0, or 2 after printing the reason to
+    stderr.
+    """
 
     async def opened() -> None:
         async with await Store.open_readonly(resolve_store(args)) as reader:
@@ -123,7 +146,9 @@ def run_with_reader(
 
     try:
         asyncio.run(opened())
-    except BrokenPipeError:  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
+    except (
+        BrokenPipeError
+    ):  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:  # the usual end of `tail -f`
@@ -134,9 +159,13 @@ def run_with_reader(
 
 
 def report_failure(command: str, error: Exception) -> int:
-    """Print why nothing could be done; return exit code 2, or 1 if a disk or the like failed on the way."""
+    """Print why nothing could be done; return exit code 2, or 1 if a disk or the like failed on the
+    way.
+    """
     sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
-    has_failed = isinstance(error, StoreUnavailable) or (isinstance(error, OSError) and not isinstance(error, _USAGE))
+    has_failed = isinstance(error, StoreUnavailable) or (
+        isinstance(error, OSError) and not isinstance(error, _USAGE)
+    )
     return 1 if has_failed else BAD_USAGE
 
 

@@ -1,12 +1,13 @@
 """Restoring a backup: extract it, compare it with its checksums, and put it in place. Blocks.
 
-Nothing in the archive is trusted: it makes plain files in the configured places, and nothing else. All of it is
-extracted and checked beside these places, which must be empty, and only then moved into them, the store last. A backup
-that is damaged is refused, and leaves nothing behind.
+Nothing in the archive is trusted: it makes plain files in the configured places, and nothing else.
+All of it is extracted and checked beside these places, which must be empty, and only then moved
+into them, the store last. A backup that is damaged is refused, and leaves nothing behind.
 
-The gateway may have gone on after the backup: waiting posts may have been sent, unread messages answered, and events in
-a platform's history processed. Repeating any of it could show people something twice. So `reconcile_restored` records
-posts as uncertain, turns unread messages into context, resets history cursors, and reports how much there was.
+The gateway may have gone on after the backup: waiting posts may have been sent, unread messages
+answered, and events in a platform's history processed. Repeating any of it could show people
+something twice. So `reconcile_restored` records posts as uncertain, turns unread messages into
+context, resets history cursors, and reports how much there was.
 """
 
 import asyncio
@@ -68,8 +69,9 @@ _SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 def extract_backup(archive: Path, place: Callable[[str], Path]) -> datetime:
     """Extract a backup, compare it with its checksums, and return when it was made.
 
-    `place`: returns the path for a file, which does not exist. Files become plain and private to their owner. Raises
-    InvalidBackup, whatever the archive contains, and OSError; what was written until then stays.
+    `place`: returns the path for a file, which does not exist. Files become plain and private to
+    their owner. Raises InvalidBackup, whatever the archive contains, and OSError; what was written
+    until then stays.
     """
     found, sums, made = dict[str, str](), None, datetime.now(UTC)
     try:
@@ -79,14 +81,21 @@ def extract_backup(archive: Path, place: Callable[[str], Path]) -> datetime:
                     raise InvalidBackup(f"something stands behind its checksums: {_DAMAGED}")
                 data = _open_member(tar, header, found)
                 if header.name == SUMS_NAME:
-                    sums, made = data.read(_MAX_SUMS_BYTES).decode(), datetime.fromtimestamp(header.mtime, UTC)
+                    sums, made = (
+                        data.read(_MAX_SUMS_BYTES).decode(),
+                        datetime.fromtimestamp(header.mtime, UTC),
+                    )
                 else:
-                    found[header.name] = _extract_file(data, place(header.name), runs=bool(header.mode & 0o100))
+                    found[header.name] = _extract_file(
+                        data, place(header.name), runs=bool(header.mode & 0o100)
+                    )
     except (tarfile.TarError, EOFError, UnicodeError, ValueError, OverflowError):
         raise InvalidBackup(f"it is no backup, or {_DAMAGED}") from None
     if sums is None:
         raise InvalidBackup(f"it has no checksums: {_DAMAGED}")
-    listed = {name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())}
+    listed = {
+        name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())
+    }
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             raise InvalidBackup(f"{name!r} is missing in it: {_DAMAGED}")
@@ -97,7 +106,9 @@ def extract_backup(archive: Path, place: Callable[[str], Path]) -> datetime:
     return made
 
 
-def _open_member(tar: tarfile.TarFile, header: tarfile.TarInfo, known: Collection[str]) -> IO[bytes]:
+def _open_member(
+    tar: tarfile.TarFile, header: tarfile.TarInfo, known: Collection[str]
+) -> IO[bytes]:
     if not header.isreg() or header.issparse():
         raise InvalidBackup(f"{header.name!r} in it is no plain file: {_FOREIGN}")
     if header.name != SUMS_NAME and not is_safe_name(header.name):
@@ -113,7 +124,9 @@ def _extract_file(data: IO[bytes], path: Path, *, runs: bool) -> str:
     """Write a file durably, and return its digest."""
     digest = hashlib.sha256()
     opened = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o700 if runs else 0o600
+        path,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o700 if runs else 0o600,
     )
     with os.fdopen(opened, "wb") as file:
         while piece := data.read(_READ_BYTES):
@@ -125,7 +138,8 @@ def _extract_file(data: IO[bytes], path: Path, *, runs: bool) -> str:
 
 
 HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
-"""Platforms whose history is read from a cursor. Telegram only delivers updates that were not confirmed."""
+"""Platforms whose history is read from a cursor. Telegram only delivers updates that were not
+confirmed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +159,16 @@ async def reconcile_restored(
 ) -> ReconcileReport:
     """Reconcile the restored store at `path`, in one transaction. Raises StoreError.
 
-    `exact`: no gateway ran since the backup, so only the audit entry is written. `made`: time of the backup. `by`: who
-    restores, for people.
+    `exact`: no gateway ran since the backup, so only the audit entry is written. `made`: time of
+    the backup. `by`: who restores, for people.
     """
     async with await Store.open(path, clock) as store:
         now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
         posts = () if exact else await store.undelivered_posts()
         with_history = [
-            ChannelName(name) for name, one in settings.channels.items() if one.platform in HISTORY_PLATFORMS
+            ChannelName(name)
+            for name, one in settings.channels.items()
+            if one.platform in HISTORY_PLATFORMS
         ]
         cursors = () if exact else [name for name in with_history if await store.saved_cursor(name)]
         entries, unread = [_audit_entry(now, by, why, exact=exact)], 0
@@ -165,20 +181,29 @@ async def reconcile_restored(
                 reason=f"{why}: it may have been sent since",
                 sent=now,
             )
-            entries.append(NewEntry(fact=ended, at=now, conversation=item.post.to.conversation, key=dedup_key(ended)))
+            entries.append(
+                NewEntry(
+                    fact=ended, at=now, conversation=item.post.to.conversation, key=dedup_key(ended)
+                )
+            )
         if not exact:
             unanswered = f"{why}: it may have been answered since"
-            closing, conversations = await build_unanswered_entries(store, now, unanswered, settings.agents[0].id)
+            closing, conversations = await build_unanswered_entries(
+                store, now, unanswered, settings.agents[0].id
+            )
             entries, unread = entries + closing, len(conversations)
         entries += [NewEntry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
         await store.append(entries)
-    return ReconcileReport(uncertain_posts=len(posts), unread_conversations=unread, reset_channels=tuple(cursors))
+    return ReconcileReport(
+        uncertain_posts=len(posts), unread_conversations=unread, reset_channels=tuple(cursors)
+    )
 
 
 async def build_unanswered_entries(
     store: StoreReader, now: datetime, why: str, agent: str
 ) -> tuple[list[NewEntry], Collection[ConversationId]]:
-    """Return the entries that take unread messages as perhaps answered, and the conversations that have some.
+    """Return the entries that take unread messages as perhaps answered, and the conversations that
+    have some.
 
     They become context for the next turn there. `why`: the reason, for people.
     """
@@ -187,7 +212,9 @@ async def build_unanswered_entries(
     entries = [_closing_turn_entry(now, place, why) for place in interrupted]
     if due:
         looked = tuple((place, last) for place in due)
-        entries.append(_closing_turn_entry(now, inner_conversation(agent), why, agent=agent, looked=looked))
+        entries.append(
+            _closing_turn_entry(now, inner_conversation(agent), why, agent=agent, looked=looked)
+        )
     return entries, {*due, *interrupted}
 
 
@@ -199,7 +226,12 @@ async def _find_interrupted(store: StoreReader) -> dict[ConversationId, tuple[Se
     found = dict[ConversationId, tuple[Seq, Seq]]()
     for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
         place, fact = one.conversation, one.fact
-        if place is None or is_inner(place) or not isinstance(fact, TurnRecord) or fact.cause == "compact":
+        if (
+            place is None
+            or is_inner(place)
+            or not isinstance(fact, TurnRecord)
+            or fact.cause == "compact"
+        ):
             continue
         if fact.outcome == "interrupted":
             found[place] = found.get(place, (one.seq, one.seq))[0], one.seq
@@ -216,7 +248,9 @@ def _closing_turn_entry(
     agent: str = "",
     looked: tuple[tuple[ConversationId, Seq], ...] = (),
 ) -> NewEntry:
-    """Build a turn without output that marks due messages as looked at. It consumes no unread messages."""
+    """Build a turn without output that marks due messages as looked at. It consumes no unread
+    messages.
+    """
     turn = TurnId(new_id(now))
     fact = TurnRecord(
         turn=turn,
@@ -266,7 +300,9 @@ class RestoreReport:
 
 
 def _check_extracted(store: Path) -> StoreSummary:
-    """Check a store as `check_store` does. An error names it as the backup's, not by where it is for a moment."""
+    """Check a store as `check_store` does. An error names it as the backup's, not by where it is
+    for a moment.
+    """
     try:
         return check_store(store)
     except StoreError as error:
@@ -288,16 +324,20 @@ def verify_backup(archive: Path) -> tuple[datetime, StoreSummary]:
         return made, _check_extracted(Path(half, STORE_NAME))
 
 
-def restore_backup(archive: Path, settings: Settings, now: datetime, *, exact: bool, by: str) -> RestoreReport:
-    """Verify a backup, and put it into places where nothing is. `exact`, `by`: see `reconcile_restored`.
+def restore_backup(
+    archive: Path, settings: Settings, now: datetime, *, exact: bool, by: str
+) -> RestoreReport:
+    """Verify a backup, and put it into places where nothing is. `exact`, `by`: see
+    `reconcile_restored`.
 
-    Raises FileExistsError if something is there, InvalidBackup, OSError and StoreError, StoreInUse among them: then
-    nothing is left.
+    Raises FileExistsError if something is there, InvalidBackup, OSError and StoreError, StoreInUse
+    among them: then nothing is left.
     """
     store = settings.store.path
     if settings.store.url is not None:
         raise StoreUnreadable(
-            "a backup is restored into a file: take store.url out of the configuration, restore, bring the file into "
+            "a backup is restored into a file: take store.url out of the configuration, restore, "
+            "bring the file into "
             "an empty database with `reverie store copy`, and put store.url back"
         )
     places = _Places(settings)
@@ -309,11 +349,15 @@ def restore_backup(archive: Path, settings: Settings, now: datetime, *, exact: b
         fresh = places.staged[store]
         found = _check_extracted(fresh)
         migrate_schema(fresh)  # the backup still has the old schema
-        reconciled = asyncio.run(reconcile_restored(fresh, settings, SystemClock(), made=made, by=by, exact=exact))
+        reconciled = asyncio.run(
+            reconcile_restored(fresh, settings, SystemClock(), made=made, by=by, exact=exact)
+        )
         seal_store(fresh)
         mark_path(store).unlink(missing_ok=True)  # of a store that is gone
         places.publish()
-        return RestoreReport(made=made, store=found, reconciled=reconciled, restored_paths=tuple(places.staged))
+        return RestoreReport(
+            made=made, store=found, reconciled=reconciled, restored_paths=tuple(places.staged)
+        )
     finally:
         places.clear()
         _chown_like(store.with_name(f"{store.name}.lock"), store.parent)
@@ -332,10 +376,14 @@ class _Places:
     def make(self, name: str) -> Path:
         """Return where to extract a file. Raises InvalidBackup, FileExistsError and OSError."""
         if name.startswith(STORE_NAME):
-            return self._stage(self._store.with_name(f"{self._store.name}{name.removeprefix(STORE_NAME)}"))
+            return self._stage(
+                self._store.with_name(f"{self._store.name}{name.removeprefix(STORE_NAME)}")
+            )
         root = root_name(name)
         if root not in self._roots:
-            raise InvalidBackup(f"it holds {root}, which the configuration does not name: add that, and restore")
+            raise InvalidBackup(
+                f"it holds {root}, which the configuration does not name: add that, and restore"
+            )
         path = self._stage(self._roots[root]) / name.removeprefix(f"{root}/")
         _make_directory(path.parent)
         return path
@@ -354,7 +402,9 @@ class _Places:
         """Move all to their places, the store last. Raises OSError; then none of it is there."""
         moved = list[Path]()
         try:
-            for target, staged in sorted(self.staged.items(), key=lambda one: one[0] == self._store):
+            for target, staged in sorted(
+                self.staged.items(), key=lambda one: one[0] == self._store
+            ):
                 _chown_like(staged, target.parent)
                 staged.rename(target)
                 moved.append(target)
@@ -373,14 +423,25 @@ class _Places:
 def _check_empty(target: Path) -> None:
     """Raises FileExistsError if something is there, and OSError for a mount."""
     if os.path.ismount(target):
-        raise OSError(f"{target} is a mount, and cannot be replaced: mount what is above it, and restore")
-    for path in (target, *(target.with_name(f"{target.name}{suffix}") for suffix in _SQLITE_SUFFIXES)):
-        if os.path.lexists(path) and (path.is_symlink() or not path.is_dir() or any(path.iterdir())):
-            raise FileExistsError(f"there is something at {path}: a backup is restored where nothing is; move it away")
+        raise OSError(
+            f"{target} is a mount, and cannot be replaced: mount what is above it, and restore"
+        )
+    for path in (
+        target,
+        *(target.with_name(f"{target.name}{suffix}") for suffix in _SQLITE_SUFFIXES),
+    ):
+        if os.path.lexists(path) and (
+            path.is_symlink() or not path.is_dir() or any(path.iterdir())
+        ):
+            raise FileExistsError(
+                f"there is something at {path}: a backup is restored where nothing is; move it away"
+            )
 
 
 def _make_directory(directory: Path) -> None:
-    """Create a directory and its parents, all private: `parents` of mkdir() would not make the parents private."""
+    """Create a directory and its parents, all private: `parents` of mkdir() would not make the
+    parents private.
+    """
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir(mode=0o700)

@@ -1,11 +1,13 @@
 """Which process does what: leases, and the members of one gateway.
 
-Whoever holds a lease does everything under it. `channel:NAME`: it receives, decides, takes the turns of that channel's
-conversations and delivers. `agent:ID`: the agent's inner conversation, its dreams and reminders. `upkeep`: care for the
-store. What passes from one process to another is a fact in the log, and nothing else.
+Whoever holds a lease does everything under it. `channel:NAME`: it receives, decides, takes the
+turns of that channel's conversations and delivers. `agent:ID`: the agent's inner conversation, its
+dreams and reminders. `upkeep`: care for the store. What passes from one process to another is a
+fact in the log, and nothing else.
 
-A gateway with a store in SQLite is one process, which holds everything: that is `Cluster` itself. The processes that
-share a store in PostgreSQL are each a `DatabaseCluster` (`gateway/cluster/database.py`).
+A gateway with a store in SQLite is one process, which holds everything: that is `Cluster` itself.
+The processes that share a store in PostgreSQL are each a `DatabaseCluster`
+(`gateway/cluster/database.py`).
 """
 
 import asyncio
@@ -25,7 +27,9 @@ CHANNEL_PREFIX: Final = "channel:"
 AGENT_PREFIX: Final = "agent:"
 
 
-HELD_ELSEWHERE: Final = N_("Another of my processes holds that room, so this can be done only there.")
+HELD_ELSEWHERE: Final = N_(
+    "Another of my processes holds that room, so this can be done only there."
+)
 """For people whose command needs the process that holds a channel."""
 
 
@@ -50,7 +54,8 @@ class Member:
     """A process of the gateway."""
 
     number: int
-    """Fencing token, larger than that of every earlier process: the store takes no entry of one that was removed."""
+    """Fencing token, larger than that of every earlier process: the store takes no entry of one
+    that was removed."""
     name: str
     """Name for people: of `--name`, or host and process id."""
     started: datetime
@@ -93,7 +98,9 @@ class LeaseListener(Protocol):
     """Whoever works under leases."""
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
-        """Begin to work under this lease. The previous holder has ended, or can write nothing any more."""
+        """Begin to work under this lease. The previous holder has ended, or can write nothing any
+        more.
+        """
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
         """End all work under this lease: another process takes it when this returns."""
@@ -113,7 +120,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.fenced = asyncio.Event()
-        """Set when other processes have removed this one: it holds nothing any more, and may write nothing."""
+        """Set when other processes have removed this one: it holds nothing any more, and may write
+        nothing."""
 
     @property
     def members(self) -> Sequence[Member]:
@@ -125,14 +133,18 @@ class Cluster:
         return True
 
     def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
-        """Return all members and leases, as last read, and their ages now. Empty: this process is the only one."""
+        """Return all members and leases, as last read, and their ages now. Empty: this process is
+        the only one.
+        """
         return (), ()
 
     async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:
         """Take those of these leases that it is to hold, now and later."""
 
     def want(self, leases: Iterable[LeaseName]) -> None:
-        """Set the leases that there are, whoever takes them. Work under one that is not among them is ended."""
+        """Set the leases that there are, whoever takes them. Work under one that is not among them
+        is ended.
+        """
 
     async def drain(self) -> None:
         """End the work under all leases, and release each. It takes no more."""
@@ -140,6 +152,7 @@ class Cluster:
     async def confirm(self) -> bool:
         """Return whether this process is one of the gateway's still. Waits while that is not known.
 
-        For what must not be done any more by a process that was silent for so long that others have taken over.
+        For what must not be done any more by a process that was silent for so long that others have
+        taken over.
         """
         return True

@@ -1,10 +1,11 @@
 """The processes that share a store in PostgreSQL: who is there, and who holds which lease.
 
-A member has a row in `process`, holds a session lock on its number, and gives a sign of life each second. Whoever sees
-that another one is dead removes it, under the lock of the log: nothing that it appends can come after that
-(gateway/store/postgres_log.py). Then its leases are free, and the member with the fewest takes them. `find_dead` and
-`find_claims` decide that; all ages are told by the clock of the server. News of members and of the log come as
-notifications (https://www.postgresql.org/docs/current/sql-notify.html).
+A member has a row in `process`, holds a session lock on its number, and gives a sign of life each
+second. Whoever sees that another one is dead removes it, under the lock of the log: nothing that it
+appends can come after that (gateway/store/postgres_log.py). Then its leases are free, and the
+member with the fewest takes them. `find_dead` and `find_claims` decide that; all ages are told by
+the clock of the server. News of members and of the log come as notifications
+(https://www.postgresql.org/docs/current/sql-notify.html).
 
 Imported only for a store in PostgreSQL.
 """
@@ -28,7 +29,14 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName, LeaseStatus, Member, MemberStatus
+from gateway.cluster.cluster import (
+    Cluster,
+    LeaseListener,
+    LeaseName,
+    LeaseStatus,
+    Member,
+    MemberStatus,
+)
 from gateway.store import StoreUnavailable
 from gateway.store.postgres_log import LOG_LOCK, LOG_NEWS, read_url, shared_name
 
@@ -36,13 +44,17 @@ logger = logging.getLogger("reverie.cluster")
 
 HEARTBEAT_S: Final = 1.0
 SILENT_S: Final = 2.0
-"""Age of its last sign of life after which a member without a session is dead: its session was not just made again."""
+"""Age of its last sign of life after which a member without a session is dead: its session was not
+just made again."""
 HUNG_S: Final = 5.0
-"""The same for a member with a session. Nobody is judged by a process whose own signs came late meanwhile."""
+"""The same for a member with a session. Nobody is judged by a process whose own signs came late
+meanwhile."""
 CONFIRMED_S: Final = 1.8
-"""Age of the own last sign of life up to which nobody can have removed this process: less than `SILENT_S`."""
+"""Age of the own last sign of life up to which nobody can have removed this process: less than
+`SILENT_S`."""
 STARTING_S: Final = 60.0
-"""The same for a member that is starting: it holds nothing, and on a busy machine its start may block it for long."""
+"""The same for a member that is starting: it holds nothing, and on a busy machine its start may
+block it for long."""
 CLAIM_S: Final = 2.0
 """Time in which a free lease is left to the member that is to take it."""
 RETRY_S: Final = 10.0
@@ -50,7 +62,8 @@ RETRY_S: Final = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 """Pauses between attempts to connect: shorter than the life of a member that gives no sign."""
 _LOCK_WAIT_MS: Final = 500
-"""Time for which signs of life wait for a long transaction of the store, which locks the log and its process."""
+"""Time for which signs of life wait for a long transaction of the store, which locks the log and
+its process."""
 _MEMBER_LOCK: Final = 0x52455650
 """First key of the lock that the session of a member holds: `REVP`."""
 _CLIENT_PARAMETERS: Final = {
@@ -81,7 +94,11 @@ def find_dead(members: Iterable[MemberStatus], me: int, *, steady_s: float) -> l
     """
     if steady_s < HUNG_S:
         return []
-    return [one.member.number for one in members if one.member.number != me and one.age_s > _find_limit(one)]
+    return [
+        one.member.number
+        for one in members
+        if one.member.number != me and one.age_s > _find_limit(one)
+    ]
 
 
 def _find_limit(one: MemberStatus) -> float:
@@ -91,9 +108,11 @@ def _find_limit(one: MemberStatus) -> float:
 
 
 def is_in_time(own_s: float, server_s: float) -> bool:
-    """Return whether a sign of life of this process came in time, and the clock of the server was not set meanwhile.
+    """Return whether a sign of life of this process came in time, and the clock of the server was
+    not set meanwhile.
 
-    Both are the seconds since the sign before: by the clock of this process, and by that of the server.
+    Both are the seconds since the sign before: by the clock of this process, and by that of the
+    server.
     """
     return own_s <= SILENT_S and abs(server_s - own_s) <= SILENT_S
 
@@ -106,11 +125,14 @@ def _count(member: Member, kind: str) -> int:
     return sum(_kind(one) == kind for one in member.leases)
 
 
-def find_claims(me: int, members: Sequence[Member], free: Mapping[LeaseName, float]) -> list[LeaseName]:
-    """Return the free leases that this process is to take. `free`: with the seconds for which they have been free.
+def find_claims(
+    me: int, members: Sequence[Member], free: Mapping[LeaseName, float]
+) -> list[LeaseName]:
+    """Return the free leases that this process is to take. `free`: with the seconds for which they
+    have been free.
 
-    Each is for the member with the fewest of its kind, of these for the one with the lowest number. One that is left
-    lying for `CLAIM_S` is for everybody.
+    Each is for the member with the fewest of its kind, of these for the one with the lowest number.
+    One that is left lying for `CLAIM_S` is for everybody.
     """
     counts = {(one.number, kind): _count(one, kind) for one in members for kind in map(_kind, free)}
     claims = []
@@ -119,7 +141,11 @@ def find_claims(me: int, members: Sequence[Member], free: Mapping[LeaseName, flo
         if me not in numbers:
             continue
         kind = _kind(lease)
-        chosen = me if free_s > CLAIM_S else min(numbers, key=lambda number: (counts[number, kind], number))
+        chosen = (
+            me
+            if free_s > CLAIM_S
+            else min(numbers, key=lambda number: (counts[number, kind], number))
+        )
         counts[chosen, kind] += 1
         if chosen == me:
             claims.append(lease)
@@ -144,7 +170,8 @@ _READ_MEMBERS: Final = f"""
 SELECT number, name, host, pid, version, ops, started, ready, draining, seen,
     extract(epoch FROM clock_timestamp() - seen)::double precision,
     ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid IN (
-        SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK} AND objsubid = 2 AND granted
+        SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK}
+            AND objsubid = 2 AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     )
 FROM process JOIN heartbeat USING (number) ORDER BY number
@@ -156,7 +183,8 @@ FROM lease ORDER BY name
 """
 _CLAIM: Final = """
 UPDATE lease SET number = $1, since = clock_timestamp(), free_since = NULL
-WHERE name IN (SELECT name FROM lease WHERE name = ANY($2) AND number IS NULL ORDER BY name FOR UPDATE SKIP LOCKED)
+WHERE name IN (SELECT name FROM lease WHERE name = ANY($2) AND number IS NULL
+    ORDER BY name FOR UPDATE SKIP LOCKED)
 RETURNING name
 """
 _RELEASE: Final = """
@@ -214,7 +242,8 @@ class DatabaseCluster(Cluster):
         self._seen_at_s = -math.inf
         """Time of `_boot_s` of the newest sign of life that the database has."""
         self._signed = asyncio.Event()
-        """Set when it has the next one, or this process was removed; then replaced by a new event."""
+        """Set when it has the next one, or this process was removed; then replaced by a new
+        event."""
         self._wake: Final = asyncio.Event()
         self._passes: Final = list[asyncio.Future[None]]()
         """Wait for the end of the next pass."""
@@ -223,9 +252,9 @@ class DatabaseCluster(Cluster):
     async def join(cls, url: str, *, name: str) -> Self:
         """Make this process a member. It takes no lease before `start`.
 
-        The tables exist already. A process of that name on this host, which did not sign off, is removed: whoever has
-        the name now holds its lock (`gateway.core.process_files`). Raises StoreUnavailable if the database cannot be
-        used. To be ended with `leave`.
+        The tables exist already. A process of that name on this host, which did not sign off, is
+        removed: whoever has the name now holds its lock (`gateway.core.process_files`). Raises
+        StoreUnavailable if the database cannot be used. To be ended with `leave`.
         """
         made = cls(url, name)
         try:
@@ -263,7 +292,9 @@ class DatabaseCluster(Cluster):
         self._loops.append(asyncio.create_task(self._keep("news of other processes", self._listen)))
 
     def want(self, leases: Iterable[LeaseName]) -> None:
-        """Set the leases that there are, whoever takes them. Work under one that is not among them is ended."""
+        """Set the leases that there are, whoever takes them. Work under one that is not among them
+        is ended.
+        """
         self._wanted = frozenset(leases)
         self._wake.set()
 
@@ -272,10 +303,11 @@ class DatabaseCluster(Cluster):
         self._log_listeners.append(listener)
 
     async def drain(self) -> None:
-        """End the work under all leases, together, and release each when its work has ended. It takes no more.
+        """End the work under all leases, together, and release each when its work has ended. It
+        takes no more.
 
-        Signs of life continue. Returns when it holds nothing; or, while the database is away, some seconds
-        after all work has ended: the others take it for dead.
+        Signs of life continue. Returns when it holds nothing; or, while the database is away, some
+        seconds after all work has ended: the others take it for dead.
         """
         self._is_draining = True
         self._wake.set()
@@ -310,7 +342,9 @@ class DatabaseCluster(Cluster):
                     async with connection.transaction():
                         await self._delete_processes(connection, [self.number])
             except (psycopg.Error, TimeoutError) as error:
-                logger.warning("this process could not sign off from the database: %s", _first_line(error))
+                logger.warning(
+                    "this process could not sign off from the database: %s", _first_line(error)
+                )
         await asyncio.gather(*ended, return_exceptions=True)
 
     # Members and leases
@@ -342,9 +376,12 @@ class DatabaseCluster(Cluster):
         return not self.fenced.is_set()
 
     async def _beat(self, connection: _Connection) -> None:
-        """Give signs of life, and bring leases and members up to date, until this process is removed."""
+        """Give signs of life, and bring leases and members up to date, until this process is
+        removed.
+        """
         await connection.execute(
-            f"SELECT pg_try_advisory_lock_shared($1::integer, {_LOCK_KEY.format(number='$2', schema='$3')})",
+            "SELECT pg_try_advisory_lock_shared($1::integer, "
+            f"{_LOCK_KEY.format(number='$2', schema='$3')})",
             (_MEMBER_LOCK, str(self.number), self._schema),
         )
         await connection.execute(f"SET lock_timeout = {_LOCK_WAIT_MS}")
@@ -372,7 +409,9 @@ class DatabaseCluster(Cluster):
                     await self._wake.wait()
 
     async def _update(self, connection: _Connection) -> bool:
-        """Bring the database and this process to what they are to be. Returns whether there may be more to do."""
+        """Bring the database and this process to what they are to be. Returns whether there may be
+        more to do.
+        """
         await self._write_own(connection)
         await self._read(connection)
         self._begin_and_end_work()
@@ -385,7 +424,9 @@ class DatabaseCluster(Cluster):
         free = {
             one.name: one.free_s
             for one in self._leases
-            if one.free_s is not None and one.name in self._wanted and self._barred_until.get(one.name, 0) <= loop_s
+            if one.free_s is not None
+            and one.name in self._wanted
+            and self._barred_until.get(one.name, 0) <= loop_s
         }
         claims = find_claims(self.number, self._awake(), free)
         if not claims:
@@ -398,26 +439,34 @@ class DatabaseCluster(Cluster):
         return [one.member for one in self._statuses if one.age_s <= SILENT_S]
 
     async def _write_own(self, connection: _Connection) -> None:
-        """Write what has changed in this process: its state, the leases that it wants, those that it releases."""
+        """Write what has changed in this process: its state, the leases that it wants, those that
+        it releases.
+        """
         changed = False
         state = self._listener is not None, self._is_draining, self.ops
         if state != self._written:
             with contextlib.suppress(psycopg.errors.LockNotAvailable):
                 await connection.execute(
-                    "UPDATE process SET ready = $2, draining = $3, ops = $4 WHERE number = $1", (self.number, *state)
+                    "UPDATE process SET ready = $2, draining = $3, ops = $4 WHERE number = $1",
+                    (self.number, *state),
                 )
                 self._written, changed = state, True
         over = [lease for lease, work in self._work.items() if work.is_over]
         if over:
             kept = [lease for lease in over if lease in self._wanted]
             await connection.execute(_RELEASE, (self.number, kept))
-            await connection.execute("DELETE FROM lease WHERE number = $1 AND name = ANY($2)", (self.number, over))
+            await connection.execute(
+                "DELETE FROM lease WHERE number = $1 AND name = ANY($2)", (self.number, over)
+            )
             for lease in over:
                 del self._work[lease]
             changed = True
-        if self._listener is not None and (new := self._wanted - {one.name for one in self._leases}):
+        if self._listener is not None and (
+            new := self._wanted - {one.name for one in self._leases}
+        ):
             await connection.execute(
-                "INSERT INTO lease (name) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING", (sorted(new),)
+                "INSERT INTO lease (name) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING",
+                (sorted(new),),
             )
             changed = True
         if changed:
@@ -481,7 +530,9 @@ class DatabaseCluster(Cluster):
         ]
 
     def _begin_and_end_work(self) -> None:
-        """Begin the work under leases that were taken, and end that under those to be given away."""
+        """Begin the work under leases that were taken, and end that under those to be given
+        away.
+        """
         mine = {lease for lease, number in self._holders.items() if number == self.number}
         for lease in sorted(mine - self._work.keys()):
             logger.info("%s is in the care of this process (%d) now", lease, self.number)
@@ -499,27 +550,37 @@ class DatabaseCluster(Cluster):
         try:
             await self._listener.on_lease_acquired(lease)
         except Exception:
-            logger.exception("%s: the work under this lease could not begin; another process is to take it", lease)
+            logger.exception(
+                "%s: the work under this lease could not begin; another process is to take it",
+                lease,
+            )
             self._barred_until[lease] = asyncio.get_running_loop().time() + RETRY_S
             return
         await work.ending.wait()
         try:
             await self._listener.on_lease_ending(lease)
         except Exception:
-            logger.exception("%s: the work under this lease did not end as it should; it is released", lease)
+            logger.exception(
+                "%s: the work under this lease did not end as it should; it is released", lease
+            )
 
     async def _remove(self, connection: _Connection, dead: Sequence[int]) -> bool:
-        """Remove the members that have given no sign of life since they were judged. Returns whether there were any."""
+        """Remove the members that have given no sign of life since they were judged. Returns
+        whether there were any.
+        """
         names = [shared_name(self._schema, number) for number in dead]
         signs = [self._signs[number] for number in dead]
         # A process that hangs may hold the lock of the log.
         await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = ANY($1)", (names,)
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = "
+            "ANY($1)",
+            (names,),
         )
         try:
             async with connection.transaction():
                 await connection.execute(
-                    "SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self._schema)
+                    "SELECT pg_advisory_xact_lock($1::integer, hashtext($2))",
+                    (LOG_LOCK, self._schema),
                 )
                 cursor = await connection.execute(
                     "SELECT number FROM heartbeat "
@@ -550,11 +611,15 @@ class DatabaseCluster(Cluster):
         await self._notify_members(connection)
 
     async def _notify_members(self, connection: _Connection) -> None:
-        await connection.execute("SELECT pg_notify($1, '')", (shared_name(self._schema, "members"),))
+        await connection.execute(
+            "SELECT pg_notify($1, '')", (shared_name(self._schema, "members"),)
+        )
 
     def _fence(self) -> None:
         """Stop everything: the others have removed this process."""
-        logger.error("this process was removed by another one, which had seen no sign of life of it: it ends")
+        logger.error(
+            "this process was removed by another one, which had seen no sign of life of it: it ends"
+        )
         self.fenced.set()
         self._signed.set()
         self._end_all()
@@ -583,7 +648,9 @@ class DatabaseCluster(Cluster):
         self._passes.clear()
 
     async def _listen(self, connection: _Connection) -> None:
-        """Look at the members and the log when something has changed, as long as the connection lasts."""
+        """Look at the members and the log when something has changed, as long as the connection
+        lasts.
+        """
         members, log = (shared_name(self._schema, what) for what in ("members", LOG_NEWS))
         told = {members, log}
         for name in told:
@@ -595,13 +662,17 @@ class DatabaseCluster(Cluster):
             if members in told:
                 self._wake.set()
             news = [(one.channel, one.payload) async for one in connection.notifies(stop_after=1)]
-            told = {channel for channel, sender in news if channel != log or sender != str(self.number)}
+            told = {
+                channel for channel, sender in news if channel != log or sender != str(self.number)
+            }
 
     # Connections
 
     async def _connect(self) -> _Connection:
         """Connect, in the name of this process. Raises psycopg.Error."""
-        connection = await AsyncConnection.connect(**self._parameters, autocommit=True, prepare_threshold=1)
+        connection = await AsyncConnection.connect(
+            **self._parameters, autocommit=True, prepare_threshold=1
+        )
         try:
             connection.cursor_factory = AsyncRawCursor
             connection.adapters.register_dumper(int, Int8Dumper)
@@ -612,7 +683,8 @@ class DatabaseCluster(Cluster):
                 "application_name": shared_name(self._schema, self.number),
             }
             await connection.execute(
-                "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS setting (name, value)",
+                "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS "
+                "setting (name, value)",
                 (list(settings), list(settings.values())),
             )
         except BaseException:
@@ -645,7 +717,9 @@ class DatabaseCluster(Cluster):
 
 
 async def read_processes(url: str) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
-    """Read the processes that share a store, and its leases, from outside. Raises StoreUnavailable."""
+    """Read the processes that share a store, and its leases, from outside. Raises
+    StoreUnavailable.
+    """
     reader = DatabaseCluster(url, "")
     try:
         connection = await reader._connect()  # noqa: SLF001 - of this file
@@ -674,7 +748,9 @@ _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def _boot_s() -> float:
-    """Return the time since the machine was started, with that for which it was suspended where that is known."""
+    """Return the time since the machine was started, with that for which it was suspended where
+    that is known.
+    """
     return time.clock_gettime(_BOOT_CLOCK)
 
 

@@ -80,8 +80,11 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
     leases = [
         (
             one.name,
-            one.holder or (f"nobody for {one.free_s:.0f} s" if one.free_s is not None else "nobody"),
-            f"{format_duration(max(0.0, (now - one.since).total_seconds()))} ago" if one.since is not None else "-",
+            one.holder
+            or (f"nobody for {one.free_s:.0f} s" if one.free_s is not None else "nobody"),
+            f"{format_duration(max(0.0, (now - one.since).total_seconds()))} ago"
+            if one.since is not None
+            else "-",
         )
         for one in report.leases
     ]

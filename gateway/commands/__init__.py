@@ -4,11 +4,13 @@
 - `info`, `people`, `rooms`, `agent`, `journal`, `notifications`: the handlers.
 - `table`: what they declare: the source of help, native slash commands, menus and parsing.
 - `parser`: finds a command in a message, and parses its arguments (pure).
-- `dispatcher`: checks who may use it, calls its handler, and builds the reply post and the audit record.
-- `context`: what a handler receives (`CommandCall`, `CommandContext`). It answers with `done` or `refuse`
-  (`gateway.store.effects`).
+- `dispatcher`: checks who may use it, calls its handler, and builds the reply post and the audit
+  record.
+- `context`: what a handler receives (`CommandCall`, `CommandContext`). It answers with `done` or
+  `refuse` (`gateway.store.effects`).
 - `help`, `suggestions`: help texts, and suggestions while somebody types a native command.
 
-A handler changes nothing by itself: it returns facts that become durable together with the command and its answer, so a
-repeated command changes nothing twice. Handlers may raise; the dispatcher answers for them.
+A handler changes nothing by itself: it returns facts that become durable together with the command
+and its answer, so a repeated command changes nothing twice. Handlers may raise; the dispatcher
+answers for them.
 """

@@ -1,4 +1,6 @@
-"""Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`, `reload` and others."""
+"""Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`,
+`reload` and others.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,8 +30,21 @@ from gateway.config.reload import ReloadResult
 from gateway.context.reminders import format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
 from gateway.core.control_messages import DmnStatus, WantedTurn
-from gateway.core.events import MAX_BUTTONS, ChannelName, ConversationId, MessageId, PostButton, PresenceLevel
-from gateway.core.facts import OPERATOR_CHANNEL, DmnDirective, ReminderEnded, Seq, inner_conversation
+from gateway.core.events import (
+    MAX_BUTTONS,
+    ChannelName,
+    ConversationId,
+    MessageId,
+    PostButton,
+    PresenceLevel,
+)
+from gateway.core.facts import (
+    OPERATOR_CHANNEL,
+    DmnDirective,
+    ReminderEnded,
+    Seq,
+    inner_conversation,
+)
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.runtime.dmn_admin import (
@@ -124,8 +139,12 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
 @command("dmn wake", "Continue after a pause or a rest.")
 @command("dmn pause", "Do nothing without being asked, until dmn wake.")
 async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Give the order that the subcommand names to the agent of that place; to all, if the operator names no place."""
-    now, (until_text, __, types) = context.clock.now(), f" {call.arguments.get('until', '')}".partition(" on ")
+    """Give the order that the subcommand names to the agent of that place; to all, if the operator
+    names no place."""
+    now, (until_text, __, types) = (
+        context.clock.now(),
+        f" {call.arguments.get('until', '')}".partition(" on "),
+    )
     try:
         until = parse_until(until_text, now, ZoneInfo(context.live.settings.dmn.timezone))
     except ScheduleError as error:
@@ -133,7 +152,9 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     loops = {loop.id: loop for loop in context.agents.agents}
     everyone = call.is_operator and not call.agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[agent_of(call, context)]]
-    lines, statuses, todo = direct_agents(call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split()))
+    lines, statuses, todo = direct_agents(
+        call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split())
+    )
     words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
     facts = [
         EffectFact(fact, place=inner_conversation(one.agent))
@@ -176,13 +197,16 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandEff
     private=True,
 )
 async def show_pending(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List unread counts by conversation; private ones are only counted, except for an owner in a direct chat."""
+    """List unread counts by conversation; private ones are only counted, except for an owner in a
+    direct chat."""
     found = await context.store.pending_counts()
     private = await find_hidden(call, context, (one.conversation for one in found))
     shown = [one for one in found if one.conversation not in private]
     lines = [
         _("{room}: {counts}, since {time} UTC").format(
-            room=format_place(one.conversation), counts=_format_unread([one]), time=f"{one.since:%Y-%m-%d %H:%M}"
+            room=format_place(one.conversation),
+            counts=_format_unread([one]),
+            time=f"{one.since:%Y-%m-%d %H:%M}",
         )
         for one in shown
     ]
@@ -193,10 +217,14 @@ async def show_pending(call: CommandCall, context: CommandContext) -> CommandEff
     if private:
         unnamed = [one for one in found if one.conversation in private]
         text = ngettext(
-            "in {count} private conversation: {counts}", "in {count} private conversations: {counts}", len(unnamed)
+            "in {count} private conversation: {counts}",
+            "in {count} private conversations: {counts}",
+            len(unnamed),
         )
         lines.append(text.format(count=len(unnamed), counts=_format_unread(unnamed)))
-    return done("\n".join(f"- {line}" for line in lines) or _("I have read everything."), data=found)
+    return done(
+        "\n".join(f"- {line}" for line in lines) or _("I have read everything."), data=found
+    )
 
 
 def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
@@ -206,23 +234,35 @@ def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
 def _hide_private_places(
     one: DmnStatus, private: Collection[ConversationId], label: Callable[[ConversationId], str]
 ) -> DmnStatus:
-    """Return the status with titles of the first conversations; the others and private ones are only counted."""
-    lists = {name: tuple(_label_places(getattr(one, name), private, label)) for name in ("running", "waiting", "low")}
+    """Return the status with titles of the first conversations; the others and private ones are
+    only counted.
+    """
+    lists = {
+        name: tuple(_label_places(getattr(one, name), private, label))
+        for name in ("running", "waiting", "low")
+    }
     wanted = [
         WantedTurn(conversation=place, why=why)
         for why in dict.fromkeys(wish.why for wish in one.wanted)
-        for place in _label_places([wish.conversation for wish in one.wanted if wish.why == why], private, label)
+        for place in _label_places(
+            [wish.conversation for wish in one.wanted if wish.why == why], private, label
+        )
     ]
     return one.model_copy(update={**lists, "wanted": tuple(wanted)})
 
 
 def _label_places(
-    places: Sequence[ConversationId], private: Collection[ConversationId], label: Callable[[ConversationId], str]
+    places: Sequence[ConversationId],
+    private: Collection[ConversationId],
+    label: Callable[[ConversationId], str],
 ) -> list[ConversationId]:
     visible = [place for place in places if place not in private]
     counts = {"more": len(visible) - MAX_CONVERSATIONS, "private": len(places) - len(visible)}
     shown = [ConversationId(label(place)) for place in visible[:MAX_CONVERSATIONS]]
-    return [*shown, *(ConversationId(f"{count} {what}") for what, count in counts.items() if count > 0)]
+    return [
+        *shown,
+        *(ConversationId(f"{count} {what}") for what, count in counts.items() if count > 0),
+    ]
 
 
 def _format_unread(some: Sequence[PendingCounts]) -> str:
@@ -250,9 +290,10 @@ command(
 @command("remind list", "List the reminders that are still to come.")
 async def list_reminders(call: CommandCall, context: CommandContext) -> CommandEffect:
     here, elsewhere, private = await _find_reminders(context, call)
-    lines = [*map(partial(_format_reminder, context), here[:MAX_REMINDERS]), *_format_remaining(here)] or [
-        _("There are no reminders here.")
-    ]
+    lines = [
+        *map(partial(_format_reminder, context), here[:MAX_REMINDERS]),
+        *_format_remaining(here),
+    ] or [_("There are no reminders here.")]
     if elsewhere or private:
         others = [
             _("{reminder}, in {room}").format(
@@ -287,13 +328,17 @@ async def cancel_reminder(call: CommandCall, context: CommandContext) -> Command
 async def _find_reminders(
     context: CommandContext, call: CommandCall
 ) -> tuple[list[PendingReminder], list[PendingReminder], int]:
-    """Return the reminders of this place, those of others that may be shown here, and the number of the rest."""
+    """Return the reminders of this place, those of others that may be shown here, and the number of
+    the rest.
+    """
     at = call.command.at.conversation
     if not (call.command.direct and call.global_role in ADMIN_ROLES):
         return list(await context.store.pending_reminders(at)), [], 0
     rows = await context.store.pending_reminders()
     others = [one for one in rows if one.conversation != at]
-    private = await find_hidden(call, context, (one.conversation for one in others if one.conversation))
+    private = await find_hidden(
+        call, context, (one.conversation for one in others if one.conversation)
+    )
     visible = [one for one in others if one.conversation not in private]
     return [one for one in rows if one.conversation == at], visible, len(others) - len(visible)
 
@@ -327,7 +372,15 @@ MAX_PROBLEMS = 20
     "restart",
     "Disconnect a channel and connect it again.",
     group="how I run",
-    args=(make_arg("channel", "The name of the channel.", form="word", needed=True, suggests=_suggest_channels),),
+    args=(
+        make_arg(
+            "channel",
+            "The name of the channel.",
+            form="word",
+            needed=True,
+            suggests=_suggest_channels,
+        ),
+    ),
     role="admin",
     needs_global_role=True,
     private=True,
@@ -337,24 +390,30 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
     """Reconnect a channel; the result is posted later, unless it is up."""
     written = call.arguments["channel"].strip("`")
     here = [one.channel for one in context.stats.snapshot().channels]
-    names = list(dict.fromkeys([*here, *(name for name in context.channels if name != OPERATOR_CHANNEL)]))
+    names = list(
+        dict.fromkeys([*here, *(name for name in context.channels if name != OPERATOR_CHANNEL)])
+    )
     found = [name for name in names if name.casefold() == written.casefold()]
     if not found:
         meant = join_or(list(map(inline_code, find_nearest(written, names) or names)))
-        text = _("I have no channel {channel}. Did you mean {names}?").format(channel=inline_code(written), names=meant)
+        text = _("I have no channel {channel}. Did you mean {names}?").format(
+            channel=inline_code(written), names=meant
+        )
         return refuse(text)
     (name,) = found
     if not context.channels.holds(name):
         return refuse(_(HELD_ELSEWHERE))
     if context.supervisor.is_restarting(name):
         return refuse(_("{channel} is already restarting.").format(channel=inline_code(name)))
-    words = _("I disconnect {channel} and connect it again. If that fails, I tell you here.").format(
-        channel=inline_code(name)
-    )
+    words = _(
+        "I disconnect {channel} and connect it again. If that fails, I tell you here."
+    ).format(channel=inline_code(name))
     return done(words, then=lambda cause: _begin_restart(context, call, name, cause))
 
 
-def _begin_restart(context: CommandContext, call: CommandCall, name: ChannelName, cause: Seq) -> None:
+def _begin_restart(
+    context: CommandContext, call: CommandCall, name: ChannelName, cause: Seq
+) -> None:
     async def on_result(result: RestartResult) -> None:
         if words := _render_restart(name, result):
             await send_follow_up(context, call, cause, words, private=True)
@@ -385,12 +444,16 @@ def _render_restart(name: ChannelName, result: RestartResult) -> str:
         text = _("{channel} is not connected yet: {reason}. I keep trying.")
     else:
         return ""
-    return text.format(channel=inline_code(name), reason=inline_code(result.reason, MAX_REASON_CHARS))
+    return text.format(
+        channel=inline_code(name), reason=inline_code(result.reason, MAX_REASON_CHARS)
+    )
 
 
 def _render_reload(result: ReloadResult) -> list[str]:
     if result.read_error:
-        text = _("I cannot read the configuration: {reason}. I go on with the settings that I have.")
+        text = _(
+            "I cannot read the configuration: {reason}. I go on with the settings that I have."
+        )
         return [text.format(reason=inline_code(result.read_error, MAX_REASON_CHARS))]
     if result.problems:
         shown = [
@@ -398,13 +461,25 @@ def _render_reload(result: ReloadResult) -> list[str]:
             for one in result.problems[:MAX_PROBLEMS]
         ]
         more = len(result.problems) - len(shown)
-        rest = [_("- and {count} more; `reverie check-config` shows all.").format(count=more)] if more else []
-        return [_("The configuration has errors, so I go on with the settings that I have:"), *shown, *rest]
+        rest = (
+            [_("- and {count} more; `reverie check-config` shows all.").format(count=more)]
+            if more
+            else []
+        )
+        return [
+            _("The configuration has errors, so I go on with the settings that I have:"),
+            *shown,
+            *rest,
+        ]
     lines = list[str]()
     if result.applied:
         lines.append(_("Changed, in force now: {keys}.").format(keys=_format_keys(result.applied)))
     if result.after_restart:
-        lines.append(_("Changed, in force after a restart: {keys}.").format(keys=_format_keys(result.after_restart)))
+        lines.append(
+            _("Changed, in force after a restart: {keys}.").format(
+                keys=_format_keys(result.after_restart)
+            )
+        )
     return lines or [_("The configuration has not changed.")]
 
 
@@ -449,7 +524,9 @@ async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEff
 async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandEffect:
     count = parse_count(call.arguments.get("n", ""))
     if count is None:
-        text = _("Write how many exchanges I shall take back: a number from 1 to {most}.").format(most=MOST_EXCHANGES)
+        text = _("Write how many exchanges I shall take back: a number from 1 to {most}.").format(
+            most=MOST_EXCHANGES
+        )
         return done(text)
     return await _change_view("rewind", call, context, count)
 
@@ -470,7 +547,9 @@ async def compact_view(call: CommandCall, context: CommandContext) -> CommandEff
     return await _change_view("compact", call, context)
 
 
-async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandEffect:
+async def _change_view(
+    what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1
+) -> CommandEffect:
     command = call.command
     request = RewindRequest(
         action=what,
@@ -519,21 +598,31 @@ async def list_models(call: CommandCall, context: CommandContext) -> CommandEffe
     names = [one.name for one in models if one.name != used and _CHOOSABLE_NAME.fullmatch(one.name)]
     return done(
         "\n".join(f"- {_format_model(one)}" for one in models),
-        buttons=tuple(PostButton(label=name, command=f"model switch {name}") for name in names[:MAX_BUTTONS]),
+        buttons=tuple(
+            PostButton(label=name, command=f"model switch {name}") for name in names[:MAX_BUTTONS]
+        ),
     )
 
 
 @command(
     "model switch",
     "Use another model.",
-    args=(make_arg("name", "As list shows it.", form="word", needed=True, suggests=_suggest_models),),
+    args=(
+        make_arg("name", "As list shows it.", form="word", needed=True, suggests=_suggest_models),
+    ),
 )
 async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
-    name, known = call.arguments["name"].strip(), {one.name: one for one in context.model_selector.list_models()}
+    name, known = (
+        call.arguments["name"].strip(),
+        {one.name: one for one in context.model_selector.list_models()},
+    )
     if name not in known:
         meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
-        text = _("There is no model `{name}`. Did you mean {names}? `model list` shows all.").format(
-            name=_escape_line(name[:MAX_NAME_CHARS]), names=join_or([f"`{_escape_line(one)}`" for one in meant])
+        text = _(
+            "There is no model `{name}`. Did you mean {names}? `model list` shows all."
+        ).format(
+            name=_escape_line(name[:MAX_NAME_CHARS]),
+            names=join_or([f"`{_escape_line(one)}`" for one in meant]),
         )
         return refuse(text)
     if call.command.origin != "button":
@@ -568,7 +657,9 @@ async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffe
 def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandEffect:
     command, before = (
         call.command,
-        context.model_selector.wanted_model(context.model_selector.agent_id_for(call.command.at.conversation)),
+        context.model_selector.wanted_model(
+            context.model_selector.agent_id_for(call.command.at.conversation)
+        ),
     )
     request = ModelChoiceRequest(
         name=name,

@@ -130,7 +130,9 @@ OPERATOR_PLACE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR))
 
 
 def agent_of(call: CommandCall, context: CommandContext) -> str:
-    """Return the agent that the command is about: the one that the operator names, or that of the place."""
+    """Return the agent that the command is about: the one that the operator names, or that of the
+    place.
+    """
     return call.agent or context.agent_at(call.command.at)
 
 
@@ -140,7 +142,9 @@ def sees_everything(call: CommandCall) -> bool:
 
 
 async def find_visibility(call: CommandCall, context: CommandContext) -> Visibility:
-    """Return what may be shown where the command was given. A direct chat is private, whatever its history."""
+    """Return what may be shown where the command was given. A direct chat is private, whatever its
+    history.
+    """
     here, everything = call.command.at.conversation, sees_everything(call)
     if call.command.direct:
         return Visibility(scope=here, is_private=True, sees_everything=everything)
@@ -150,12 +154,16 @@ async def find_visibility(call: CommandCall, context: CommandContext) -> Visibil
 async def find_hidden(
     call: CommandCall, context: CommandContext, named: Iterable[ConversationId]
 ) -> frozenset[ConversationId]:
-    """Return those of these conversations that must not be named there, because others could read it."""
+    """Return those of these conversations that must not be named there, because others could read
+    it.
+    """
     if sees_everything(call):
         return frozenset()
     sight = await find_visibility(call, context)
     others = [place for place in dict.fromkeys(named) if not is_inner(place)]
-    return frozenset([place for place in others if not sight.can_see(await context.places.scope(place))])
+    return frozenset(
+        [place for place in others if not sight.can_see(await context.places.scope(place))]
+    )
 
 
 def format_place(conversation: ConversationId) -> str:
@@ -176,14 +184,17 @@ def resolve_room(
     known: Sequence[Address],
     titles: PlaceTitles | None = None,
 ) -> Address:
-    """Return the place written as `channel/room`, as `channel/room/thread`, or as a room of the channel `here`.
+    """Return the place written as `channel/room`, as `channel/room/thread`, or as a room of the
+    channel `here`.
 
     A `known` room is also found in any case of its letters, or by its title, if only one fits.
 
     Raises `RoomNotFound`.
     """
     wanted = written.strip().strip("`")
-    called = [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
+    called = (
+        [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
+    )
     if len(called) > 1:
         found = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
         text = _("Several rooms have the name {name}: {rooms}. Write one of these.")
@@ -196,7 +207,9 @@ def resolve_room(
         text = _("{room} is not a room. Write it as `rooms` shows it.")
         raise RoomNotFound(text.format(room=inline_code(written, PLACE_CHARS))) from None
     if at.channel not in channels:
-        raise RoomNotFound(_("I have no channel {channel}.").format(channel=inline_code(at.channel)))
+        raise RoomNotFound(
+            _("I have no channel {channel}.").format(channel=inline_code(at.channel))
+        )
     if at in known:
         return at
     alike = [one for one in known if _fold_address(one) == _fold_address(at)]
@@ -216,7 +229,9 @@ def _fold_address(at: Address) -> str:
     return at.conversation.casefold()
 
 
-async def send_follow_up(context: CommandContext, call: CommandCall, cause: Seq, words: str, *, private: bool) -> None:
+async def send_follow_up(
+    context: CommandContext, call: CommandCall, cause: Seq, words: str, *, private: bool
+) -> None:
     """Post a later result where the command was given, once; to the operator it is only logged.
 
     `cause`: the command's entry. Raises `StoreError`.
@@ -233,7 +248,9 @@ async def send_follow_up(context: CommandContext, call: CommandCall, cause: Seq,
         private=private,
     )
     now, place = context.clock.now(), command.at.conversation
-    entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)
+    entry = NewEntry(
+        fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause
+    )
     await context.store.append([entry])
 
 
@@ -242,15 +259,20 @@ _MAX_POSTS_SEARCHED: Final = 30
 CHOICE_OVER_TEXT: Final = N_("These buttons have expired. Send the command again.")
 
 
-async def take_choice(context: CommandContext, call: CommandCall) -> tuple[bool, Sequence[EffectFact]]:
-    """Return whether a tap on `CommandEffect.buttons` counts, and the facts that take these buttons away.
+async def take_choice(
+    context: CommandContext, call: CommandCall
+) -> tuple[bool, Sequence[EffectFact]]:
+    """Return whether a tap on `CommandEffect.buttons` counts, and the facts that take these buttons
+    away.
 
     A choice counts once, and for an hour. Only the tap that a client made up finds none.
     """
     command, now = call.command, context.clock.now()
     tapped, over = f"{command.name} {command.args}", set[PostKey]()
     for entry in reversed(
-        await context.store.newest_entries(_MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation)
+        await context.store.newest_entries(
+            _MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
+        )
     ):
         post = entry.fact.post if isinstance(entry.fact, PostQueued) else None
         if post is None or not any(one.command == tapped for one in post.buttons):
@@ -260,16 +282,24 @@ async def take_choice(context: CommandContext, call: CommandCall) -> tuple[bool,
             break
         counts = now - entry.at <= CHOICE_LIFETIME
         asked = await context.store.entry(entry.cause) if entry.cause is not None else None
-        native = asked is not None and isinstance(asked.fact, Command) and asked.fact.origin == "native"
+        native = (
+            asked is not None and isinstance(asked.fact, Command) and asked.fact.origin == "native"
+        )
         channel = context.channels.get(command.at.channel)
         if native and channel is not None and channel.capabilities.defers_commands:
             return counts, ()  # it is shown to one person alone, and nobody can edit it later
         label = next(one.label for one in post.buttons if one.command == tapped)
-        outcome = _("**{choice}** was chosen.").format(choice=inline_code(label)) if counts else f"**{_('Expired')}**."
+        outcome = (
+            _("**{choice}** was chosen.").format(choice=inline_code(label))
+            if counts
+            else f"**{_('Expired')}**."
+        )
         return counts, build_notice_end(post, outcome)
     return False, ()
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:
-    """Return the key of a post that a command makes besides its answer: always the same, as long as a ULID."""
+    """Return the key of a post that a command makes besides its answer: always the same, as long as
+    a ULID.
+    """
     return PostKey(hashlib.sha256(f"{what}:{dedup_key(command)}".encode()).hexdigest()[:26])

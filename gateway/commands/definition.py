@@ -1,4 +1,6 @@
-"""`@command`: what a command is called, takes, needs and does, beside the function that answers it."""
+"""`@command`: what a command is called, takes, needs and does, beside the function that answers
+it.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -11,7 +13,9 @@ from gateway.store.effects import CommandEffect
 if TYPE_CHECKING:
     from gateway.commands.context import CommandCall, CommandContext
 
-CommandGroup = Literal["me and you", "this conversation", "approvals", "people", "rooms", "what I do", "how I run"]
+CommandGroup = Literal[
+    "me and you", "this conversation", "approvals", "people", "rooms", "what I do", "how I run"
+]
 """Subjects of commands, in the order in which help lists them."""
 COMMAND_GROUPS: Final[tuple[CommandGroup, ...]] = get_args(CommandGroup)
 ArgForm = Literal["", "number", "id", "word", "room", "person", "command", "time"]
@@ -32,17 +36,21 @@ class SuggestedArg(CommandArg):
 
 @dataclass(frozen=True, slots=True)
 class CommandDefinition:
-    """A command, or one of its subcommands, which has what the command has unless it says otherwise."""
+    """A command, or one of its subcommands, which has what the command has unless it says
+    otherwise.
+    """
 
     name: str
-    """1 to 32 of `a-z`, `0-9` and `_`. A subcommand is declared by `name sub`, and then called `sub`."""
+    """1 to 32 of `a-z`, `0-9` and `_`. A subcommand is declared by `name sub`, and then called
+    `sub`."""
     summary: str
     """One line, at most 100 characters."""
     _: KW_ONLY
     group: CommandGroup = "me and you"
     args: tuple[CommandArg, ...] = ()
     subs: "tuple[CommandDefinition, ...]" = ()
-    """Subcommands with their arguments; without a named one its own handler answers, or the first is meant."""
+    """Subcommands with their arguments; without a named one its own handler answers, or the first
+    is meant."""
     default_sub: str = ""
     """Subcommand that is meant if the first word names none. Empty: that is an error."""
     role: Role = "guest"
@@ -76,15 +84,20 @@ class CommandDefinition:
         name, _, sub = self.name.partition(" ")
         for rows in (_OPERATOR_ROWS,) if self.operator else (_ROWS, _OPERATOR_ROWS):
             row = rows.get(name, self)
-            one = replace(row, name=sub, summary=self.summary, args=self.args, subs=(), handler=self.handler)
+            one = replace(
+                row, name=sub, summary=self.summary, args=self.args, subs=(), handler=self.handler
+            )
             one = replace(one, needs_gateway=row.needs_gateway or self.needs_gateway)
             if sub:
                 rows[name] = replace(row, subs=(*row.subs, one))
-            elif self.operator or not row.operator:  # one of the operator's stays, in whatever order they are declared
+            elif (
+                self.operator or not row.operator
+            ):  # one of the operator's stays, in whatever order they are declared
                 rows[name] = self
 
     def is_allowed_for(self, role: Role, *, direct: bool, everywhere: Role | None = None) -> bool:
-        """Return whether this role may use it; `direct`: in a direct chat, which is that person's own.
+        """Return whether this role may use it; `direct`: in a direct chat, which is that person's
+        own.
 
         `everywhere`: role in all places. None: the same one.
         """
@@ -110,7 +123,9 @@ _OPERATOR_ROWS: Final[dict[str, CommandDefinition]] = {}
 
 
 def declared_commands(*, operator: bool) -> dict[str, CommandDefinition]:
-    """Return what was declared so far, by subject, and by every name and alias: that of people, or of the operator."""
+    """Return what was declared so far, by subject, and by every name and alias: that of people, or
+    of the operator.
+    """
 
     def place(row: CommandDefinition) -> tuple[int, str]:
         handler = row.handler or row.subs[0].handler
@@ -127,7 +142,8 @@ def find_available(
     return [
         row
         for row in dict.fromkeys(rows.values())
-        if row.is_allowed_for(role, direct=direct, everywhere=everywhere) and (direct or not row.direct_only)
+        if row.is_allowed_for(role, direct=direct, everywhere=everywhere)
+        and (direct or not row.direct_only)
     ]
 
 
@@ -141,7 +157,9 @@ def make_arg(
     suggests: SuggestionSource | None = None,
     secret: bool = False,
 ) -> CommandArg:
-    """Return an argument of a command. `needed`: it must be given. `rest`: it takes the rest of the line."""
+    """Return an argument of a command. `needed`: it must be given. `rest`: it takes the rest of the
+    line.
+    """
     return SuggestedArg(
         name=name,
         summary=summary,

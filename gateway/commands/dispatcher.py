@@ -1,10 +1,11 @@
 """Command dispatcher: from a command to its judgement, its answer and its audit record.
 
-The answer and the changes of a command are known before anything is appended. So the command, its judgement, the answer
-and its facts become durable together, and a command that is received twice is answered once and changes something once.
+The answer and the changes of a command are known before anything is appended. So the command, its
+judgement, the answer and its facts become durable together, and a command that is received twice is
+answered once and changes something once.
 
-Administrative commands are recorded, allowed and refused. Nobody can fill the log with refusals: of somebody without an
-administrative role there is one a minute.
+Administrative commands are recorded, allowed and refused. Nobody can fill the log with refusals: of
+somebody without an administrative role there is one a minute.
 """
 
 import asyncio
@@ -39,7 +40,12 @@ from gateway.commands.parser import (
 from gateway.commands.suggestions import suggest_values
 from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
 from gateway.core.clock import new_id
-from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE, CommandRequest, ControlResponse
+from gateway.core.control_messages import (
+    OPERATOR,
+    OPERATOR_EVIDENCE,
+    CommandRequest,
+    ControlResponse,
+)
 from gateway.core.control_socket import GatewayNotRunning
 from gateway.core.events import (
     Address,
@@ -72,13 +78,16 @@ logger = logging.getLogger("reverie.commands")
 MAX_OVERHEARD_MORE_AGE = timedelta(minutes=5)
 """Time after a page in which an unaddressed "more" in a room asks for the next one."""
 MAX_ROOM_LINES: Final = 3
-"""Longest answer, in lines, that is said in a room of a platform with pages; a longer one goes to whoever asked."""
+"""Longest answer, in lines, that is said in a room of a platform with pages; a longer one goes to
+whoever asked."""
 MAX_COMMAND_AGE_S = 60.0
 """Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
-"""Seconds for a handler: longer than a busy disk takes. No other event of the channel is processed meanwhile."""
+"""Seconds for a handler: longer than a busy disk takes. No other event of the channel is processed
+meanwhile."""
 OPERATOR_TIMEOUT_S = 9.0
-"""Seconds for a handler that the operator waits for; less than `gateway.core.control_socket.ANSWER_S`."""
+"""Seconds for a handler that the operator waits for; less than
+`gateway.core.control_socket.ANSWER_S`."""
 SHELL_PREFIX: Final = "reverie ctl "
 _DATA: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 MAX_LINE_CHARS: Final = 200
@@ -104,7 +113,9 @@ class CommandResult:
 class CommandDispatcher:
     """Finds, checks and answers commands."""
 
-    def __init__(self, context: CommandContext, commands: Mapping[str, CommandDefinition] = COMMANDS_BY_NAME) -> None:
+    def __init__(
+        self, context: CommandContext, commands: Mapping[str, CommandDefinition] = COMMANDS_BY_NAME
+    ) -> None:
         """`commands`: those of people, by every name."""
         self._context = context
         self._commands = commands
@@ -117,12 +128,20 @@ class CommandDispatcher:
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         """Complete the commands of a channel that was added while the gateway runs, too."""
-        self._offer_completion({entry.fact.channel for entry in entries if isinstance(entry.fact, ConnectionChanged)})
+        self._offer_completion(
+            {entry.fact.channel for entry in entries if isinstance(entry.fact, ConnectionChanged)}
+        )
 
     def _count_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Count the commands that other processes have answered, as the judgements in the log say."""
+        """Count the commands that other processes have answered, as the judgements in the log
+        say.
+        """
         for command, _entry, judged in judged_events(entries):
-            if not isinstance(command, Command) or judged.fate == "refused" or judged.rule == _TOO_MANY:
+            if (
+                not isinstance(command, Command)
+                or judged.fate == "refused"
+                or judged.rule == _TOO_MANY
+            ):
                 continue
             if judged.role not in ADMIN_ROLES and self._is_answered(command):
                 self._rate_limiter.add(_sender_key(command), self._context.clock.monotonic())
@@ -138,12 +157,16 @@ class CommandDispatcher:
                 channel.set_completer(partial(suggest_values, self._context))
 
     async def parse(self, message: Message, listen: ListenMode) -> Command | None:
-        """Return the command that a message is; None: an ordinary message, or a place with `listen: off`."""
+        """Return the command that a message is; None: an ordinary message, or a place with `listen:
+        off`.
+        """
         if listen == "off":
             return None
         channel: object = self._context.channels.get(message.at.channel)
         nicks = {channel.nick.casefold()} if isinstance(channel, HasNick) else None
-        read = parse_command(message, self._context.live.settings.commands.prefix, self._commands, nicks)
+        read = parse_command(
+            message, self._context.live.settings.commands.prefix, self._commands, nicks
+        )
         if read is None or (read.only_if_more and not await self._has_more(read)):
             return None
         if read.only_if_allowed:
@@ -154,44 +177,67 @@ class CommandDispatcher:
     def narrow_mention(self, message: Message) -> Message:
         """Return a mention as an ordinary line unless it begins with our nick, or is a reply.
 
-        Only where a nick is how people address the bot: elsewhere the platform says who is mentioned.
+        Only where a nick is how people address the bot: elsewhere the platform says who is
+        mentioned.
         """
         channel: object = self._context.channels.get(message.at.channel)
-        if message.kind != "mention" or message.reply_to is not None or not isinstance(channel, HasNick):
+        if (
+            message.kind != "mention"
+            or message.reply_to is not None
+            or not isinstance(channel, HasNick)
+        ):
             return message
-        return message if begins_with_nick(message.text, channel.nick) else replace(message, kind="room")
+        return (
+            message
+            if begins_with_nick(message.text, channel.nick)
+            else replace(message, kind="room")
+        )
 
     async def _has_more(self, read: ParsedCommand) -> bool:
-        """Return whether there is something to show for a bare `more` or `again`, which may be an ordinary word."""
+        """Return whether there is something to show for a bare `more` or `again`, which may be an
+        ordinary word.
+        """
         command = read.command
         if not decide(self._context.access_policy, command).allowed:
             return False
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if command.name == "again":
-                    return bool(await find_uncertain_posts(self._context.store, command.at.conversation))
+                    return bool(
+                        await find_uncertain_posts(self._context.store, command.at.conversation)
+                    )
                 max_age = MAX_OVERHEARD_MORE_AGE if read.is_unaddressed else timedelta.max
-                return await find_next_page(self._context, command, only_newest=True, max_age=max_age) is not None
+                return (
+                    await find_next_page(self._context, command, only_newest=True, max_age=max_age)
+                    is not None
+                )
         except Exception:  # as for a handler; the word is then an ordinary message
-            logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
+            logger.exception(
+                "whether there is more to show in %s cannot be told", command.at.conversation
+            )
             return False
 
     @staticmethod
     def read_link_payload(command: Command) -> Command:
-        """Return the command that a link `t.me/BOT?start=CODE` stands for: it hands in a code of `link`.
+        """Return the command that a link `t.me/BOT?start=CODE` stands for: it hands in a code of
+        `link`.
 
-        A code of somebody else's request approves nothing so: whoever makes the link is not who opens it.
+        A code of somebody else's request approves nothing so: whoever makes the link is not who
+        opens it.
         """
         if command.name != "start" or not is_formatted_code(command.args):
             return command
         return replace(command, name="link", args=f"code {command.args}")
 
     async def handle(self, command: Command) -> CommandResult:
-        """Check and answer a command. Raises only on cancellation: the failure of a handler is answered too.
+        """Check and answer a command. Raises only on cancellation: the failure of a handler is
+        answered too.
 
         Append the `effect` of a result before anything else is handled, then settle it.
         """
-        command = replace(command, args=self._context.redactor(command.args))  # answers quote them: no secrets
+        command = replace(
+            command, args=self._context.redactor(command.args)
+        )  # answers quote them: no secrets
         payload = command.args if command.name == "start" else ""
         if payload:  # of a Telegram link: it is no argument
             command = replace(command, args="")
@@ -200,10 +246,15 @@ class CommandDispatcher:
         now_s = self._context.clock.monotonic()
         if refusal := self._find_refusal(command):
             judged = _build_judgement(command, decision.role, refusal, refused=True)
-            return CommandResult(judgement=judged, effect=self._record_refusal(row, command, decision, refusal, now_s))
+            return CommandResult(
+                judgement=judged,
+                effect=self._record_refusal(row, command, decision, refusal, now_s),
+            )
         tapped = command.origin == "button"
         if not self._is_answered(command):
-            return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
+            return CommandResult(
+                judgement=_build_judgement(command, decision.role, "no such command")
+            )
         trusted = decision.role in ADMIN_ROLES  # administrators may send many in a minute
         most = self._context.live.settings.commands.per_minute
         if not trusted and not self._rate_limiter.try_add(_sender_key(command), now_s, most):
@@ -214,34 +265,52 @@ class CommandDispatcher:
         if row is None or obstacle:
             answer = refuse(obstacle)
         else:
-            answer = await self._call_handler(row, call, parse_arguments(row, command.args), ANSWER_TIMEOUT_S)
+            answer = await self._call_handler(
+                row, call, parse_arguments(row, command.args), ANSWER_TIMEOUT_S
+            )
         is_changed = bool(answer.facts)
         if row is not None and row.is_administrative:
             key = f"audited:{dedup_key(command)}"
-            record = EffectFact(self._build_record(row, command, answer.answer, ok=answer.ok), key=key)
+            record = EffectFact(
+                self._build_record(row, command, answer.answer, ok=answer.ok), key=key
+            )
             answer = replace(answer, facts=(*answer.facts, record))
-        private = tapped or row is None or (row.private if answer.private is None else answer.private)
-        text, secret = self._finish_text(answer.answer), private and row is not None and row.is_administrative
+        private = (
+            tapped or row is None or (row.private if answer.private is None else answer.private)
+        )
+        text, secret = (
+            self._finish_text(answer.answer),
+            private and row is not None and row.is_administrative,
+        )
         is_long = not answer.repeats and self._is_long(command.at, text)
         aside = (secret or is_long) and not (command.direct or tapped)
-        to = self._context.channels.private_address(command.at, command.sender) if aside else command.at
+        to = (
+            self._context.channels.private_address(command.at, command.sender)
+            if aside
+            else command.at
+        )
         post = Post(
             key=answer_key(command),
             to=to,
             text=text,
             reply_to=MessageId(command.id) if to == command.at else None,
             style="notice" if to != command.at or (tapped and is_changed) else "message",
-            # Not in pages, if only its length sends it there: not everybody may ask for the next one in a direct chat.
+            # Not in pages, if only its length sends it there: not everybody may ask for the next
+            # one in a direct chat.
             private=private and (secret or to == command.at),
             page=answer.page,
             buttons=answer.buttons if self._shows_choices(command, to) else (),
             language=current_language(),
         )
-        judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
+        judged = _build_judgement(
+            command, decision.role, f"command {row.name}" if row else "no such command"
+        )
         if row is not None and row.asks_model and not obstacle:
             judged = replace(judged, urgency=URGENT)
         if payload:
-            judged = replace(judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word")
+            judged = replace(
+                judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word"
+            )
         return CommandResult(judgement=judged, post=post, effect=answer if answer.changes else None)
 
     def _is_long(self, at: Address, text: str) -> bool:
@@ -251,22 +320,34 @@ class CommandDispatcher:
         return isinstance(channel, CanPage) and channel.line_count(post) > MAX_ROOM_LINES
 
     def _shows_choices(self, command: Command, to: Address) -> bool:
-        """Return whether an answer to this command, posted there, may have buttons: they act where they are tapped."""
+        """Return whether an answer to this command, posted there, may have buttons: they act where
+        they are tapped.
+        """
         channel, agent = self._context.channels.get(to.channel), self._context.agent_at
-        can_show = command.origin != "button" and channel is not None and channel.capabilities.buttons
+        can_show = (
+            command.origin != "button" and channel is not None and channel.capabilities.buttons
+        )
         return can_show and (to == command.at or agent(to) == agent(command.at))
 
     def build_refusal_post(self, command: Command) -> Post | None:
         """Return the answer to a command without one. None: no answer.
 
-        A tap waits for one, and a refused command where the platform defers commands. Who may talk to the agent but
-        may not use the command is told what it needs, once a minute: alone, or where they took the command from a menu.
-        A line in a room that looks like a command may be for another bot.
+        A tap waits for one, and a refused command where the platform defers commands. Who may talk
+        to the agent but may not use the command is told what it needs, once a minute: alone, or
+        where they took the command from a menu. A line in a room that looks like a command may be
+        for another bot.
         """
         channel = self._context.channels.get(command.at.channel)
-        decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
+        decision, row = (
+            decide(self._context.access_policy, command),
+            self._commands.get(command.name),
+        )
         refused, tapped = bool(self._find_refusal(command)), command.origin == "button"
-        deferred = command.origin == "native" and channel is not None and channel.capabilities.defers_commands
+        deferred = (
+            command.origin == "native"
+            and channel is not None
+            and channel.capabilities.defers_commands
+        )
         is_heard = decision.role != "blocked" and not command.sender.is_bot
         to = command.at
         if not tapped and not (deferred and refused and is_heard):
@@ -302,16 +383,25 @@ class CommandDispatcher:
 
     def _find_refusal(self, command: Command) -> str:
         """Return why this person may not use the command. Empty: they may, or it is unknown."""
-        decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
+        decision, row = (
+            decide(self._context.access_policy, command),
+            self._commands.get(command.name),
+        )
         if not decision.allowed:
             return decision.rule
         if command.sender.is_bot:
             return "bots give no commands"
         if row is None:
             return ""
-        if row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role):
+        if row.is_allowed_for(
+            decision.role, direct=command.direct, everywhere=decision.global_role
+        ):
             return ""
-        places = " in all places" if row.needs_global_role and decision.role != decision.global_role else ""
+        places = (
+            " in all places"
+            if row.needs_global_role and decision.role != decision.global_role
+            else ""
+        )
         return f"command {row.name} is for {row.role} and above{places}"
 
     def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
@@ -320,12 +410,21 @@ class CommandDispatcher:
         if age_s <= MAX_COMMAND_AGE_S:
             return ""
         return _(
-            "Your `{command}` of {time} reached me {late} late, so I did not run it. Send it again if you still want "
+            "Your `{command}` of {time} reached me {late} late, so I did not run it. Send it again "
+            "if you still want "
             "it."
-        ).format(command=f"{prefix}{row.name}", time=format_time(command.sent), late=format_duration(age_s))
+        ).format(
+            command=f"{prefix}{row.name}",
+            time=format_time(command.sent),
+            late=format_duration(age_s),
+        )
 
     def _build_call(
-        self, rows: Mapping[str, CommandDefinition], command: Command, decision: AccessDecision, prefix: str
+        self,
+        rows: Mapping[str, CommandDefinition],
+        command: Command,
+        decision: AccessDecision,
+        prefix: str,
     ) -> CommandCall:
         available = find_available(rows, decision.role, decision.global_role, direct=command.direct)
         return CommandCall(
@@ -338,64 +437,100 @@ class CommandDispatcher:
         )
 
     def _find_obstacle(self, row: CommandDefinition | None, call: CommandCall) -> str:
-        """Return why a permitted command is not carried out: its time, its place or its arguments. Empty: it is.
+        """Return why a permitted command is not carried out: its time, its place or its arguments.
+        Empty: it is.
 
         `row` None: it is unknown.
         """
         command, prefix = call.command, call.prefix
         if row is None:
             return answer_unknown_command(call, command.name)
-        if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
+        if (row.is_administrative or row.name == "link") and (
+            late := self._find_late_notice(row, command, prefix)
+        ):
             return late
         if row.direct_only and not command.direct:
-            return _("`{command}` works only in a direct chat with me.").format(command=f"{prefix}{row.name}")
+            return _("`{command}` works only in a direct chat with me.").format(
+                command=f"{prefix}{row.name}"
+            )
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return help.explain_invalid_arguments(row, parsed, prefix)
         if not row.asks_model:
             return ""
-        return self._context.limits.take_or_explain(command, call.role, self._context.agent_at(command.at))
+        return self._context.limits.take_or_explain(
+            command, call.role, self._context.agent_at(command.at)
+        )
 
     async def _call_handler(
-        self, row: CommandDefinition, call: CommandCall, parsed: ParsedArguments | InvalidArguments, timeout_s: float
+        self,
+        row: CommandDefinition,
+        call: CommandCall,
+        parsed: ParsedArguments | InvalidArguments,
+        timeout_s: float,
     ) -> CommandEffect:
         assert isinstance(parsed, ParsedArguments)
         handler = (parsed.sub or row).handler
         assert handler is not None
         try:
             async with asyncio.timeout(timeout_s):
-                call = replace(call, sub=parsed.sub.name if parsed.sub else "", arguments=parsed.arguments)
+                call = replace(
+                    call, sub=parsed.sub.name if parsed.sub else "", arguments=parsed.arguments
+                )
                 answer = await handler(call, self._context)
             if not answer.request:
                 return answer
             settle = self._context.roster.reserve_request(answer.request)
-            return refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)
-        except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
+            return (
+                refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)
+            )
+        except (
+            Exception
+        ):  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(call.command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
-            text = _("An error in my program stopped this command. Try again; if it happens twice, tell my operator.")
+            text = _(
+                "An error in my program stopped this command. Try again; if it happens twice, tell "
+                "my operator."
+            )
             if call.role in ADMIN_ROLES:
-                text = _("An error in my program stopped this command. Search my log for {reference}.")
+                text = _(
+                    "An error in my program stopped this command. Search my log for {reference}."
+                )
             return refuse(text.format(reference=reference))
 
     def _finish_text(self, text: str) -> str:
         return self._context.places.titles.add_titles(self._context.redactor(text))
 
     def _record_refusal(
-        self, row: CommandDefinition | None, command: Command, decision: AccessDecision, rule: str, now_s: float
+        self,
+        row: CommandDefinition | None,
+        command: Command,
+        decision: AccessDecision,
+        rule: str,
+        now_s: float,
     ) -> CommandEffect | None:
         """Return the record of a refused use. None: not administrative, or too many."""
         if row is None or not row.is_administrative:
             return None
         trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
         who = person_key(command.at.channel, command.sender.id)
-        if not trusted and not self._recorded_refusals.try_add(who, now_s, _MAX_REFUSALS_PER_MINUTE):
+        if not trusted and not self._recorded_refusals.try_add(
+            who, now_s, _MAX_REFUSALS_PER_MINUTE
+        ):
             return None
         record = self._build_record(row, command, f"refused: {rule}", ok=False)
-        return CommandEffect(answer="", facts=(EffectFact(record, key=f"audited:{dedup_key(command)}"),))
+        return CommandEffect(
+            answer="", facts=(EffectFact(record, key=f"audited:{dedup_key(command)}"),)
+        )
 
-    def _build_record(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> AuditRecord:
-        redactor, who = self._context.redactor, identify(self._context.access_policy, command.at, command.sender)
+    def _build_record(
+        self, row: CommandDefinition, command: Command, result: str, *, ok: bool
+    ) -> AuditRecord:
+        redactor, who = (
+            self._context.redactor,
+            identify(self._context.access_policy, command.at, command.sender),
+        )
         return AuditRecord(
             what=row.name,
             by=person_key(command.at.channel, command.sender.id),
@@ -410,7 +545,8 @@ class CommandDispatcher:
         )
 
     async def carry_out(self, order: CommandRequest, *, stopped: bool = False) -> ControlResponse:
-        """Carry out what the operator orders from the shell or through the API: an owner's command, which is audited.
+        """Carry out what the operator orders from the shell or through the API: an owner's command,
+        which is audited.
 
         `stopped`: the gateway is not running, only its store is open. Raises
         GatewayNotRunning for a command that needs a running one, StoreError: then nothing is done.
@@ -435,17 +571,22 @@ class CommandDispatcher:
             origin="native",
             direct=not order.place or await context.places.is_direct(at.conversation) is True,
         )
-        decision = AccessDecision(allowed=True, role="owner", rule="it runs the gateway", global_role="owner")
+        decision = AccessDecision(
+            allowed=True, role="owner", rule="it runs the gateway", global_role="owner"
+        )
         call = self._build_call(OPERATOR_COMMANDS, command, decision, SHELL_PREFIX)
         call = replace(call, is_operator=True, agent=order.agent)
         if row is None:
             return _refuse(answer_unknown_command(call, name), understood=False)
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
-            return _refuse(help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False)
+            return _refuse(
+                help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False
+            )
         if stopped and (parsed.sub or row).needs_gateway:
             raise GatewayNotRunning(
-                f"`{row.name}` needs a running gateway; none is running with the store {context.store.path}: start it"
+                f"`{row.name}` needs a running gateway; none is running with the store "
+                f"{context.store.path}: start it"
             )
         answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
         record = self._build_record(row, command, answer.answer, ok=answer.ok)
@@ -464,15 +605,23 @@ class CommandDispatcher:
         try:
             written = await context.store.append(entries) if entries else ()
         finally:
-            answer.settle(written[0] if written and not stopped else None)  # nothing follows where nothing runs
+            answer.settle(
+                written[0] if written and not stopped else None
+            )  # nothing follows where nothing runs
         lines = tuple(self._finish_text(answer.answer).split("\n"))
         if stopped and answer.ok and row.is_administrative:
             lines += (
                 "The gateway is not running. "
-                + ("This takes effect at its next start." if answer.facts else "This is its saved state."),
+                + (
+                    "This takes effect at its next start."
+                    if answer.facts
+                    else "This is its saved state."
+                ),
             )
         return ControlResponse(
-            ok=answer.ok, lines=lines, data=_redact_data(_DATA.dump_python(answer.data, mode="json"), context.redactor)
+            ok=answer.ok,
+            lines=lines,
+            data=_redact_data(_DATA.dump_python(answer.data, mode="json"), context.redactor),
         )
 
 
@@ -498,7 +647,9 @@ def answer_key(command: Command) -> PostKey:
     return PostKey(hashlib.sha256(dedup_key(command).encode()).hexdigest()[:26])
 
 
-def _build_judgement(command: Command, role: Role, rule: str, *, refused: bool = False) -> Judgement:
+def _build_judgement(
+    command: Command, role: Role, rule: str, *, refused: bool = False
+) -> Judgement:
     return Judgement(
         type=attention.format_event_type(command),
         urgency=LOW if not refused else 0,
@@ -513,7 +664,11 @@ def describe_evidence(command: Command) -> str:
     sender = command.sender
     who = f"account {sender.account}" if sender.account else f"id {sender.id}"
     vouched = "vouched for by the platform" if sender.verified else "which nobody vouches for"
-    how = {"native": "by the platform's own command", "text": "in writing", "button": "by a button"}[command.origin]
+    how = {
+        "native": "by the platform's own command",
+        "text": "in writing",
+        "button": "by a button",
+    }[command.origin]
     return one_line(f"{who}, {vouched}; {'a bot; ' if sender.is_bot else ''}{how}", MAX_LINE_CHARS)
 
 

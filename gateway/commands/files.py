@@ -29,8 +29,14 @@ command(
 @command("files undo", "Undo what my last turn did to the files here. Again: the turn before it.")
 async def undo_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
     agent, sight = agent_of(call, context), await find_visibility(call, context)
-    turn = ToolContext(turn=TurnId(""), agent=agent, at=call.command.at, visibility=sight, autonomous=False)
-    area, folder, now = (await context.files.view(turn)).own, context.files.undo_directory(agent), context.clock.now()
+    turn = ToolContext(
+        turn=TurnId(""), agent=agent, at=call.command.at, visibility=sight, autonomous=False
+    )
+    area, folder, now = (
+        (await context.files.view(turn)).own,
+        context.files.undo_directory(agent),
+        context.clock.now(),
+    )
     try:
         undone = await run_in_thread(lambda _: undo_files(folder, area, now))
     except (OSError, ToolCallRefused) as error:
@@ -39,9 +45,18 @@ async def undo_turn(call: CommandCall, context: CommandContext) -> CommandEffect
         return refuse(_("In the last day I changed no file of this conversation."))
     lines = [
         f"{title} {', '.join(inline_code(area.name(parts)) for parts in found[:MAX_NAMES])}"
-        + (_(" and {count} more").format(count=len(found) - MAX_NAMES) if len(found) > MAX_NAMES else "")
-        for title, found in ((_("Brought back:"), undone.restored), (_("Not brought back:"), undone.failed))
+        + (
+            _(" and {count} more").format(count=len(found) - MAX_NAMES)
+            if len(found) > MAX_NAMES
+            else ""
+        )
+        for title, found in (
+            (_("Brought back:"), undone.restored),
+            (_("Not brought back:"), undone.failed),
+        )
         if found
     ]
-    began = _("What I changed in my turn of {time:%Y-%m-%d %H:%M} UTC is undone.").format(time=undone.began)
+    began = _("What I changed in my turn of {time:%Y-%m-%d %H:%M} UTC is undone.").format(
+        time=undone.began
+    )
     return done("\n".join([began, *(lines or [_("No file has another content now.")])]))

@@ -1,6 +1,7 @@
 """Help texts, built from rows of the command table.
 
-The list has a line for each command. Where long answers have pages (IRC), it is brief: a line for each subject.
+The list has a line for each command. Where long answers have pages (IRC), it is brief: a line for
+each subject.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from gateway.commands.parser import InvalidArguments, join_or, quote_code
 from gateway.core.i18n import _
 
 
-def render_command_list(rows: Sequence[CommandDefinition], prefix: str, *, brief: bool = False) -> str:
+def render_command_list(
+    rows: Sequence[CommandDefinition], prefix: str, *, brief: bool = False
+) -> str:
     """Return the list of these commands. `brief`: their names alone, a line for each subject."""
     lines = []
     for group in COMMAND_GROUPS:
@@ -20,24 +23,37 @@ def render_command_list(rows: Sequence[CommandDefinition], prefix: str, *, brief
         if shown and brief:
             lines.append(f"- {title}: {', '.join(f'`{prefix}{row.name}`' for row in shown)}")
         elif shown:
-            lines += [f"**{title}**", *(f"- `{prefix}{row.name}`: {_(row.summary)}" for row in shown)]
+            lines += [
+                f"**{title}**",
+                *(f"- `{prefix}{row.name}`: {_(row.summary)}" for row in shown),
+            ]
     word = _("command")
-    return "\n".join([*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{word}>")])
+    return "\n".join(
+        [*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{word}>")]
+    )
 
 
-def render_command(row: CommandDefinition, prefix: str, sub: CommandDefinition | None = None) -> str:
+def render_command(
+    row: CommandDefinition, prefix: str, sub: CommandDefinition | None = None
+) -> str:
     """Return the full help of a command, or of one subcommand."""
     one = sub or row
     if not one.subs:
         lines = [f"{format_usage(row, prefix, sub)}: {_(one.summary)}{_format_required_role(row)}"]
         return "\n".join([*lines, *(f"- `{arg.name}`: {_(arg.summary)}" for arg in one.args)])
     lines = [f"`{prefix}{row.name}`: {_(row.summary)}{_format_required_role(row)}"]
-    return "\n".join([*lines, *(f"- {format_usage(row, prefix, each)}: {_(each.summary)}" for each in row.subs)])
+    return "\n".join(
+        [*lines, *(f"- {format_usage(row, prefix, each)}: {_(each.summary)}" for each in row.subs)]
+    )
 
 
 def format_usage(row: CommandDefinition, prefix: str, sub: CommandDefinition | None = None) -> str:
     """Return how the command is written, as code."""
-    words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(format_arg, (sub or row).args)]
+    words = [
+        f"{prefix}{row.name}",
+        *([sub.name] if sub is not None else []),
+        *map(format_arg, (sub or row).args),
+    ]
     return f"`{' '.join(words)}`"
 
 
@@ -45,7 +61,9 @@ def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, p
     """Return what is wrong with the arguments, and what would be right."""
     if wrong.sub is not None or not row.subs:
         summary = _((wrong.sub or row).summary)
-        write = _("Write {usage}: {summary}").format(usage=format_usage(row, prefix, wrong.sub), summary=summary)
+        write = _("Write {usage}: {summary}").format(
+            usage=format_usage(row, prefix, wrong.sub), summary=summary
+        )
     elif wrong.suggestions:
         meant = join_or([f"`{prefix}{row.name} {name}`" for name in wrong.suggestions])
         write = _("Did you mean {names}? `{help}` shows all subcommands.").format(
@@ -53,7 +71,9 @@ def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, p
         )
     else:
         names = join_or([f"`{sub.name}`" for sub in row.subs])
-        write = _("Write `{command}` and one of {names}.").format(command=f"{prefix}{row.name}", names=names)
+        write = _("Write `{command}` and one of {names}.").format(
+            command=f"{prefix}{row.name}", names=names
+        )
     return f"{wrong.reason} {write}"
 
 
@@ -61,7 +81,9 @@ def explain_unknown_command(near: Sequence[str], prefix: str) -> str:
     """Return the answer to an unknown command, with the nearest names."""
     sentences = [_("I do not know that command.")]
     if near:
-        sentences.append(_("Did you mean {names}?").format(names=join_or([f"`{prefix}{one}`" for one in near])))
+        sentences.append(
+            _("Did you mean {names}?").format(names=join_or([f"`{prefix}{one}`" for one in near]))
+        )
     return " ".join([*sentences, _("`{help}` lists all commands.").format(help=f"{prefix}help")])
 
 
@@ -69,7 +91,9 @@ def explain_unknown_sub(row: CommandDefinition, name: str, prefix: str) -> str:
     """Return the answer to an unknown subcommand."""
     return explain_invalid_arguments(
         row,
-        InvalidArguments(reason=_("There is no `{name}`.").format(name=f"{row.name} {quote_code(name)}")),
+        InvalidArguments(
+            reason=_("There is no `{name}`.").format(name=f"{row.name} {quote_code(name)}")
+        ),
         prefix,
     )
 

@@ -1,6 +1,8 @@
-"""Commands that show something or decide about a tool: `help`, `status`, `why`, `usage`, `approve`, `log` and others.
+"""Commands that show something or decide about a tool: `help`, `status`, `why`, `usage`, `approve`,
+`log` and others.
 
-A handler reads from its `CommandContext` and answers in Markdown. It may raise: the dispatcher answers for it.
+A handler reads from its `CommandContext` and answers in Markdown. It may raise: the dispatcher
+answers for it.
 """
 
 import re
@@ -50,18 +52,30 @@ MAX_LOG_ENTRY_CHARS: Final = 300
 SAVED_STATE_KINDS: Final = frozenset({"dmn", "cursor"})
 """Saved states, which add nothing to the entries that led to them, but name every place."""
 _LISTED_KINDS: Final = sorted(
-    {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])} - SAVED_STATE_KINDS
+    {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
+    - SAVED_STATE_KINDS
 )
 MAX_LISTED_ARGUMENTS_CHARS = 200
-"""Characters of a call's arguments in the list of approvals: the request itself shows them in full."""
+"""Characters of a call's arguments in the list of approvals: the request itself shows them in
+full."""
 
 
 async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    who, about = identify(context.access_policy, typed.at, typed.sender), typed.given.get("command", "")
-    rows = find_available(declared_commands(operator=False), who.role, who.global_role, direct=typed.direct)
+    who, about = (
+        identify(context.access_policy, typed.at, typed.sender),
+        typed.given.get("command", ""),
+    )
+    rows = find_available(
+        declared_commands(operator=False), who.role, who.global_role, direct=typed.direct
+    )
     if typed.arg == "command":
         return [row.name for row in rows]
-    return [sub.name for row in rows if about.strip("/!").lower() in (row.name, *row.aliases) for sub in row.subs]
+    return [
+        sub.name
+        for row in rows
+        if about.strip("/!").lower() in (row.name, *row.aliases)
+        for sub in row.subs
+    ]
 
 
 @command(
@@ -80,7 +94,9 @@ async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffe
     wanted = call.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
         channel = context.channels.get(call.command.at.channel)
-        return done(help.render_command_list(call.available, prefix, brief=isinstance(channel, CanPage)))
+        return done(
+            help.render_command_list(call.available, prefix, brief=isinstance(channel, CanPage))
+        )
     row = next((one for one in call.available if wanted in (one.name, *one.aliases)), None)
     if row is None:
         return done(answer_unknown_command(call, wanted))
@@ -92,13 +108,23 @@ async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffe
 
 
 def answer_unknown_command(call: CommandCall, name: str) -> str:
-    """Return the answer to an unknown command: what to do in its place, or the nearest that this person may use."""
+    """Return the answer to an unknown command: what to do in its place, or the nearest that this
+    person may use.
+    """
     if gone := find_removed([name.lower()]):
         return _(gone)
-    return help.explain_unknown_command(find_nearest(name, [row.name for row in call.available]), call.prefix)
+    return help.explain_unknown_command(
+        find_nearest(name, [row.name for row in call.available]), call.prefix
+    )
 
 
-@command("about", "Show what I am and who runs me.", group="me and you", aliases=("start",), needs_gateway=True)
+@command(
+    "about",
+    "Show what I am and who runs me.",
+    group="me and you",
+    aliases=("start",),
+    needs_gateway=True,
+)
 async def handle_about(call: CommandCall, context: CommandContext) -> CommandEffect:
     settings = context.live.settings
     channel = settings.channels.get(call.command.at.channel)
@@ -108,7 +134,9 @@ async def handle_about(call: CommandCall, context: CommandContext) -> CommandEff
         _("Model: {model}.").format(model=_format_model(call, context)),
     ]
     lines.append(
-        _("My operator: {contact}").format(contact=contact) if contact else _("My operator has not given a contact.")
+        _("My operator: {contact}").format(contact=contact)
+        if contact
+        else _("My operator has not given a contact.")
     )
     if call.prefix:
         lines.append(_("`{help}` lists all commands.").format(help=f"{call.prefix}help"))
@@ -116,14 +144,17 @@ async def handle_about(call: CommandCall, context: CommandContext) -> CommandEff
 
 
 def _format_model(call: CommandCall, context: CommandContext) -> str:
-    """Return the name of the model that answers people, with its host only for admins everywhere."""
+    """Return the name of the model that answers people, with its host only for admins
+    everywhere.
+    """
     label = context.agents.model_labels
     return label if call.global_role in ADMIN_ROLES else _MODEL_HOST.sub("", label)
 
 
 @command("whoami", "Show your id and your role.", group="me and you", private=True)
 async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show the sender's id as the configuration takes it, and their role; to owners and admins also its origin."""
+    """Show the sender's id as the configuration takes it, and their role; to owners and admins also
+    its origin."""
     who = render_identity(call.command.at.channel, call.command.sender)
     role = _("Your role: {role}.").format(role=call.role)
     if call.role in ADMIN_ROLES:
@@ -132,12 +163,19 @@ async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEf
     return done(f"{who} {role}")
 
 
-@command("status", "Show the connections, the model, and what I am doing.", group="how I run", needs_gateway=True)
+@command(
+    "status",
+    "Show the connections, the model, and what I am doing.",
+    group="how I run",
+    needs_gateway=True,
+)
 async def handle_status(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the state of the gateway. Guests see only the channel that they are on."""
     now, snapshot = context.clock.now(), context.stats.snapshot()
     everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
-    shown = [one for one in snapshot.channels if everything or one.channel == call.command.at.channel]
+    shown = [
+        one for one in snapshot.channels if everything or one.channel == call.command.at.channel
+    ]
     running = format_duration((now - snapshot.started).total_seconds())
     lines = [
         _("I have been running for {time}, with {model}. My state: {mode}.").format(
@@ -149,7 +187,10 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
     since = _("- {channel}: {state} since {time}")
-    states = [since.format(channel=one.channel, state=one.state, time=format_time(one.since)) for one in shown]
+    states = [
+        since.format(channel=one.channel, state=one.state, time=format_time(one.since))
+        for one in shown
+    ]
     report = describe_cluster(context.cluster) if call.global_role in ADMIN_ROLES else None
     if report is None:
         return done("\n".join(lines + states))
@@ -168,7 +209,9 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
 )
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandEffect:
     now, found = context.clock.now(), context.stats.snapshot().channels
-    text = "\n".join(f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in found)
+    text = "\n".join(
+        f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in found
+    )
     return done(text, data=found)
 
 
@@ -181,12 +224,19 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> Comman
     "why",
     "Explain what happened to a log entry, and which rule decided.",
     group="how I run",
-    args=(make_arg("entry", "The number of the entry, as in log tail. Without it: my last answer.", form="number"),),
+    args=(
+        make_arg(
+            "entry",
+            "The number of the entry, as in log tail. Without it: my last answer.",
+            form="number",
+        ),
+    ),
     role="admin",
     private=True,
 )
 async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that they may see.
+    """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that
+    they may see.
 
     Without a number: the last answer in this conversation, in one sentence.
     """
@@ -197,7 +247,9 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
             return done(
-                _("Entry {number} is from another conversation. Ask me in a direct chat.").format(number=number)
+                _("Entry {number} is from another conversation. Ask me in a direct chat.").format(
+                    number=number
+                )
             )
         names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(call)
         if (
@@ -210,7 +262,9 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
     found = await explain_event(context.store, number, sees_everything=sees_everything(call))
     if found is None:
         if await has_left(context.store, number):
-            return refuse(_("Entry {number} is so old that it has left the log.").format(number=number))
+            return refuse(
+                _("Entry {number} is so old that it has left the log.").format(number=number)
+            )
         return refuse(_("There is no entry {number}.").format(number=number))
     return done("```\n" + escape_code("\n".join(found)) + "\n```")
 
@@ -222,17 +276,24 @@ async def _explain_last_answer(call: CommandCall, context: CommandContext) -> st
     for ended in reversed(turns):
         turn = ended.fact
         assert isinstance(turn, TurnRecord)
-        asked = await context.store.entry(turn.covers[-1]) if turn.covers and turn.outcome == "replied" else None
+        asked = (
+            await context.store.entry(turn.covers[-1])
+            if turn.covers and turn.outcome == "replied"
+            else None
+        )
         judged = await context.store.find_judgement(asked.seq) if asked is not None else None
         if asked is None or judged is None or not isinstance(asked.fact, Message):
             continue
         return _(
-            "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why {entry}` says more."
+            "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why "
+            "{entry}` says more."
         ).format(
             time=format_time(ended.at),
             name=inline_code(asked.fact.sender.name),
             rule=judged.rule,
-            requests=ngettext("{count} request", "{count} requests", turn.requests).format(count=turn.requests),
+            requests=ngettext("{count} request", "{count} requests", turn.requests).format(
+                count=turn.requests
+            ),
             model=turn.model or _("no model"),
             prefix=call.prefix,
             entry=asked.seq,
@@ -265,7 +326,9 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> CommandEff
         )
     elif recent:
         text = ngettext(
-            "No cache miss in the last request.", "No cache miss in the last {count} requests.", len(recent)
+            "No cache miss in the last request.",
+            "No cache miss in the last {count} requests.",
+            len(recent),
         )
         lines.append(text.format(count=len(recent)))
     return done("\n".join(f"- {line}" for line in lines))
@@ -279,19 +342,27 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> CommandEff
     private=True,
 )
 async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show today's cost in this room with its threads; in a direct chat, admins everywhere also see all rooms."""
+    """Show today's cost in this room with its threads; in a direct chat, admins everywhere also see
+    all rooms."""
     at, day = call.command.at, _utc_day(context)
     room = Address(channel=at.channel, room=at.room).conversation
     lines = [
         _format_spending(
-            _("Here today"), await context.store.spending_sums("all", since=day, conversation=room, threads=True)
+            _("Here today"),
+            await context.store.spending_sums("all", since=day, conversation=room, threads=True),
         )
     ]
     if call.global_role in ADMIN_ROLES:
         if not call.command.direct:
-            return done("\n".join([f"- {lines[0]}", f"- {_('Ask me in a direct chat to see all rooms.')}"]))
+            return done(
+                "\n".join([f"- {lines[0]}", f"- {_('Ask me in a direct chat to see all rooms.')}"])
+            )
         month = _utc_day(context, MONTH_DAYS - 1)
-        lines.append(_format_spending(_("Everywhere today"), await context.store.spending_sums("all", since=day)))
+        lines.append(
+            _format_spending(
+                _("Everywhere today"), await context.store.spending_sums("all", since=day)
+            )
+        )
         title = _("Everywhere in {days} days").format(days=MONTH_DAYS)
         lines.append(_format_spending(title, await context.store.spending_sums("all", since=month)))
         rooms = await context.store.spending_sums("room", since=day)
@@ -318,7 +389,12 @@ async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEff
     return done(context.agents.describe_tools(call.command.at))
 
 
-@command("more", "Show the next page of my last long answer here.", group="me and you", needs_gateway=True)
+@command(
+    "more",
+    "Show the next page of my last long answer here.",
+    group="me and you",
+    needs_gateway=True,
+)
 async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffect:
     post = await find_next_page(context, call.command)
     if post is None:
@@ -326,7 +402,12 @@ async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffe
     return replace(done(post.text), page=post.page + 1, private=post.private, repeats=True)
 
 
-@command("again", "Repeat an answer that may not have arrived here.", group="me and you", needs_gateway=True)
+@command(
+    "again",
+    "Repeat an answer that may not have arrived here.",
+    group="me and you",
+    needs_gateway=True,
+)
 async def handle_again(call: CommandCall, context: CommandContext) -> CommandEffect:
     posts = await find_uncertain_posts(context.store, call.command.at.conversation)
     if not posts:
@@ -335,13 +416,18 @@ async def handle_again(call: CommandCall, context: CommandContext) -> CommandEff
 
 
 async def find_next_page(
-    context: CommandContext, command: Command, *, only_newest: bool = False, max_age: timedelta = timedelta.max
+    context: CommandContext,
+    command: Command,
+    *,
+    only_newest: bool = False,
+    max_age: timedelta = timedelta.max,
 ) -> Post | None:
-    """Return a long answer there of which a page was not shown yet; its `page` is the last one shown.
+    """Return a long answer there of which a page was not shown yet; its `page` is the last one
+    shown.
 
-    The newest answer to the sender of the command comes first, then the newest of all, then older ones in this order;
-    `only_newest`: no older ones. Private answers are shown only to whom they answer; in a direct chat there is nobody
-    else.
+    The newest answer to the sender of the command comes first, then the newest of all, then older
+    ones in this order; `only_newest`: no older ones. Private answers are shown only to whom they
+    answer; in a direct chat there is nobody else.
     """
     entries = await context.store.newest_entries(
         MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
@@ -359,7 +445,9 @@ async def find_next_page(
     older = [] if only_newest else [*own[1:], *posts[1:]]
     for post in [*own[:1], *posts[:1], *older]:
         channel: object = context.channels.get(post.to.channel)
-        shown = max(one.page for one in posts[: posts.index(post) + 1] if one.text == post.text)  # since it was said
+        shown = max(
+            one.page for one in posts[: posts.index(post) + 1] if one.text == post.text
+        )  # since it was said
         if isinstance(channel, CanPage) and channel.page_count(post) > shown:
             return replace(post, page=shown)
     return None
@@ -379,12 +467,19 @@ async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) ->
 def _typing_approver(typed: CommandCompletion, context: CommandContext) -> Approver:
     who = identify(context.access_policy, typed.at, typed.sender)
     return Approver(
-        at=typed.at, sender=typed.sender.id, role=who.role, is_direct=typed.direct, global_role=who.global_role
+        at=typed.at,
+        sender=typed.sender.id,
+        role=who.role,
+        is_direct=typed.direct,
+        global_role=who.global_role,
     )
 
 
 async def _suggest_waiting(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return [one.approval for one, _ in await context.approvals.list_waiting(_typing_approver(typed, context))]
+    return [
+        one.approval
+        for one, _ in await context.approvals.list_waiting(_typing_approver(typed, context))
+    ]
 
 
 @command(
@@ -405,7 +500,9 @@ async def handle_approve(call: CommandCall, context: CommandContext) -> CommandE
     "deny",
     "Deny a tool call that waits.",
     group="approvals",
-    args=(make_arg("id", "The id in my question.", form="id", needed=True, suggests=_suggest_waiting),),
+    args=(
+        make_arg("id", "The id in my question.", form="id", needed=True, suggests=_suggest_waiting),
+    ),
     role="admin",
     needs_gateway=True,
 )
@@ -413,7 +510,9 @@ async def handle_deny(call: CommandCall, context: CommandContext) -> CommandEffe
     return await _decide_approval(call, context, approved=False)
 
 
-async def _decide_approval(call: CommandCall, context: CommandContext, *, approved: bool) -> CommandEffect:
+async def _decide_approval(
+    call: CommandCall, context: CommandContext, *, approved: bool
+) -> CommandEffect:
     approval = call.arguments["id"].strip("`").lower()
     return await context.approvals.decide(_build_approver(call), approval, approved=approved)
 
@@ -421,7 +520,11 @@ async def _decide_approval(call: CommandCall, context: CommandContext, *, approv
 def _build_approver(call: CommandCall) -> Approver:
     command = call.command
     return Approver(
-        at=command.at, sender=command.sender.id, role=call.role, is_direct=command.direct, global_role=call.global_role
+        at=command.at,
+        sender=command.sender.id,
+        role=call.role,
+        is_direct=command.direct,
+        global_role=call.global_role,
     )
 
 
@@ -436,10 +539,18 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
         )
         for one, remaining_s in await approvals.list_waiting(approver)
     ]
-    lines = [_("Waiting for approval here:"), *waiting] if waiting else [_("Nothing waits for approval here.")]
+    lines = (
+        [_("Waiting for approval here:"), *waiting]
+        if waiting
+        else [_("Nothing waits for approval here.")]
+    )
     if approver.global_role in APPROVER_ROLES:
         for code, difference in approvals.list_definitions():
-            lines += ["", difference, _("`{command}` turns it on.").format(command=f"approve {code}")]
+            lines += [
+                "",
+                difference,
+                _("`{command}` turns it on.").format(command=f"approve {code}"),
+            ]
     return "\n".join(lines)
 
 
@@ -468,7 +579,11 @@ command(
 ).declare()
 
 
-@command("log tail", "Show the newest log entries.", args=(make_arg("n", "How many entries.", form="number"),))
+@command(
+    "log tail",
+    "Show the newest log entries.",
+    args=(make_arg("n", "How many entries.", form="number"),),
+)
 async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, oldest first.
 
@@ -478,8 +593,14 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LOG_ENTRIES:
         return refuse(_("Write a number from 1 to {most}.").format(most=MAX_LOG_ENTRIES))
     found = await context.store.newest_entries(int(wanted), kinds=_LISTED_KINDS)
-    hidden = await find_hidden(call, context, [place for entry in found for place in find_entry_places(entry)])
-    shown = [_format_entry(context, entry) for entry in found if not hidden.intersection(find_entry_places(entry))]
+    hidden = await find_hidden(
+        call, context, [place for entry in found for place in find_entry_places(entry)]
+    )
+    shown = [
+        _format_entry(context, entry)
+        for entry in found
+        if not hidden.intersection(find_entry_places(entry))
+    ]
     text = escape_code("\n".join(shown))
     hidden_count = len(found) - len(shown)
     lines = [f"```\n{text}\n```"] if shown else []

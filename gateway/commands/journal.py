@@ -20,7 +20,13 @@ from gateway.commands.context import (
 from gateway.commands.definition import command, make_arg
 from gateway.context.dream import find_pending_notes, render_pending_notes
 from gateway.context.journal import parse_note_handle, to_journal_entry
-from gateway.context.memory import UNDONE, find_last_effective_dream, format_as_list_item, format_diff, load_dreams
+from gateway.context.memory import (
+    UNDONE,
+    find_last_effective_dream,
+    format_as_list_item,
+    format_diff,
+    load_dreams,
+)
 from gateway.context.search import (
     HitBuilder,
     SearchHit,
@@ -70,7 +76,11 @@ async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> li
     page = await context.store.newest_entries(_PAGE_SIZE, kinds=["noted"], conversation=place)
     gone = await context.store.forgotten_notes([one.seq for one in page])
     left = [one for one in reversed(page) if one.seq not in gone]
-    return [f"n{one.seq}" for one in left if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
+    return [
+        f"n{one.seq}"
+        for one in left
+        if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
+    ]
 
 
 _COUNT_ARG: Final = make_arg("n", "How many entries.", form="number")
@@ -89,11 +99,21 @@ _COUNT_ARG: Final = make_arg("n", "How many entries.", form="number")
 async def show_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, with those that people wrote into the files, the newest first."""
     count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
-    if not (count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES):
-        text = _("Write how many entries I shall show: a number from 1 to {most}.").format(most=MAX_NOTES)
+    if not (
+        count.isascii()
+        and count.isdigit()
+        and len(count) <= len(str(MAX_NOTES))
+        and 1 <= int(count) <= MAX_NOTES
+    ):
+        text = _("Write how many entries I shall show: a number from 1 to {most}.").format(
+            most=MAX_NOTES
+        )
         return refuse(text)
     where = await _build_tool_context(context, call)
-    found = [*await _find_notes(context, call, where, int(count)), *await _find_handwritten(context, call, where)]
+    found = [
+        *await _find_notes(context, call, where, int(count)),
+        *await _find_handwritten(context, call, where),
+    ]
     found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
     lines = [_format_note(one, call) for one in found[: int(count)]]
     return done("\n".join(lines) or _("My journal has nothing that I may show here."))
@@ -111,9 +131,13 @@ command(
 
 @command("memory show", "Show all that I may tell here.")
 async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
+    """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all
+    places."""
     where = await _build_tool_context(context, call)
-    lines = [_format_note(one, call) for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)]
+    lines = [
+        _format_note(one, call)
+        for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)
+    ]
     lines_shown = [_("Notes that I keep, the newest first:"), *lines] if lines else []
     if where.visibility.sees_everything:
         lines_shown = [*await _render_memory_file(context, where.agent), *lines_shown]
@@ -136,28 +160,47 @@ async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffe
 async def forget_note(call: CommandCall, context: CommandContext) -> CommandEffect:
     seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
     if seq is None:
-        return refuse(_("Write the number of a note, for example `n12`, as `journal` or `memory show` shows it."))
-    found = [one for one, hit in await context.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
+        return refuse(
+            _(
+                "Write the number of a note, for example `n12`, as `journal` or `memory show` "
+                "shows it."
+            )
+        )
+    found = [
+        one
+        for one, hit in await context.forgetter.find_note(seq, where)
+        if _may_see(hit.scope, call, where)
+    ]
     if not found:
         return refuse(_("There is no note `{note}` that I may show here.").format(note=f"n{seq}"))
     if not _may_forget(found[0], call):
-        return refuse(_("I wrote that note in another room. Only an owner or admin of all rooms can delete it."))
-    words = _("I forgot note `{note}`. If MEMORY.md contains something from it, the next dream removes that.").format(
-        note=f"n{seq}"
-    )
+        return refuse(
+            _(
+                "I wrote that note in another room. Only an owner or admin of all rooms can delete "
+                "it."
+            )
+        )
+    words = _(
+        "I forgot note `{note}`. If MEMORY.md contains something from it, the next dream removes "
+        "that."
+    ).format(note=f"n{seq}")
     forgotten = EffectFact(
-        NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
+        NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"),
+        key=f"forgotten:{seq}",
     )
     return done(
         words,
         forgotten,
-        then=lambda cause: context.tasks.create_task(_forget_in_files(context, call, where.agent, seq, cause)),
+        then=lambda cause: context.tasks.create_task(
+            _forget_in_files(context, call, where.agent, seq, cause)
+        ),
     )
 
 
 @command("memory pending", "List notes of others, which an owner may add to MEMORY.md.")
 async def list_pending_notes(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
+    """List the notes that wait for an owner, to an owner in a direct chat: they may come from any
+    place."""
     if not sees_everything(call):
         return refuse(_(OWNERS_ALONE))
     found = await find_pending_notes(context.store, agent_of(call, context))
@@ -171,7 +214,11 @@ async def list_pending_notes(call: CommandCall, context: CommandContext) -> Comm
     "Add one of these notes to MEMORY.md.",
     args=(
         make_arg(
-            "note", "The number of the note, as in memory pending.", form="id", needed=True, suggests=suggest_notes
+            "note",
+            "The number of the note, as in memory pending.",
+            form="id",
+            needed=True,
+            suggests=suggest_notes,
         ),
     ),
 )
@@ -180,9 +227,14 @@ async def approve_note(call: CommandCall, context: CommandContext) -> CommandEff
     if not sees_everything(call):
         return refuse(_(OWNERS_ALONE))
     seq, agent = parse_note_handle(call.arguments["note"]), agent_of(call, context)
-    note = next((one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None)
+    note = next(
+        (one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None
+    )
     if note is None:
-        text = _("No note with that number waits for your decision. `memory pending` shows those that wait.")
+        text = _(
+            "No note with that number waits for your decision. `memory pending` shows those that "
+            "wait."
+        )
         return refuse(text)
     try:
         why = await context.memory.approve(agent, note.seq, note.noted.text)
@@ -190,15 +242,23 @@ async def approve_note(call: CommandCall, context: CommandContext) -> CommandEff
         logger.warning("the memory of %s cannot be written: %s", agent, error)
         why = _("I cannot write the file; my log says why")
     if why:
-        return refuse(_("I did not add note `{note}` to MEMORY.md: {reason}.").format(note=f"n{seq}", reason=why))
+        return refuse(
+            _("I did not add note `{note}` to MEMORY.md: {reason}.").format(
+                note=f"n{seq}", reason=why
+            )
+        )
     shown = [escape_invisible(line) for line in format_as_list_item(note.noted.text).split("\n")]
     return done("\n".join([_("I added this to MEMORY.md:"), "```", *shown, "```"]))
 
 
-async def _forget_in_files(context: CommandContext, call: CommandCall, agent: str, seq: Seq, cause: Seq) -> None:
+async def _forget_in_files(
+    context: CommandContext, call: CommandCall, agent: str, seq: Seq, cause: Seq
+) -> None:
     trusted = [seq] if call.global_role in ADMIN_ROLES else []
     if not await context.forgetter.apply_to_files(agent, trusted=trusted):
-        words = _("I could not write my files. Note `{note}` leaves them at my next start.").format(note=f"n{seq}")
+        words = _("I could not write my files. Note `{note}` leaves them at my next start.").format(
+            note=f"n{seq}"
+        )
         await send_follow_up(context, call, cause, words, private=True)
 
 
@@ -206,12 +266,21 @@ async def _build_tool_context(context: CommandContext, call: CommandCall) -> Too
     """Return the context that a turn there would have."""
     sight = await find_visibility(call, context)
     return ToolContext(
-        turn=TurnId(""), agent=agent_of(call, context), at=call.command.at, visibility=sight, autonomous=False
+        turn=TurnId(""),
+        agent=agent_of(call, context),
+        at=call.command.at,
+        visibility=sight,
+        autonomous=False,
     )
 
 
 async def _find_notes(
-    context: CommandContext, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
+    context: CommandContext,
+    call: CommandCall,
+    where: ToolContext,
+    most: int,
+    *,
+    lasting: bool = False,
 ) -> list[_VisibleNote]:
     """Return notes of the log that may be shown there, the newest first."""
     found, before = list[_VisibleNote](), None
@@ -234,15 +303,23 @@ async def _find_notes(
     return found
 
 
-async def _find_handwritten(context: CommandContext, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:
+async def _find_handwritten(
+    context: CommandContext, call: CommandCall, where: ToolContext
+) -> list[_VisibleNote]:
     """Return entries that people wrote into the journal's files."""
     try:
         entries = await context.journal.read_handwritten(where.agent)
     except OSError as error:
         logger.warning("the journal of %s cannot be read: %s", where.agent, error)
         return []
-    hits = [replace(hit, text=context.redactor(hit.text)) for hit in map(to_handwritten_hit, entries)]
-    return [_VisibleNote("", hit, lasting=False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
+    hits = [
+        replace(hit, text=context.redactor(hit.text)) for hit in map(to_handwritten_hit, entries)
+    ]
+    return [
+        _VisibleNote("", hit, lasting=False)
+        for hit in hits
+        if _may_see(scope_of_hit(hit), call, where)
+    ]
 
 
 async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
@@ -258,14 +335,26 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
         if len(text) <= MAX_MEMORY_CHARS
         else text[:MAX_MEMORY_CHARS].rpartition("\n")[0] or text[:MAX_MEMORY_CHARS]
     )
-    more = [_("(and {count} more characters)").format(count=len(text) - len(cut))] if cut != text else []
-    return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
+    more = (
+        [_("(and {count} more characters)").format(count=len(text) - len(cut))]
+        if cut != text
+        else []
+    )
+    return [
+        "MEMORY.md:",
+        "```",
+        *(escape_invisible(line) for line in cut.split("\n")),
+        "```",
+        *more,
+    ]
 
 
 @command(
     "journal search",
     "List the entries that contain all of these words.",
-    args=(make_arg("words", "The words. Upper and lower case are the same.", needed=True, rest=True),),
+    args=(
+        make_arg("words", "The words. Upper and lower case are the same.", needed=True, rest=True),
+    ),
     operator=True,
 )
 async def search_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -274,7 +363,9 @@ async def search_journal(call: CommandCall, context: CommandContext) -> CommandE
     lines = list[str]()
     for one in found:
         by = "" if one.note_id else f" ({_('by hand')})"
-        lines.append(f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or 'owner'}{by}  {one.title}".rstrip())
+        lines.append(
+            f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or 'owner'}{by}  {one.title}".rstrip()
+        )
         lines += [*(f"    {line}".rstrip() for line in one.text.splitlines()), ""]
     text = "\n".join(lines) or _("I found nothing.")
     return replace(done(text, data=found), ok=bool(found))
@@ -289,7 +380,9 @@ async def export_journal(call: CommandCall, context: CommandContext) -> CommandE
 async def _read_entries(
     call: CommandCall, context: CommandContext, terms: Sequence[str], most: int | None = None
 ) -> list[JournalEntry]:
-    """Return notes of the log and entries that people wrote into the file, newest last: at most `most`, or all."""
+    """Return notes of the log and entries that people wrote into the file, newest last: at most
+    `most`, or all.
+    """
     agent, words = agent_of(call, context), [word for term in terms for word in split_words(term)]
     found = [
         one
@@ -320,7 +413,9 @@ async def show_last_dream(call: CommandCall, context: CommandContext) -> Command
         text = _("{agent} has not dreamed yet, or all dreams were undone.").format(agent=agent)
         return refuse(text)
     changed = format_diff(last.fact.before, last.fact.after) or _("(no change)")
-    head = _("Last dream of {agent}: {time} UTC.").format(agent=agent, time=f"{last.at:%Y-%m-%d %H:%M}")
+    head = _("Last dream of {agent}: {time} UTC.").format(
+        agent=agent, time=f"{last.at:%Y-%m-%d %H:%M}"
+    )
     return done(f"{head}\n\n{changed}")
 
 
@@ -342,13 +437,18 @@ async def undo_dream(call: CommandCall, context: CommandContext) -> CommandEffec
         return refuse(_("The last dream changed nothing, or was already undone."))
     if text != last.fact.after and "force" not in call.arguments:
         words = _(
-            "Somebody edited MEMORY.md after the last dream. `memory undo force` undoes both, the dream and the edits."
+            "Somebody edited MEMORY.md after the last dream. `memory undo force` undoes both, the "
+            "dream and the edits."
         )
         return refuse(words)
     upto = dreams[0].fact.upto  # the notes are not dreamt of again: their result was rejected
-    if not await memory.rewrite(agent, before=text, after=last.fact.before, upto=upto, reason=UNDONE):
+    if not await memory.rewrite(
+        agent, before=text, after=last.fact.before, upto=upto, reason=UNDONE
+    ):
         return refuse(_("MEMORY.md has just changed. Send the command again."))
-    text = _("MEMORY.md is again as it was before {time} UTC.").format(time=f"{last.at:%Y-%m-%d %H:%M}")
+    text = _("MEMORY.md is again as it was before {time} UTC.").format(
+        time=f"{last.at:%Y-%m-%d %H:%M}"
+    )
     return done(text)
 
 
@@ -363,7 +463,11 @@ def _may_forget(note: LogEntry, call: CommandCall) -> bool:
     """Return whether the sender may forget a note that they may see."""
     here = call.command.at.conversation
     own = isinstance(note.fact, NoteWritten) and note.fact.scope == here
-    return call.global_role in ADMIN_ROLES or note.conversation == here or (call.command.direct and own)
+    return (
+        call.global_role in ADMIN_ROLES
+        or note.conversation == here
+        or (call.command.direct and own)
+    )
 
 
 def _format_note(one: _VisibleNote, call: CommandCall) -> str:

@@ -1,10 +1,12 @@
 """Command parser: finds a command in a message, and parses its arguments by the table. Pure.
 
-A command is the prefix and a known name at the start of a message, or after the bot's own name in it. Some messages to
-the bot alone need no prefix: `more` (in a room also unaddressed, after a page of a long answer), `again`, the question
-whether it is a person, and an exact command of the table (`reverie: dmn pause`).
+A command is the prefix and a known name at the start of a message, or after the bot's own name in
+it. Some messages to the bot alone need no prefix: `more` (in a room also unaddressed, after a page
+of a long answer), `again`, the question whether it is a person, and an exact command of the table
+(`reverie: dmn pause`).
 
-Arguments are the same text everywhere: written on IRC, or native options joined to one line (channels/discord).
+Arguments are the same text everywhere: written on IRC, or native options joined to one line
+(channels/discord).
 """
 
 import re
@@ -23,12 +25,13 @@ from gateway.store.format import HIDDEN_VALUE, is_request_id
 MAX_QUOTED_CHARS: Final = 40
 """Characters of somebody's text that are quoted in an answer."""
 _WORD: Final = re.compile(
-    r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""", re.DOTALL
+    r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""",
+    re.DOTALL,
 )
 """A word.
 
-In quotes it may contain spaces, and may be empty, which means not given; phones use their own quotes. Ids are shown as
-code, and may be returned in that form.
+In quotes it may contain spaces, and may be empty, which means not given; phones use their own
+quotes. Ids are shown as code, and may be returned in that form.
 """
 _PLAIN_WORD: Final = re.compile(r"""[^\s"“”„`\\]+""")
 """A word that needs no quotes."""
@@ -38,9 +41,13 @@ _UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "number": _NUMBER,
     "id": re.compile(r"(?=[^ ]*[0-9])[A-Za-z0-9]{2,26}"),
     "word": re.compile(r"(?=\S*[-_./:0-9])[\w./:@*-]{1,100}"),
-    "room": re.compile(r"[#&+][^\s,]{1,100}|[\w.-]{1,64}/[^\s/]{1,100}(?:/[^\s/]{1,100})?|-?[0-9]{5,20}"),
+    "room": re.compile(
+        r"[#&+][^\s,]{1,100}|[\w.-]{1,64}/[^\s/]{1,100}(?:/[^\s/]{1,100})?|-?[0-9]{5,20}"
+    ),
     "person": re.compile(r"[\w.-]{1,64}:[^\s]{1,200}"),
-    "time": re.compile(r"(?:[0-9]{1,4}\s?(?:s|m|h|d|min|hours?|minutes?|days?)\s?){1,3}|[0-9]{1,2}:[0-9]{2}"),
+    "time": re.compile(
+        r"(?:[0-9]{1,4}\s?(?:s|m|h|d|min|hours?|minutes?|days?)\s?){1,3}|[0-9]{1,2}:[0-9]{2}"
+    ),
 }
 """Values that nobody writes in passing, by `CommandArg.form`."""
 
@@ -87,39 +94,62 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
 
 
 def join_words(row: CommandDefinition, words: Sequence[str]) -> str:
-    """Return words, as a shell has split them, as a line that `parse_arguments` splits in the same way."""
+    """Return words, as a shell has split them, as a line that `parse_arguments` splits in the same
+    way.
+    """
     named = row.find_sub(words[0].lower()) if words else None
     args = (named or row.find_sub(row.default_sub) or row).args
-    rest = next((number for number, arg in enumerate(args, start=int(named is not None)) if arg.rest), len(words))
+    rest = next(
+        (number for number, arg in enumerate(args, start=int(named is not None)) if arg.rest),
+        len(words),
+    )
     return " ".join(
-        word if number >= rest or _PLAIN_WORD.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
+        word
+        if number >= rest or _PLAIN_WORD.fullmatch(word)
+        else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
         for number, word in enumerate(words)
     )
 
 
-def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, CommandDefinition]) -> bool:
+def is_unambiguous(
+    row: CommandDefinition, text: str, rows: Mapping[str, CommandDefinition]
+) -> bool:
     """Return whether this text can be meant only as that command, though it has no prefix."""
     parsed = parse_arguments(row, text)
-    if isinstance(parsed, InvalidArguments) or (row.subs and text.strip() and not parsed.is_sub_named):
+    if isinstance(parsed, InvalidArguments) or (
+        row.subs and text.strip() and not parsed.is_sub_named
+    ):
         return False
     args = {arg.name: arg for arg in (parsed.sub or row).args}
-    if row.name == "seen" or (row.name == "why" and not parsed.arguments):  # words with which people begin a question
+    if row.name == "seen" or (
+        row.name == "why" and not parsed.arguments
+    ):  # words with which people begin a question
         return False
     if row.name == "help" and parsed.arguments:
         about = rows.get(parsed.arguments.get("command", "").lower())
         return about is not None and (
-            "sub" not in parsed.arguments or about.find_sub(parsed.arguments["sub"].lower()) is not None
+            "sub" not in parsed.arguments
+            or about.find_sub(parsed.arguments["sub"].lower()) is not None
         )
     return all(_is_unambiguous_value(args[name], value) for name, value in parsed.arguments.items())
 
 
 def mask_secrets(row: CommandDefinition, text: str) -> str:
-    """Return the text without secrets, for records. Invalid arguments are hidden if they could contain a secret."""
+    """Return the text without secrets, for records. Invalid arguments are hidden if they could
+    contain a secret.
+    """
     parsed = parse_arguments(row, text)
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
     if isinstance(parsed, ParsedArguments):
-        given = [(arg, parsed.arguments[arg.name]) for arg in (parsed.sub or row).args if arg.name in parsed.arguments]
-        shown = [HIDDEN_VALUE if arg.secret and not is_request_id(value) else value for arg, value in given]
+        given = [
+            (arg, parsed.arguments[arg.name])
+            for arg in (parsed.sub or row).args
+            if arg.name in parsed.arguments
+        ]
+        shown = [
+            HIDDEN_VALUE if arg.secret and not is_request_id(value) else value
+            for arg, value in given
+        ]
         return " ".join([parsed.sub.name, *shown] if parsed.sub is not None else shown)
     if not any(arg.secret for arg in everything):
         return " ".join(text.split())
@@ -140,7 +170,13 @@ def _split_words(text: str) -> Iterator[tuple[str, int]]:
     """Yield each word, and its end position."""
     for found in _WORD.finditer(text):
         quoted, curly, coded, bare = found.groups()
-        word = _ESCAPED.sub(r"\1", quoted) if quoted is not None else curly if curly is not None else coded or bare
+        word = (
+            _ESCAPED.sub(r"\1", quoted)
+            if quoted is not None
+            else curly
+            if curly is not None
+            else coded or bare
+        )
         yield " ".join(word.split()), found.end()
 
 
@@ -169,13 +205,19 @@ def _find_error(arg: CommandArg, value: str) -> str:
         choices = join_or([f"`{choice}`" for choice in arg.choices])
         return _("Write {choices}, not `{word}`.").format(word=quote_code(value), choices=choices)
     if arg.form == "number" and not _NUMBER.fullmatch(value):
-        return _("`{name}` must be a number, not `{word}`.").format(name=arg.name, word=quote_code(value))
+        return _("`{name}` must be a number, not `{word}`.").format(
+            name=arg.name, word=quote_code(value)
+        )
     return ""
 
 
 def join_or(names: Sequence[str]) -> str:
     """Return the names as a choice, in words."""
-    return names[0] if len(names) == 1 else _("{first} or {last}").format(first=", ".join(names[:-1]), last=names[-1])
+    return (
+        names[0]
+        if len(names) == 1
+        else _("{first} or {last}").format(first=", ".join(names[:-1]), last=names[-1])
+    )
 
 
 def _is_unambiguous_value(arg: CommandArg, value: str) -> bool:
@@ -190,16 +232,22 @@ def _is_unambiguous_value(arg: CommandArg, value: str) -> bool:
 _ADDRESSED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
 """`reverie: `, `reverie, ` or `@reverie ` before a text that is addressed to it."""
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
-_MORE = re.compile(r"(?:please,?\s+)?(more|again)(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE)
+_MORE = re.compile(
+    r"(?:please,?\s+)?(more|again)(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE
+)
 _QUESTION_CHARS = 120
 """Longest question that counts: in a longer text it is part of a conversation."""
 
 _REAL = r"(?:(?:actual|real|live|living)\s+)*"
 _SPEAKER = (
-    r"(?:bot|robot|chat ?bot|irc bot|ai bot|a\.?i\.?|llm|language model|automated|artificial intelligence"
+    r"(?:bot|robot|chat ?bot|irc bot|ai bot|a\.?i\.?|llm|language model|automated|artificial "
+    r"intelligence"
     r"|human(?: being)?|person)"
 )
-_KIND = rf"(?:(?:an?|the|some (?:kind|sort) of|just an?)\s+)?{_REAL}(?:{_SPEAKER}|machine|computer|program|script)"
+_KIND = (
+    r"(?:(?:an?|the|some (?:kind|sort) of|just "
+    rf"an?)\s+)?{_REAL}(?:{_SPEAKER}|machine|computer|program|script)"
+)
 _OR = rf"(?:,?\s+or\s+(?:(?:just|to|with)\s+)?{_KIND})?"
 _EITHER = _KIND + _OR
 _ADVERBS = r"(?:(?:really|actually|just|even)\s+)*"
@@ -210,8 +258,10 @@ _QUESTIONS = tuple(
     for asked in (
         rf"(?:are|r)\s+(?:you|u|ya)\s+{_ADVERBS}(?:real|{_EITHER})",
         rf"(?:am|are)\s+(?:i|we)\s+{_ADVERBS}(?:talking|speaking|chatting|writing)\s+(?:to|with)\s+{_EITHER}",
-        rf"is\s+this\s+{_ADVERBS}(?:(?:just\s+)?an?\s+)?{_REAL}{_SPEAKER}{_OR}",  # `this program` is another one
-        rf"(?:you\s+are|you\W?re|ur)\s+{_ADVERBS}{_KIND}(?:,?\s+right)?\s*\?",  # without the mark it is no question
+        # `this program` is another one
+        rf"is\s+this\s+{_ADVERBS}(?:(?:just\s+)?an?\s+)?{_REAL}{_SPEAKER}{_OR}",
+        # without the mark it is no question
+        rf"(?:you\s+are|you\W?re|ur)\s+{_ADVERBS}{_KIND}(?:,?\s+right)?\s*\?",
         r"(?:bot|robot|ai|machine)\s+or\s+(?:human|person)",
         r"(?:human|person)\s+or\s+(?:bot|robot|ai|machine)",
         r"bist\s+du\s+(?:wirklich\s+)?(?:eine?\s+)?(?:bot|roboter|mensch|ki)",
@@ -236,19 +286,27 @@ class ParsedCommand:
 
 
 def begins_with_nick(text: str, nick: str) -> bool:
-    """Return whether a line begins with the nick as a word of its own, whatever its case, also as `@nick`."""
+    """Return whether a line begins with the nick as a word of its own, whatever its case, also as
+    `@nick`.
+    """
     start = text.lstrip(" \t*_`").removeprefix("@").casefold()
-    return re.match(rf"{re.escape(nick.casefold())}(?![\w\[\]{{}}\\|^`-])", start, re.ASCII) is not None
+    return (
+        re.match(rf"{re.escape(nick.casefold())}(?![\w\[\]{{}}\\|^`-])", start, re.ASCII)
+        is not None
+    )
 
 
 def parse_command(
-    message: Message, prefix: str, rows: Mapping[str, CommandDefinition], ours: Collection[str] | None = None
+    message: Message,
+    prefix: str,
+    rows: Mapping[str, CommandDefinition],
+    ours: Collection[str] | None = None,
 ) -> ParsedCommand | None:
     """Return the command that a message is; None: an ordinary message. `rows`: by every known name.
 
-    Without a `prefix` there are no prefixed commands. An unknown name is a command only in a direct chat, where nobody
-    else can be meant. `ours`: the bot's names there, folded by `str.casefold`; None: nothing is a command there without
-    its prefix.
+    Without a `prefix` there are no prefixed commands. An unknown name is a command only in a direct
+    chat, where nobody else can be meant. `ours`: the bot's names there, folded by `str.casefold`;
+    None: nothing is a command there without its prefix.
     """
     if message.sender.is_bot:
         return None
@@ -263,7 +321,9 @@ def parse_command(
             return ParsedCommand(command=_build_command(message, name, (found[2] or "").strip()))
     if (word := _MORE.fullmatch(body)) and (addressed or word[1].lower() == "more"):
         return ParsedCommand(
-            command=_build_command(message, word[1].lower(), ""), only_if_more=True, is_unaddressed=not addressed
+            command=_build_command(message, word[1].lower(), ""),
+            only_if_more=True,
+            is_unaddressed=not addressed,
         )
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(body):
@@ -282,13 +342,16 @@ def _parse_unprefixed(
 ) -> ParsedCommand | None:
     """Return the command that is addressed to the bot without a prefix.
 
-    In a room the bot's name may be anywhere in the text (`bob: join #reverie`), so the addressed name must be the
-    bot's; if the bot has another name than is known, the text must be the command's name alone.
+    In a room the bot's name may be anywhere in the text (`bob: join #reverie`), so the addressed
+    name must be the bot's; if the bot has another name than is known, the text must be the
+    command's name alone.
     """
     if message.kind not in ("mention", "direct") or (message.kind == "mention" and called is None):
         return None
     us = called is not None and (called[1] or called[2]).casefold() in ours
-    found = _NAME.fullmatch(text[called.end() :] if called and (us or message.kind == "mention") else text)
+    found = _NAME.fullmatch(
+        text[called.end() :] if called and (us or message.kind == "mention") else text
+    )
     row = rows.get(found[1].lower()) if found else None
     if found is None or row is None or row.name != found[1].lower():
         return None
@@ -313,7 +376,8 @@ SHORTCUTS: Final[Mapping[str, tuple[str, str]]] = {
     "pause": ("dmn", "pause"),
     "quiet": ("dmn", "quiet"),
 }
-"""Words that people try, each with the command and the subcommand that they stand for. Aliases of the command, too."""
+"""Words that people try, each with the command and the subcommand that they stand for. Aliases of
+the command, too."""
 
 
 def expand_shortcut(name: str, args: str) -> tuple[str, str]:

@@ -50,17 +50,34 @@ from gateway.commands.definition import command, make_arg
 from gateway.commands.rooms import ROOM_ARG
 from gateway.context.conversation import is_addressed
 from gateway.core.events import Address, ChannelName, Message, MessageDeleted, MessageEdited
-from gateway.core.facts import AMBIENT, MESSAGE_KINDS, CodeIssued, RoleAssigned, RoomAccessChanged, Seq, dedup_key
+from gateway.core.facts import (
+    AMBIENT,
+    MESSAGE_KINDS,
+    CodeIssued,
+    RoleAssigned,
+    RoomAccessChanged,
+    Seq,
+    dedup_key,
+)
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _
-from gateway.core.identity import ADMIN_ROLES, identify, is_bridged, normalize_person_key, person_key, role_of
+from gateway.core.identity import (
+    ADMIN_ROLES,
+    identify,
+    is_bridged,
+    normalize_person_key,
+    person_key,
+    role_of,
+)
 from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream import attention
 
 
 async def suggest_people(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    """Suggest names and ids of recent senders there; then, to admins everywhere, people with a role."""
+    """Suggest names and ids of recent senders there; then, to admins everywhere, people with a
+    role.
+    """
     recent = await read_recent_senders(context.store, typed.at.conversation)
     names = Counter(sender.name for sender in recent.values())
     named = [name for name, times in names.items() if times == 1]
@@ -108,7 +125,12 @@ _ASSIGNABLE_ROLES: Final[Mapping[str, Literal["owner", "admin", "member"]]] = {
 
 
 command(
-    "role", "Show and change who may do what.", group="people", role="admin", needs_global_role=True, private=True
+    "role",
+    "Show and change who may do what.",
+    group="people",
+    role="admin",
+    needs_global_role=True,
+    private=True,
 ).declare()
 SEEN_LINES: Final = 2_000
 
@@ -118,7 +140,14 @@ SEEN_LINES: Final = 2_000
     "Show when somebody last wrote here.",
     group="this conversation",
     args=(
-        make_arg("who", "The name that they had then.", needed=True, rest=True, form="person", suggests=suggest_people),
+        make_arg(
+            "who",
+            "The name that they had then.",
+            needed=True,
+            rest=True,
+            form="person",
+            suggests=suggest_people,
+        ),
     ),
     needs_gateway=True,
 )
@@ -151,7 +180,11 @@ async def _find_person(call: CommandCall, context: CommandContext) -> PersonMatc
     if isinstance(found, str):
         return refuse(found)
     sender = recent.get(found.person)
-    return found if sender is None else found._replace(last_role=role_of(context.access_policy, at, sender))
+    return (
+        found
+        if sender is None
+        else found._replace(last_role=role_of(context.access_policy, at, sender))
+    )
 
 
 def _find_scope(call: CommandCall) -> RoleScope | CommandEffect:
@@ -162,7 +195,9 @@ def _find_scope(call: CommandCall) -> RoleScope | CommandEffect:
             return refuse(_("Write that in the room that you mean."))
         return RoleScope(call.command.at, call.role)
     if not wide:
-        return refuse(_("You are {role} only here. Write `here` at the end.").format(role=call.role))
+        return refuse(
+            _("You are {role} only here. Write `here` at the end.").format(role=call.role)
+        )
     return RoleScope(None, call.global_role)
 
 
@@ -172,7 +207,12 @@ def room_address(at: Address) -> Address:
 
 
 command(
-    "pair", "Decide who may write to me in private.", group="people", role="admin", needs_global_role=True, private=True
+    "pair",
+    "Decide who may write to me in private.",
+    group="people",
+    role="admin",
+    needs_global_role=True,
+    private=True,
 ).declare()
 
 
@@ -200,7 +240,10 @@ async def list_pairings(call: CommandCall, context: CommandContext) -> CommandEf
             }
             for one in (*asking, *waiting)
         ],
-        "roles": [{"person": one.person, "role": one.role, "scope": one.scope, "by": one.by} for one in roster.roles],
+        "roles": [
+            {"person": one.person, "role": one.role, "scope": one.scope, "by": one.by}
+            for one in roster.roles
+        ],
         "rooms": [{"room": one.room.conversation, "by": one.by} for one in roster.rooms],
     }
     return done("\n".join(lines), data=data)
@@ -213,7 +256,9 @@ async def approve_pairing(call: CommandCall, context: CommandContext) -> Command
     return request if isinstance(request, CommandEffect) else await _approve(call, context, request)
 
 
-async def _approve(call: CommandCall, context: CommandContext, request: CodeIssued) -> CommandEffect:
+async def _approve(
+    call: CommandCall, context: CommandContext, request: CodeIssued
+) -> CommandEffect:
     """Approve a request; what its person asked in vain is answered now."""
     asked = await _find_refused_lines(context, request)
     if request not in context.roster.pending_requests(request.what):  # decided meanwhile
@@ -221,7 +266,9 @@ async def _approve(call: CommandCall, context: CommandContext, request: CodeIssu
     if request.room is not None:
         outcome = pairing.approve_room(request, request.room, call.person)
     else:
-        outcome = pairing.approve_pairing(request, call.person, existing=context.roster.find_grant(request.person))
+        outcome = pairing.approve_pairing(
+            request, call.person, existing=context.roster.find_grant(request.person)
+        )
         sure = describe_verification(request.person, context.channels.platforms)
         outcome = replace(outcome, answer=f"{outcome.answer} {sure}")
     return replace(outcome, facts=(*outcome.facts, *asked)) if outcome.ok else outcome
@@ -234,23 +281,37 @@ MAX_REFUSED_LINES: Final = 10
 _LET_IN: Final = "written before they were let in"
 
 
-async def _find_refused_lines(context: CommandContext, request: CodeIssued) -> tuple[EffectFact, ...]:
-    """Return what somebody wrote in vain where they asked to be let in, to be appended once more with their approval.
+async def _find_refused_lines(
+    context: CommandContext, request: CodeIssued
+) -> tuple[EffectFact, ...]:
+    """Return what somebody wrote in vain where they asked to be let in, to be appended once more
+    with their approval.
 
-    The newest line to the agent is due, and their lines before it are context. Each enters once, at a new position: a
-    turn that is under way covers no later one. Nothing of somebody who is or was blocked, or was heard since.
+    The newest line to the agent is due, and their lines before it are context. Each enters once, at
+    a new position: a turn that is under way covers no later one. Nothing of somebody who is or was
+    blocked, or was heard since.
     """
     at, policy, now = request.at, context.access_policy, context.clock.now()
     if request.room is not None and room_address(at) != request.room:
         at = request.room
     found = list[EffectFact]()
-    recent = await context.store.newest_entries(RECENT_LINES, kinds=MESSAGE_KINDS, conversation=at.conversation)
+    recent = await context.store.newest_entries(
+        RECENT_LINES, kinds=MESSAGE_KINDS, conversation=at.conversation
+    )
     for entry in reversed(recent):
         message = entry.fact
-        if not isinstance(message, Message) or person_key(at.channel, message.sender.id) != request.person:
+        if (
+            not isinstance(message, Message)
+            or person_key(at.channel, message.sender.id) != request.person
+        ):
             continue
         before = await context.store.find_judgement(entry.seq)
-        if before is None or before.fate != "refused" or message.sender.is_bot or len(found) == MAX_REFUSED_LINES:
+        if (
+            before is None
+            or before.fate != "refused"
+            or message.sender.is_bot
+            or len(found) == MAX_REFUSED_LINES
+        ):
             break
         role = role_of(policy, at, message.sender)
         if "blocked" in (role, before.role) or now - message.sent > MAX_REFUSED_AGE:
@@ -271,9 +332,13 @@ async def _find_refused_lines(context: CommandContext, request: CodeIssued) -> t
 
 
 async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) -> str | None:
-    """Return the text of a message as it reads now: its author's edits were refused as well. None: it was deleted."""
+    """Return the text of a message as it reads now: its author's edits were refused as well. None:
+    it was deleted.
+    """
     text = message.text
-    for change in await reader.message_changes(message.at.conversation, after=seq, newest=RECENT_LINES):
+    for change in await reader.message_changes(
+        message.at.conversation, after=seq, newest=RECENT_LINES
+    ):
         if isinstance(change.fact, MessageDeleted) and change.fact.message == message.id:
             return None
         if isinstance(change.fact, MessageEdited) and change.fact.message == message.id:
@@ -309,8 +374,14 @@ async def seed_person(call: CommandCall, context: CommandContext) -> CommandEffe
         return refuse(_(MASK_NOT_ADMIN_TEXT))
     given = context.roster.find_grant(whom)
     if given is not None and given.role == role:
-        return refuse(_("{person} is already {role}.").format(person=format_person(whom, given.name), role=role))
-    fact = RoleAssigned(person=whom, role=role, name=given.name if given else "", by=call.person, why="seed")
+        return refuse(
+            _("{person} is already {role}.").format(
+                person=format_person(whom, given.name), role=role
+            )
+        )
+    fact = RoleAssigned(
+        person=whom, role=role, name=given.name if given else "", by=call.person, why="seed"
+    )
     words = _("{person} is {role} from now on.").format(person=format_person(whom), role=role)
     return done(words, fact)
 
@@ -327,7 +398,12 @@ async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandE
     policy, by = context.access_policy, call.person
     if not call.is_operator and (
         why := explain_role_refusal(
-            policy, by=by, role=call.global_role, whom=whom.person, wants="", last_role=whom.last_role
+            policy,
+            by=by,
+            role=call.global_role,
+            whom=whom.person,
+            wants="",
+            last_role=whom.last_role,
         )
     ):
         return refuse(why)
@@ -340,7 +416,12 @@ async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandE
 
 
 command(
-    "room", "Decide in which rooms I may speak.", group="rooms", role="admin", needs_global_role=True, private=True
+    "room",
+    "Decide in which rooms I may speak.",
+    group="rooms",
+    role="admin",
+    needs_global_role=True,
+    private=True,
 ).declare()
 
 
@@ -351,7 +432,11 @@ async def list_open_rooms(call: CommandCall, context: CommandContext) -> Command
     return done("\n".join([*waiting, *format_open_rooms(roster.rooms, context.access_policy)]))
 
 
-@command("room approve", "Approve a room that waits. Without a code or an id: this room.", args=(_ROOM_REQUEST_ARG,))
+@command(
+    "room approve",
+    "Approve a room that waits. Without a code or an id: this room.",
+    args=(_ROOM_REQUEST_ARG,),
+)
 async def approve_room(call: CommandCall, context: CommandContext) -> CommandEffect:
     if call.arguments.get("code"):
         request = _find_request(context, call, "room")
@@ -375,7 +460,9 @@ async def _open_here(call: CommandCall, context: CommandContext, room: Address) 
     return done(words, EffectFact(opened, room.conversation))
 
 
-@command("room revoke", "Withdraw the approval of a room. Without a name: this room.", args=(ROOM_ARG,))
+@command(
+    "room revoke", "Withdraw the approval of a room. Without a name: this room.", args=(ROOM_ARG,)
+)
 async def close_room(call: CommandCall, context: CommandContext) -> CommandEffect:
     at, written = call.command.at, call.arguments.get("room", "").strip("` ")
     if not written and call.command.direct:
@@ -386,7 +473,10 @@ async def close_room(call: CommandCall, context: CommandContext) -> CommandEffec
         if wanted in (one.room.conversation.casefold(), own):
             return _close_room(context, one, call.person)
     shown = format_room(written or room_address(at).conversation)
-    text = _("{room} was not approved by a command. Only the configuration can close a room that it opens.")
+    text = _(
+        "{room} was not approved by a command. Only the configuration can close a room that it "
+        "opens."
+    )
     return refuse(text.format(room=shown))
 
 
@@ -401,7 +491,9 @@ def _close_room(context: CommandContext, one: RoomAccessChanged, by: str) -> Com
     return done(text, EffectFact(closed, one.room.conversation))
 
 
-def _find_request(context: CommandContext, call: CommandCall, *kinds: RequestKind) -> CodeIssued | CommandEffect:
+def _find_request(
+    context: CommandContext, call: CommandCall, *kinds: RequestKind
+) -> CodeIssued | CommandEffect:
     """Return the request that an admin means: by its code, its name, or its person or room."""
     now_s = context.clock.monotonic()
     if not context.code_attempts.is_allowed(call.person, now_s) and not call.is_operator:
@@ -421,42 +513,76 @@ async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffe
 @command(
     "role set",
     "Give a person a role.",
-    args=(_WHO_ARG, make_arg("role", "The role.", "owner", "admin", "member", needed=True), _WHERE_ARG),
+    args=(
+        _WHO_ARG,
+        make_arg("role", "The role.", "owner", "admin", "member", needed=True),
+        _WHERE_ARG,
+    ),
 )
 async def set_role(call: CommandCall, context: CommandContext) -> CommandEffect:
-    policy, roster, wants = context.access_policy, context.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
+    policy, roster, wants = (
+        context.access_policy,
+        context.roster,
+        _ASSIGNABLE_ROLES[call.arguments["role"]],
+    )
     return await _change_role(
-        call, context, lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants)
+        call,
+        context,
+        lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants),
     )
 
 
 @command("role clear", "Take back a role that was given by command.", args=(_WHO_ARG, _WHERE_ARG))
 async def clear_given_role(call: CommandCall, context: CommandContext) -> CommandEffect:
     policy, roster = context.access_policy, context.roster
-    return await _change_role(call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at))
+    return await _change_role(
+        call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at)
+    )
 
 
 @command(
-    "block", "Ignore a person from now on.", group="people", args=(_WHO_ARG, _WHERE_ARG), role="admin", private=True
+    "block",
+    "Ignore a person from now on.",
+    group="people",
+    args=(_WHO_ARG, _WHERE_ARG),
+    role="admin",
+    private=True,
 )
 async def block(call: CommandCall, context: CommandContext) -> CommandEffect:
     policy, roster = context.access_policy, context.roster
-    return await _change_role(call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at))
+    return await _change_role(
+        call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at)
+    )
 
 
-@command("unblock", "Stop ignoring a person.", group="people", args=(_WHO_ARG, _WHERE_ARG), role="admin", private=True)
+@command(
+    "unblock",
+    "Stop ignoring a person.",
+    group="people",
+    args=(_WHO_ARG, _WHERE_ARG),
+    role="admin",
+    private=True,
+)
 async def unblock(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Unblock somebody; without a scope everywhere and here, as far as the sender may."""
     policy, roster = context.access_policy, context.roster
-    both = "where" not in call.arguments and call.global_role in ADMIN_ROLES and not call.command.direct
+    both = (
+        "where" not in call.arguments
+        and call.global_role in ADMIN_ROLES
+        and not call.command.direct
+    )
     also = [RoleScope(call.command.at, call.role)] if both else []
     return await _change_role(
-        call, context, lambda whom, at: unblock_person(policy, roster, whom, call.person, [at, *also])
+        call,
+        context,
+        lambda whom, at: unblock_person(policy, roster, whom, call.person, [at, *also]),
     )
 
 
 async def _change_role(
-    call: CommandCall, context: CommandContext, decide: Callable[[PersonMatch, RoleScope], CommandEffect]
+    call: CommandCall,
+    context: CommandContext,
+    decide: Callable[[PersonMatch, RoleScope], CommandEffect],
 ) -> CommandEffect:
     whom, at = await _find_person(call, context), _find_scope(call)
     if isinstance(whom, CommandEffect):
@@ -484,11 +610,13 @@ async def start_link(call: CommandCall, context: CommandContext) -> CommandEffec
 async def submit_link_code(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Link the account that showed this code.
 
-    Of a code of `pair` or `room` an admin is shown the request. It is not approved at once: the code may come from a
-    link that somebody else made.
+    Of a code of `pair` or `room` an admin is shown the request. It is not approved at once: the
+    code may come from a link that somebody else made.
     """
     if call.global_role in ADMIN_ROLES:
-        asked = find_by_code(context.roster.pending_requests("pair", "room"), call.arguments["code"])
+        asked = find_by_code(
+            context.roster.pending_requests("pair", "room"), call.arguments["code"]
+        )
         if asked is not None:
             text = render_request_for_owners(asked, call.prefix, has_buttons=False)
             return replace(refuse(text), buttons=request_buttons(asked))
@@ -503,7 +631,11 @@ async def list_links(call: CommandCall, context: CommandContext) -> CommandEffec
 @command(
     "link remove",
     "Unlink one of your accounts.",
-    args=(make_arg("account", "As list shows it.", form="person", needed=True, suggests=_suggest_accounts),),
+    args=(
+        make_arg(
+            "account", "As list shows it.", form="person", needed=True, suggests=_suggest_accounts
+        ),
+    ),
 )
 async def remove_link(call: CommandCall, context: CommandContext) -> CommandEffect:
     return context.account_linker.unlink(_build_claim(call), call.arguments["account"])

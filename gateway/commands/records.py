@@ -1,4 +1,6 @@
-"""What the operator is told of the log: `audit`, and `cache` with each request, its blocks and sums."""
+"""What the operator is told of the log: `audit`, and `cache` with each request, its blocks and
+sums.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,11 +51,16 @@ async def show_audit(call: CommandCall, context: CommandContext) -> CommandEffec
     except ValueError as error:
         return refuse(str(error))
     found = await read_audit_rows(context.store, since=since, by=given.get("by"), limit=limit)
-    data = [{"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")} for seq, at, fact in found]
+    data = [
+        {"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")}
+        for seq, at, fact in found
+    ]
     return done("\n".join(format_audit(found)), data=data)
 
 
-async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: str | None, limit: int) -> list[AuditRow]:
+async def read_audit_rows(
+    reader: StoreReader, *, since: datetime | None, by: str | None, limit: int
+) -> list[AuditRow]:
     """Return the newest matching entries, oldest first. Reads back no further than needed."""
     wanted = None if by is None else normalize_person_key(by) if ":" in by else by
     found, before = list[AuditRow](), None
@@ -62,7 +69,11 @@ async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: st
         for entry in reversed(page):
             if since is not None and entry.at < since:
                 return found[::-1]
-            if isinstance(entry.fact, AuditRecord) and wanted in (None, entry.fact.by) and len(found) < limit:
+            if (
+                isinstance(entry.fact, AuditRecord)
+                and wanted in (None, entry.fact.by)
+                and len(found) < limit
+            ):
                 found.append((entry.seq, entry.at, entry.fact))
         if len(page) < AUDIT_PAGE:
             break
@@ -74,7 +85,9 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
     """Render for people: a table, or a sentence if there are none."""
     if not found:
         return ["there were no administrative commands"]
-    lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
+    lines: list[tuple[str, ...]] = [
+        ("entry", "when (UTC)", "who", "role", "where", "what", "result")
+    ]
     for seq, at, fact in found:
         where = fact.at.conversation if fact.at is not None else "command line"
         result = fact.result if fact.ok else f"not done: {fact.result}"
@@ -100,10 +113,19 @@ def parse_since(text_or_date: str, now: datetime) -> datetime:
             return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
         return now - timedelta(seconds=_DURATION.validate_python(text))
     except (ValidationError, ValueError, OverflowError) as error:
-        raise ValueError(f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00") from error
+        raise ValueError(
+            f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00"
+        ) from error
 
 
-SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = ("conversation", "room", "sender", "day", "agent", "model")
+SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = (
+    "conversation",
+    "room",
+    "sender",
+    "day",
+    "agent",
+    "model",
+)
 _KEYS_BY_NAME: Final[dict[str, SpendingKey]] = {key: key for key in SPENDING_KEYS}
 DEFAULT_REQUESTS: Final = 10
 
@@ -128,7 +150,11 @@ class CacheUsageReport:
     args=(
         make_arg("by", "Sums for each of these.", *SPENDING_KEYS),
         make_arg("since", "Sums from this day on: YYYY-MM-DD (UTC).", form="time"),
-        make_arg("last", f"The newest few requests (default {DEFAULT_REQUESTS}; with by: none).", form="number"),
+        make_arg(
+            "last",
+            f"The newest few requests (default {DEFAULT_REQUESTS}; with by: none).",
+            form="number",
+        ),
     ),
     operator=True,
 )
@@ -148,7 +174,9 @@ async def show_cache_use(call: CommandCall, context: CommandContext) -> CommandE
     report = CacheUsageReport(
         requests=requests,
         expected=[ledger.expected_usage(one.account.blocks) for one in requests],
-        total=total[0] if total else SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0),
+        total=total[0]
+        if total
+        else SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0),
         by=by,
         sums=await reader.spending_sums(by, since=since, conversation=here) if by else [],
     )

@@ -1,4 +1,6 @@
-"""Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the agent's name."""
+"""Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the
+agent's name.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,11 +72,15 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandEf
     newest = await context.places.newest_message(to.conversation)
     alone = newest is not None and newest.kind == "direct"
     if not (
-        _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
+        _may_write_to(context, newest)
+        if newest is not None and alone
+        else is_room_allowed(context.access_policy, to)
     ):
         return refuse(_("I may not post in {room}: it is not approved.").format(room=name))
     if not alone and context.membership.is_inside(to) is False:
-        text = _("I am not in {room}. `{command}` lets me enter it.").format(room=name, command=f"{call.prefix}join")
+        text = _("I am not in {room}. `{command}` lets me enter it.").format(
+            room=name, command=f"{call.prefix}join"
+        )
         return refuse(text)
     release = await context.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
     if release is None:
@@ -92,8 +98,12 @@ def _may_write_to(context: CommandContext, message: Message) -> bool:
 
 
 def _build_said_facts(key: PostKey, to: Address, text: str, agent: str) -> tuple[EffectFact, ...]:
-    """Return the facts of a post by `say`. `agent`: agent of the room. Empty: none, so no turn is recorded."""
-    post = EffectFact(PostQueued(post=Post(key=key, to=to, text=text)), to.conversation, f"post:{key}")
+    """Return the facts of a post by `say`. `agent`: agent of the room. Empty: none, so no turn is
+    recorded.
+    """
+    post = EffectFact(
+        PostQueued(post=Post(key=key, to=to, text=text)), to.conversation, f"post:{key}"
+    )
     turn = TurnRecord(
         turn=TurnId(key),
         covers=(),
@@ -143,7 +153,11 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffe
         _("- {channel}: every room is approved.").format(channel=inline_code(name))
         for name in _find_open_channels(context)
     ]
-    lines += [_("- and {count} more").format(count=len(found) - MAX_ROOMS)] if len(found) > MAX_ROOMS else []
+    lines += (
+        [_("- and {count} more").format(count=len(found) - MAX_ROOMS)]
+        if len(found) > MAX_ROOMS
+        else []
+    )
     return done("\n".join(lines) or _("No room is approved, and no room waits for approval."))
 
 
@@ -166,13 +180,15 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     if not context.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
     if not context.membership.can_join(at.channel):
-        text = _("On this platform, people add me to rooms. Add me to the room, then write `{command}` there.").format(
-            command=f"{prefix}room approve"
-        )
+        text = _(
+            "On this platform, people add me to rooms. Add me to the room, then write `{command}` "
+            "there."
+        ).format(command=f"{prefix}room approve")
         return refuse(text)
     if not is_room_allowed(context.access_policy, at):
         text = _(
-            "{room} is not approved. An admin can write `{command}` there, or the operator can add it to the "
+            "{room} is not approved. An admin can write `{command}` there, or the operator can add "
+            "it to the "
             "configuration."
         ).format(room=name, command=f"{prefix}room approve")
         return refuse(text)
@@ -213,10 +229,18 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandEffec
     return done(words, then=lambda cause: _begin_travel(context, call, at, "leave", cause))
 
 
-def _begin_travel(context: CommandContext, call: CommandCall, at: Address, way: RoomAction, cause: Seq) -> None:
+def _begin_travel(
+    context: CommandContext, call: CommandCall, at: Address, way: RoomAction, cause: Seq
+) -> None:
     async def on_failure(reason: str) -> None:
-        text = _("I cannot enter {room}: {reason}.") if way == "enter" else _("I cannot leave {room}: {reason}.")
-        words = text.format(room=inline_code(at.conversation, PLACE_CHARS), reason=inline_code(reason, PLACE_CHARS))
+        text = (
+            _("I cannot enter {room}: {reason}.")
+            if way == "enter"
+            else _("I cannot leave {room}: {reason}.")
+        )
+        words = text.format(
+            room=inline_code(at.conversation, PLACE_CHARS), reason=inline_code(reason, PLACE_CHARS)
+        )
         await send_follow_up(context, call, cause, words, private=False)
 
     context.membership.start(way, at, on_failure)
@@ -225,7 +249,11 @@ def _begin_travel(context: CommandContext, call: CommandCall, at: Address, way: 
 async def _resolve(context: CommandContext, written: str, call: CommandCall) -> Address:
     """Raises `RoomNotFound`."""
     return resolve_room(
-        written, call.command.at.channel, context.channels, await known_rooms(context), context.places.titles
+        written,
+        call.command.at.channel,
+        context.channels,
+        await known_rooms(context),
+        context.places.titles,
     )
 
 
@@ -253,12 +281,16 @@ async def _find_known(context: CommandContext) -> list[_KnownRoom]:
     now = context.clock.now()
     for one in await context.store.current_facts("code_given"):
         if isinstance(one.fact, CodeIssued) and one.fact.room is not None and one.fact.until > now:
-            found.setdefault(one.fact.room, _KnownRoom(one.fact.room, _("waits for approval"), one.fact.about))
+            found.setdefault(
+                one.fact.room, _KnownRoom(one.fact.room, _("waits for approval"), one.fact.about)
+            )
     return sorted(found.values(), key=lambda room: room.at.conversation)
 
 
 def _find_open_channels(context: CommandContext) -> list[ChannelName]:
-    return sorted(channel for channel, rooms in context.access_policy.open_rooms.items() if ANY_ROOM in rooms)
+    return sorted(
+        channel for channel, rooms in context.access_policy.open_rooms.items() if ANY_ROOM in rooms
+    )
 
 
 def _format_room(context: CommandContext, room: _KnownRoom) -> str:
@@ -268,8 +300,16 @@ def _format_room(context: CommandContext, room: _KnownRoom) -> str:
         if context.membership.was_sent_out(at)
         else _(_PRESENCE_TEXTS[context.membership.is_inside(at)])
     )
-    agent = _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")
-    words = [room.reason, inside, _(_LISTEN_TEXTS[bound.listen]), agent, _("private") if bound.private else ""]
+    agent = (
+        _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")
+    )
+    words = [
+        room.reason,
+        inside,
+        _(_LISTEN_TEXTS[bound.listen]),
+        agent,
+        _("private") if bound.private else "",
+    ]
     return f"- {format_room(at.conversation, room.title)}: {', '.join(filter(None, words))}"
 
 

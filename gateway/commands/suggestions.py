@@ -1,4 +1,6 @@
-"""Suggestions for native commands that somebody is typing: for people who may use the command, never for guests."""
+"""Suggestions for native commands that somebody is typing: for people who may use the command,
+never for guests.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -13,13 +15,16 @@ from gateway.core.events import Command, EventId
 
 MAX_CHOICES: Final = 25
 MAX_CHOICE_CHARS: Final = 100
-"""https://discord.com/developers/docs/interactions/application-commands#application-command-object-application-command-option-choice-structure"""
+"""https://discord.com/developers/docs/interactions/application-commands#application-command-object-application-command-option-choice-structure
+"""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Any time: access does not depend on it."""
 
 
 async def suggest_values(context: CommandContext, typed: CommandCompletion) -> Sequence[str]:
-    """Return at most 25 suggestions of at most 100 characters. Raises what the argument's source raises."""
+    """Return at most 25 suggestions of at most 100 characters. Raises what the argument's source
+    raises.
+    """
     row = COMMANDS_BY_NAME.get(typed.name)
     given = Command(
         id=EventId("typed"),
@@ -48,7 +53,11 @@ async def suggest_values(context: CommandContext, typed: CommandCompletion) -> S
 def rank_suggestions(suggestions: Iterable[str], prefix: str) -> list[str]:
     """Return the suggestions that begin with the given text, then those that contain it."""
     wanted = prefix.strip(" `").casefold()
-    usable = [one for one in dict.fromkeys(suggestions) if 0 < len(one) <= MAX_CHOICE_CHARS and one.isprintable()]
+    usable = [
+        one
+        for one in dict.fromkeys(suggestions)
+        if 0 < len(one) <= MAX_CHOICE_CHARS and one.isprintable()
+    ]
     first = [one for one in usable if one.casefold().startswith(wanted)]
     others = [one for one in usable if wanted in one.casefold() and one not in first]
     return [*first, *others][:MAX_CHOICES]

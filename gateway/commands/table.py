@@ -1,6 +1,7 @@
 """The command table: all commands, as their modules declare them.
 
-It is the one source for rooms, help, native slash commands and menus, for `reverie ctl`, the API and the dashboard.
+It is the one source for rooms, help, native slash commands and menus, for `reverie ctl`, the API
+and the dashboard.
 """
 
 from collections.abc import Sequence
@@ -19,14 +20,16 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = tuple(dict.fromkeys(COMMANDS_BY
 """The same, without aliases."""
 
 OPERATOR_COMMANDS: Final[dict[str, CommandDefinition]] = declared_commands(operator=True)
-"""What the operator can use from the shell and through the API: the same, and what only the operator may do."""
+"""What the operator can use from the shell and through the API: the same, and what only the
+operator may do."""
 
 
 def localize_specs(language: str) -> tuple[CommandSpec, ...]:
-    """Return the specifications for the channels in this language (a tag; without a catalog: English).
+    """Return the specifications for the channels in this language (a tag; without a catalog:
+    English).
 
-    Names of commands, arguments and choices are the same in all languages. `gateway.core.i18n.languages` lists the
-    catalogs.
+    Names of commands, arguments and choices are the same in all languages.
+    `gateway.core.i18n.languages` lists the catalogs.
     """
     with use_language(language):
         return tuple(
@@ -35,7 +38,9 @@ def localize_specs(language: str) -> tuple[CommandSpec, ...]:
                 summary=_(row.summary),
                 args=_localize_args(row.args),
                 subs=tuple(
-                    SubcommandSpec(name=sub.name, summary=_(sub.summary), args=_localize_args(sub.args))
+                    SubcommandSpec(
+                        name=sub.name, summary=_(sub.summary), args=_localize_args(sub.args)
+                    )
                     for sub in row.subs
                 ),
                 private=row.private,

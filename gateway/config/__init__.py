@@ -10,7 +10,8 @@
   reload.py    `LiveSettings`: the settings in force, reload in two phases, and the watcher of the
                files
 
-A docstring under a field of a section, or the comment beside it in config/reverie.example.yaml, is the key's text in
-the reference that `make docs` writes. A key that cannot change while the gateway runs belongs to `reload.RESTART_KEYS`.
-No message and no log line quotes a value: it may be a secret.
+A docstring under a field of a section, or the comment beside it in config/reverie.example.yaml, is
+the key's text in the reference that `make docs` writes. A key that cannot change while the gateway
+runs belongs to `reload.RESTART_KEYS`. No message and no log line quotes a value: it may be a
+secret.
 """

@@ -1,7 +1,9 @@
-"""Registers checks of a configuration and of what it names: `@check` beside the code that is checked.
+"""Registers checks of a configuration and of what it names: `@check` beside the code that is
+checked.
 
-Checks are in modules of their own, because a gateway that runs needs none of them. `gateway.cli.doctor` lists these
-modules and runs the checks. What they report: `gateway.core.findings`.
+Checks are in modules of their own, because a gateway that runs needs none of them.
+`gateway.cli.doctor` lists these modules and runs the checks. What they report:
+`gateway.core.findings`.
 """
 
 import inspect
@@ -54,11 +56,13 @@ class Check:
     name: str
     """Name for people."""
     function: Callable[..., Any]
-    """Returns findings. It may raise any exception. One that blocks, a generator as a rule, runs in a thread."""
+    """Returns findings. It may raise any exception. One that blocks, a generator as a rule, runs in
+    a thread."""
     each: Callable[[Settings], Iterable[str]] | None
     """Returns the names of what is checked one by one. None: there is only one."""
     timed: bool
-    """False: it only computes, so a busy machine makes it slow; it runs before the others, without a time bound."""
+    """False: it only computes, so a busy machine makes it slow; it runs before the others, without
+    a time bound."""
     online: bool
     """True: it contacts other machines, and is left out offline."""
 
@@ -76,7 +80,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def check(
-    name: str, *, each: Callable[[Settings], Iterable[str]] | None = None, timed: bool = True, online: bool = False
+    name: str,
+    *,
+    each: Callable[[Settings], Iterable[str]] | None = None,
+    timed: bool = True,
+    online: bool = False,
 ) -> Callable[[Function], Function]:
     """Register a function that takes the context and, with `each`, the name of what it checks."""
 

@@ -18,7 +18,9 @@ _OTHERS_WRITE: Final = 0o022
 _OTHERS_READ: Final = 0o044
 _STICKY: Final = 0o1000
 
-FileKind = Literal["configuration", "target", "store", "backup", "media", "workspace", "memory", "home"]
+FileKind = Literal[
+    "configuration", "target", "store", "backup", "media", "workspace", "memory", "home"
+]
 
 
 FilesFound = Iterator[tuple[Path, FileKind]]
@@ -27,7 +29,11 @@ _READ_RISKS: Final[dict[FileKind, tuple[str, str, str]]] = {
     "store": ("files.store_readable", "the log contains all messages", "chmod 600"),
     "backup": ("files.backup_readable", "a backup contains all messages", "chmod 600"),
     "media": ("files.media_readable", "it contains images that people sent", "chmod 700"),
-    "memory": ("files.memory_readable", "it contains what the agent knows about its owner", "chmod 600"),
+    "memory": (
+        "files.memory_readable",
+        "it contains what the agent knows about its owner",
+        "chmod 600",
+    ),
 }
 _WRITE_RISKS: Final[dict[FileKind, str]] = {
     "configuration": "whoever can write it controls the gateway",
@@ -50,7 +56,9 @@ _SECRET_DIRECTORY = 0o011
 @check("modes of files")
 def check_modes(context: CheckContext) -> Iterator[Finding]:
     """Check modes and owners of all files of the operator."""
-    yield from _judge_files([*_list_configuration(context.environment.directory), *_list_all_files(context)])
+    yield from _judge_files(
+        [*_list_configuration(context.environment.directory), *_list_all_files(context)]
+    )
 
 
 def check_directory(environment: CheckEnvironment) -> Iterator[Finding]:
@@ -63,7 +71,9 @@ def _judge_files(files: Sequence[tuple[Path, FileKind]]) -> Iterator[Finding]:
     found = [finding for path, kind in present for finding in _judge_file(path, kind)]
     yield from found
     if present and not found:
-        yield ok("files.modes", f"{len(present)} files and directories are not accessible to others")
+        yield ok(
+            "files.modes", f"{len(present)} files and directories are not accessible to others"
+        )
 
 
 def _judge_file(path: Path, kind: FileKind) -> Iterator[Finding]:
@@ -71,7 +81,12 @@ def _judge_file(path: Path, kind: FileKind) -> Iterator[Finding]:
         status, above = path.stat(), path.resolve().parent.stat()
     except OSError:
         return
-    mode, uid, where, quoted = stat.S_IMODE(status.st_mode), os.geteuid(), str(path), shlex.quote(str(path))
+    mode, uid, where, quoted = (
+        stat.S_IMODE(status.st_mode),
+        os.geteuid(),
+        str(path),
+        shlex.quote(str(path)),
+    )
     octal = f"{mode & 0o777:03o}"
     is_sheltered = not stat.S_IMODE(above.st_mode) & _SECRET_DIRECTORY
     if mode & _OTHERS_WRITE and not mode & _STICKY and not is_sheltered:
@@ -82,7 +97,9 @@ def _judge_file(path: Path, kind: FileKind) -> Iterator[Finding]:
         yield warning(code, f"others can read it (mode {octal}): {why}", f"{fix} {quoted}", where)
     if kind in ("store", "home", "backup") and uid and status.st_uid != uid:
         what = f"it belongs to another user ({status.st_uid}, not {uid})"
-        yield warning("files.owner", what, f"run the gateway as that user, or: chown -R {uid} {quoted}", where)
+        yield warning(
+            "files.owner", what, f"run the gateway as that user, or: chown -R {uid} {quoted}", where
+        )
 
 
 def _list_all_files(context: CheckContext) -> FilesFound:
@@ -133,12 +150,18 @@ def check_workspaces(context: CheckContext) -> Iterator[Finding]:
             reading = read_workspace(root, "public", provider.kind)
         except OSError as error:
             what = f"its persona cannot be read: {error.strerror or 'it cannot be read'}"
-            fix = "make the directory and its files readable for the user that runs the gateway (chown, chmod)"
+            fix = (
+                "make the directory and its files readable for the user that runs the gateway "
+                "(chown, chmod)"
+            )
             yield bad("files.workspace", what, fix, where)
             continue
         if reading.is_missing:
             what = "there is no such directory: the agent has no persona"
-            fix = "create it with an IDENTITY.md in it, or remove `workspace` to use the default persona"
+            fix = (
+                "create it with an IDENTITY.md in it, or remove `workspace` to use the default "
+                "persona"
+            )
             yield bad("files.workspace", what, fix, where)
             continue
         for note in reading.notes:
@@ -161,6 +184,13 @@ def check_references(context: CheckContext) -> Iterator[Finding]:
             try:
                 Path(path).read_bytes()
             except OSError as error:
-                what = f"the file that it names cannot be read: {error.strerror or 'it cannot be read'}"
-                fix = "correct the path (relative to the configuration directory), or put the file there"
+                what = (
+                    "the file that it names cannot be read: "
+                    f"{error.strerror or 'it cannot be read'}"
+                )
+                fix = (
+                    "correct the path (relative to the configuration directory), or put the "
+                    "file "
+                    "there"
+                )
                 yield bad("files.missing", what, fix, f"channels.{name}.tls.{key}")

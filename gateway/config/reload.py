@@ -1,11 +1,13 @@
 """Live settings: the configuration in force, read again while the gateway runs.
 
-A reload has two phases, so that it never takes effect in part: first everything is read, validated and prepared, and
-nothing changes if any part fails; then all of it takes effect in one step of the event loop. A running turn ends with
-the settings it began with; the next message uses the new ones. `LiveSettings.reload` is the only way by which the files
-change the settings; `ConfigWatcher` calls it after a change of the files or on request.
+A reload has two phases, so that it never takes effect in part: first everything is read, validated
+and prepared, and nothing changes if any part fails; then all of it takes effect in one step of the
+event loop. A running turn ends with the settings it began with; the next message uses the new ones.
+`LiveSettings.reload` is the only way by which the files change the settings; `ConfigWatcher` calls
+it after a change of the files or on request.
 
-Everything takes effect from the next message on, except the keys in `RESTART_KEYS`. Messages name keys, never values.
+Everything takes effect from the next message on, except the keys in `RESTART_KEYS`. Messages name
+keys, never values.
 """
 
 import asyncio
@@ -42,12 +44,13 @@ RESTART_KEYS: Final[Mapping[str, str]] = {
     "agents.*.files": "jobs of the agent's shell run there",
     "tools.mcp": "these programs are running, and running turns use their tools",
 }
-"""Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents cannot be added or
-removed either: each has a state of its own, which is read from the log at the start."""
+"""Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents
+cannot be added or removed either: each has a state of its own, which is read from the log at the
+start."""
 _RESTART_PATTERNS: Final[Sequence[KeyPattern]] = [tuple(key.split(".")) for key in RESTART_KEYS]
 DEBOUNCE_MS: Final = 200
-"""Changes within this time are handled together: an editor takes several steps, and so does a write of several
-files."""
+"""Changes within this time are handled together: an editor takes several steps, and so does a write
+of several files."""
 POLL_S: Final = 30.0
 """Interval of checks without a notification: some network file systems send none."""
 
@@ -70,7 +73,11 @@ class ReloadResult:
         """Text for people."""
         if self.read_error:
             return (
-                f"The configuration cannot be read: {self.read_error}. The gateway goes on with its present settings.",
+                (
+                    f"The configuration cannot be read: {self.read_error}. The gateway goes on "
+                    "with "
+                    "its present settings."
+                ),
             )
         if self.problems:
             return (
@@ -78,7 +85,11 @@ class ReloadResult:
                 *map(str, self.problems),
             )
         parts = [f"Changed, in force now: {', '.join(self.applied)}."] if self.applied else []
-        parts += [f"Changed, in force after a restart: {', '.join(self.after_restart)}."] if self.after_restart else []
+        parts += (
+            [f"Changed, in force after a restart: {', '.join(self.after_restart)}."]
+            if self.after_restart
+            else []
+        )
         return tuple(parts) or ("The configuration has not changed.",)
 
     def __str__(self) -> str:
@@ -86,9 +97,15 @@ class ReloadResult:
         if self.read_error:
             return f"the configuration cannot be read; the present settings stay: {self.read_error}"
         if self.problems:
-            return "the configuration has errors; the present settings stay: " + "; ".join(map(str, self.problems))
+            return "the configuration has errors; the present settings stay: " + "; ".join(
+                map(str, self.problems)
+            )
         parts = [f"in force now: {', '.join(self.applied)}"] if self.applied else []
-        parts += [f"in force after a restart: {', '.join(self.after_restart)}"] if self.after_restart else []
+        parts += (
+            [f"in force after a restart: {', '.join(self.after_restart)}"]
+            if self.after_restart
+            else []
+        )
         return f"the configuration was read again; {'; '.join(parts) or 'nothing has changed'}"
 
 
@@ -96,12 +113,16 @@ def effective_settings(running: Settings, read: Settings) -> Settings:
     """Return the settings after a reload: those of `read`, except keys that need a restart."""
     running_agents = {agent.id: agent for agent in running.agents}
     agents = [
-        _keep_running(running_agents[agent.id], agent, _patterns_below(_RESTART_PATTERNS, "agents", "*"))
+        _keep_running(
+            running_agents[agent.id], agent, _patterns_below(_RESTART_PATTERNS, "agents", "*")
+        )
         for agent in read.agents
         if agent.id in running_agents
     ]
     gone = [agent for agent in running.agents if agent.id not in {one.id for one in read.agents}]
-    return _keep_running(running, read, _RESTART_PATTERNS).model_copy(update={"agents": (*agents, *gone)})
+    return _keep_running(running, read, _RESTART_PATTERNS).model_copy(
+        update={"agents": (*agents, *gone)}
+    )
 
 
 def compare_settings(running: Settings, read: Settings) -> ReloadResult:
@@ -114,13 +135,21 @@ def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ..
     """Return the parts of `read` that conflict with running parts that need a restart."""
     conflicts = [
         ConfigProblem(
-            "", 0, "llm.models", f"the agent {agent.id} runs until a restart and uses {agent.model}; keep that model"
+            "",
+            0,
+            "llm.models",
+            f"the agent {agent.id} runs until a restart and uses {agent.model}; keep that model",
         )
         for agent in effective_settings(running, read).agents
         if agent.model not in read.llm.models
     ]
-    if running.ops.token is not None and OPERATOR_CHANNEL in read.channels:  # every sender there is an owner
-        message = "until a restart, the operator's own channel has that name; write another one, or restart"
+    if (
+        running.ops.token is not None and OPERATOR_CHANNEL in read.channels
+    ):  # every sender there is an owner
+        message = (
+            "until a restart, the operator's own channel has that name; write another one, "
+            "or restart"
+        )
         conflicts.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
     return tuple(conflicts)
 
@@ -132,7 +161,9 @@ def _keep_running(old: Value, new: Value, patterns: Sequence[KeyPattern]) -> Val
     names = {pattern[0] for pattern in patterns}
     if isinstance(old, ConfigSection) and isinstance(new, ConfigSection):
         update = {
-            name: _keep_running(getattr(old, name), getattr(new, name), _patterns_below(patterns, name))
+            name: _keep_running(
+                getattr(old, name), getattr(new, name), _patterns_below(patterns, name)
+            )
             for name in names & type(new).model_fields.keys() & type(old).model_fields.keys()
         }
         return cast("Value", new.model_copy(update=update))
@@ -151,10 +182,14 @@ def _dump_settings(settings: Settings) -> dict[str, object]:
 
 
 def _changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
-    """Return the keys with different values, as an operator would write them. `agents`: their order changed."""
+    """Return the keys with different values, as an operator would write them. `agents`: their order
+    changed.
+    """
     keys = tuple(_key_differences(_dump_settings(old), _dump_settings(new)))
     old_ids, new_ids = [one.id for one in old.agents], [one.id for one in new.agents]
-    is_same_order = [one for one in old_ids if one in new_ids] == [one for one in new_ids if one in old_ids]
+    is_same_order = [one for one in old_ids if one in new_ids] == [
+        one for one in new_ids if one in old_ids
+    ]
     return keys if is_same_order else (*keys, "agents")
 
 
@@ -171,11 +206,12 @@ class SettingsListener(Protocol):
     """A component that depends on the settings."""
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Prepare for `new`; raise ConfigError, with keys and without files, if that is not possible.
+        """Prepare for `new`; raise ConfigError, with keys and without files, if that is not
+        possible.
 
-        The returned function puts it in force: it is synchronous and cannot fail. It is not called if any other
-        listener refuses, so `prepare` must not need a cleanup then. Called on the event loop; `LiveSettings.settings`
-        is still the old value meanwhile.
+        The returned function puts it in force: it is synchronous and cannot fail. It is not called
+        if any other listener refuses, so `prepare` must not need a cleanup then. Called on the
+        event loop; `LiveSettings.settings` is still the old value meanwhile.
         """
 
 
@@ -196,8 +232,15 @@ def _own_or_general(own: bool | None, general: bool) -> bool:
 class LiveSettings:
     """The settings in force."""
 
-    def __init__(self, settings: Settings, directory: Path | None = None, env: Mapping[str, str] | None = None) -> None:
-        """`directory`: of the configuration files; `env`: values of `${NAME}`. None: nothing changes."""
+    def __init__(
+        self,
+        settings: Settings,
+        directory: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`directory`: of the configuration files; `env`: values of `${NAME}`. None: nothing
+        changes.
+        """
         self._settings = settings
         self.directory = directory
         """Directory of the configuration files."""
@@ -216,7 +259,9 @@ class LiveSettings:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force, with old values of keys that need a restart. Read it again for each use."""
+        """The settings in force, with old values of keys that need a restart. Read it again for
+        each use.
+        """
         return self._settings
 
     @property
@@ -232,7 +277,9 @@ class LiveSettings:
         return self._settings.llm.context_optimization
 
     def derive(self, build: Callable[[Settings], Value]) -> Value:
-        """Return `build(settings)` for the settings in force, built once for each of them. `build` must be pure."""
+        """Return `build(settings)` for the settings in force, built once for each of them. `build`
+        must be pure.
+        """
         known = self._derived.get(build)
         if known is None or known[0] is not self._settings:
             known = self._derived[build] = self._settings, build(self._settings)
@@ -240,7 +287,9 @@ class LiveSettings:
 
     def agent_directory(self, agent_id: str) -> Path:
         """Return the directory of an agent's own files."""
-        return agent_directory(self.agent_config(agent_id).workspace, self._settings.store.path, agent_id)
+        return agent_directory(
+            self.agent_config(agent_id).workspace, self._settings.store.path, agent_id
+        )
 
     def agent_config(self, agent_id: str) -> AgentConfig:
         """Return the present configuration of a running agent."""
@@ -249,7 +298,9 @@ class LiveSettings:
     def enabled_optimizations(self, agent_id: str) -> EnabledOptimizations:
         """Return an agent's own switches where they are set, else the general ones."""
         general = self.optimization
-        own = next((one.context_optimization for one in self._settings.agents if one.id == agent_id), None)
+        own = next(
+            (one.context_optimization for one in self._settings.agents if one.id == agent_id), None
+        )
         own = own or type(self._settings.agents[0].context_optimization)()
         return EnabledOptimizations(
             prompt_cache=_own_or_general(own.prompt_cache, general.prompt_cache.enabled),
@@ -278,7 +329,8 @@ class LiveSettings:
     async def reload(self) -> ReloadResult:
         """Reload now, whether any file changed or not. A broken configuration changes nothing.
 
-        One at a time: a call during another reload gets the result of one that began after the call.
+        One at a time: a call during another reload gets the result of one that began after the
+        call.
         """
         if self.files is None:
             return ReloadResult(read_error="it does not come from files")
@@ -305,7 +357,9 @@ class LiveSettings:
             logger.exception("the configuration cannot be used")
             result = ReloadResult(read_error="internal error")
         unfinished = result.read_error or result.after_restart
-        level = logging.ERROR if result.problems else logging.WARNING if unfinished else logging.INFO
+        level = (
+            logging.ERROR if result.problems else logging.WARNING if unfinished else logging.INFO
+        )
         logger.log(level, "%s", result)
         for listener in self._reload_listeners:
             listener(result)
@@ -313,12 +367,16 @@ class LiveSettings:
 
     async def _read_and_apply(self, files: ConfigFiles) -> ReloadResult:
         try:
-            loaded, prices = await asyncio.to_thread(lambda: (files.read(), load_price_table(self.directory)))
+            loaded, prices = await asyncio.to_thread(
+                lambda: (files.read(), load_price_table(self.directory))
+            )
         except ConfigError as error:
             return ReloadResult(problems=error.problems)
         except PriceTableError as error:
             return ReloadResult(problems=(ConfigProblem("", 0, "", str(error)),))
-        except OSError as error:  # a file was removed during the read: the next check finds its successor
+        except (
+            OSError
+        ) as error:  # a file was removed during the read: the next check finds its successor
             return ReloadResult(read_error=error.strerror or "it cannot be read")
         for warning in loaded.warnings:
             if warning not in self._warned:
@@ -332,14 +390,19 @@ class LiveSettings:
     def _apply(self, loaded: LoadedConfig, prices: PriceTable) -> ReloadResult:
         """Apply the configuration completely or not at all, in one step of the event loop."""
         new = effective_settings(self._settings, loaded.settings)
-        problems, prepared = list(find_conflicts(self._settings, loaded.settings)), list[Callable[[], None]]()
+        problems, prepared = (
+            list(find_conflicts(self._settings, loaded.settings)),
+            list[Callable[[], None]](),
+        )
         for listener in self._listeners if not problems else ():
             try:
                 prepared.append(listener.prepare(new))
             except ConfigError as error:
                 problems += error.problems
         if problems:
-            return ReloadResult(problems=tuple(locate_problem(one, loaded.positions) for one in problems))
+            return ReloadResult(
+                problems=tuple(locate_problem(one, loaded.positions) for one in problems)
+            )
         result, self._settings = compare_settings(self._settings, loaded.settings), new
         self._derived.clear()
         if self._prices not in (None, prices):
@@ -365,7 +428,9 @@ class ConfigWatcher:
         """True once a watcher has reported that it listens, or that it cannot."""
 
     async def run(self) -> None:
-        """Watch until cancelled; then no thread is left. Returns at once if there are no configuration files."""
+        """Watch until cancelled; then no thread is left. Returns at once if there are no
+        configuration files.
+        """
         live, files = self._live, self._live.files
         if files is None:
             return

@@ -1,4 +1,6 @@
-"""Secret values of the configuration, for `gateway.core.redaction`, and the price table of models."""
+"""Secret values of the configuration, for `gateway.core.redaction`, and the price table of
+models.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +23,8 @@ _HOST_NAME: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}(?::\d+)?
 
 
 def collect_secrets(settings: Settings, references: Iterable[str] = ()) -> frozenset[str]:
-    """Return all values marked as secret, credentials in URLs, and those of `references` that look random.
+    """Return all values marked as secret, credentials in URLs, and those of `references` that look
+    random.
 
     `references`: the values of `${NAME}` and `${file:...}`, wherever they are used.
     """
@@ -50,7 +53,9 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 
 def _secret_parts(secret: str) -> Iterator[str]:
-    """Yield the secret, the part after the scheme of a header, and each of its lines that is long enough."""
+    """Yield the secret, the part after the scheme of a header, and each of its lines that is long
+    enough.
+    """
     if secret.strip().lower() in ("", "none"):
         return
     yield secret
@@ -58,7 +63,9 @@ def _secret_parts(secret: str) -> Iterator[str]:
     if scheme.isalpha() and rest:
         yield rest
     yield from _secrets_in_url(secret)
-    yield from (line for line in secret.splitlines() if len(line) >= _MIN_VALUE_CHARS and looks_random(line))
+    yield from (
+        line for line in secret.splitlines() if len(line) >= _MIN_VALUE_CHARS and looks_random(line)
+    )
 
 
 def _secrets_in_url(text: str) -> Iterator[str]:
@@ -66,7 +73,10 @@ def _secrets_in_url(text: str) -> Iterator[str]:
         return
     try:
         parts = urlsplit(text)
-        secrets = [parts.password, *(value for _, value in parse_qsl(parts.query) if looks_random(value))]
+        secrets = [
+            parts.password,
+            *(value for _, value in parse_qsl(parts.query) if looks_random(value)),
+        ]
         if parts.password is None and looks_random(parts.username or ""):
             secrets.append(parts.username)
     except ValueError:  # not a URL
@@ -82,7 +92,8 @@ class PriceTableError(Exception):
 
 
 def load_price_table(directory: Path | None) -> PriceTable:
-    """Load the operator's `prices.yaml` from `directory` if there is one, else the table of the product.
+    """Load the operator's `prices.yaml` from `directory` if there is one, else the table of the
+    product.
 
     Raises PriceTableError, with the file's name.
     """
@@ -92,7 +103,8 @@ def load_price_table(directory: Path | None) -> PriceTable:
         return _parse_prices(read_text_file(path))
     except (OSError, ValueError) as error:
         raise PriceTableError(
-            f"{path}: {error}; correct it, or remove it to use the table that comes with the product"
+            f"{path}: {error}; correct it, or remove it to use the table that comes with the "
+            "product"
         ) from None
 
 

@@ -16,11 +16,15 @@ from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
 """Values of reverie.example.yaml that cannot be the operator's own."""
-_REMEDIES: Final = {"access.masks": "set access.masks: false, and let people log in to the network's services"}
+_REMEDIES: Final = {
+    "access.masks": "set access.masks: false, and let people log in to the network's services"
+}
 """Remedies of warnings that state only a reason."""
 _OPEN_FIX: Final = "make it readable for the user that runs this command: chown, chmod 600"
 _CONFIG_SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".conf")
-_IGNORED_SUFFIXES: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"})
+_IGNORED_SUFFIXES: Final = frozenset(
+    {".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"}
+)
 """Suffixes of files that people keep beside a configuration without mistaking them for one."""
 
 
@@ -33,7 +37,11 @@ def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
     for one in problems:
         what, _, fix = one.message.partition("; ")
         closed = what.startswith("cannot be read")
-        fix = fix or (_OPEN_FIX if closed else "correct it there; `reverie check-config` checks only the configuration")
+        fix = fix or (
+            _OPEN_FIX
+            if closed
+            else "correct it there; `reverie check-config` checks only the configuration"
+        )
         found.append(bad("config.invalid", what, fix, _format_location(one)))
     return found
 
@@ -50,7 +58,9 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
             fix = f"chmod 600 {shlex.quote(one.file)}" + (
                 ", or write ${NAME} instead of the secret" if one.line else ""
             )
-        elif one.key.startswith(("tools.mcp.", "channels.")) and one.key.endswith((".command", ".tls")):
+        elif one.key.startswith(("tools.mcp.", "channels.")) and one.key.endswith(
+            (".command", ".tls")
+        ):
             continue  # the check of that server has more to say
         elif one.key.startswith("agents[") and one.key.endswith(".files"):
             code, fix = "files.given_away", fix or "name a directory of its own"
@@ -61,15 +71,22 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
 
 
 def _find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
-    """Find files that look like configuration but are not read. `read`: files that are read, or referred to."""
+    """Find files that look like configuration but are not read. `read`: files that are read, or
+    referred to.
+    """
     for name in sorted(names):
         path = PurePath(name)
         is_known = name in read or path.suffix.lower() in _IGNORED_SUFFIXES
         if is_known or name.startswith(".") or path.stem.endswith(".example"):
             continue
         if any(word in name.lower() for word in _CONFIG_SUFFIXES):
-            fix = "rename it to NAME.yaml if it should be read, else move it elsewhere: it may hold secrets"
-            yield warning("config.unread", "this file is not read: only *.yaml and *.yml files are", fix, name)
+            fix = (
+                "rename it to NAME.yaml if it should be read, else move it elsewhere: it may "
+                "hold secrets"
+            )
+            yield warning(
+                "config.unread", "this file is not read: only *.yaml and *.yml files are", fix, name
+            )
 
 
 def _find_example_values(settings: Settings) -> Iterator[Finding]:
@@ -81,12 +98,18 @@ def _find_example_values(settings: Settings) -> Iterator[Finding]:
             yield warning("config.example", what, fix, f"access.roles.{role}")
     for name, channel in settings.channels.items():
         rooms = channel.rooms
-        values = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
+        values = [
+            *rooms,
+            *([channel.contact] if channel.platform == "irc" and channel.contact else []),
+        ]
         copied = [value for value in values if value in _EXAMPLES]
         if copied:
             what = f"{', '.join(copied)} comes from the example and must be replaced"
             yield warning(
-                "config.example", what, "write your own value instead, or remove the line", f"channels.{name}"
+                "config.example",
+                what,
+                "write your own value instead, or remove the line",
+                f"channels.{name}",
             )
 
 
@@ -97,10 +120,18 @@ def _judge_channels(settings: Settings) -> Iterator[Finding]:
 
 
 def _find_unbound_channels(settings: Settings) -> Iterator[Finding]:
-    globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
+    globs = [
+        one.match.channel
+        for agent in settings.agents
+        for one in agent.bindings
+        if one.listen != "off"
+    ]
     for name in settings.channels:
         if not any(fnmatchcase(name, glob) for glob in globs):
-            fix = "add a binding that matches it to an agent (agents[].bindings), or remove the channel"
+            fix = (
+                "add a binding that matches it to an agent (agents[].bindings), or remove the "
+                "channel"
+            )
             what = "no agent reads this channel: no binding matches it"
             yield warning("config.unheard", what, fix, f"channels.{name}")
 
@@ -121,12 +152,21 @@ async def check_configuration(context: CheckContext) -> Sequence[Finding]:
         *_find_unbound_channels(settings),
         *_find_example_values(settings),
     ]
-    names = await run_in_thread(lambda: [path.name for path in directory.iterdir() if path.is_file()])
-    referred = {path.name for path in context.config.referenced_files if path.parent.resolve() == directory.resolve()}
+    names = await run_in_thread(
+        lambda: [path.name for path in directory.iterdir() if path.is_file()]
+    )
+    referred = {
+        path.name
+        for path in context.config.referenced_files
+        if path.parent.resolve() == directory.resolve()
+    }
     read = {name for name in names if name.endswith((".yaml", ".yml"))}
     found += _find_unread_files(names, read | referred)
     agents, channels = len(settings.agents), len(settings.channels)
-    summary = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
+    summary = (
+        f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} "
+        "are configured"
+    )
     return [ok("config.read", summary, str(directory)), *found]
 
 

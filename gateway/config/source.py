@@ -1,7 +1,8 @@
-"""One configuration file: YAML with the line of each value and `${...}` resolved. No message quotes a value.
+"""One configuration file: YAML with the line of each value and `${...}` resolved. No message quotes
+a value.
 
-Only YAML 1.2's core types: `off` and `yes` are words, `true` and `false` are booleans. Problems are collected, not
-raised.
+Only YAML 1.2's core types: `off` and `yes` are words, `true` and `false` are booleans. Problems are
+collected, not raised.
 """
 
 import errno
@@ -20,8 +21,8 @@ Keys = tuple[str | int, ...]
 Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 
 _MIN_HIDDEN_CHARS = 4
-"""Length of the shortest value that is hidden in messages: shorter ones reveal nothing, and would hide ordinary
-words."""
+"""Length of the shortest value that is hidden in messages: shorter ones reveal nothing, and would
+hide ordinary words."""
 _MAX_DEPTH = 40
 _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
@@ -35,7 +36,9 @@ _RESOLVERS = {
     "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
     "null": re.compile(r"(?:|~|null|Null|NULL)\Z"),
     "int": re.compile(r"[-+]?[0-9]{1,400}\Z"),
-    "float": re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"),
+    "float": re.compile(
+        r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"
+    ),
 }
 _QUOTE_HINTS = {
     "alias": "a value that starts with `*` needs quotes",
@@ -70,9 +73,11 @@ class ConfigSource:
     positions: dict[Keys, tuple[Path, int]] = field(default_factory=dict)
     """File and line of every key and list item."""
     reference_keys: dict[Keys, bool] = field(default_factory=dict)
-    """Values that contain a `${...}`; True: exactly one, so that their text may stand for a number."""
+    """Values that contain a `${...}`; True: exactly one, so that their text may stand for a
+    number."""
     unresolved: dict[Keys, str] = field(default_factory=dict)
-    """Values with a `${...}` that could not be resolved, and why. A word of its own stands for each such reference."""
+    """Values with a `${...}` that could not be resolved, and why. A word of its own stands for each
+    such reference."""
     referenced_files: set[Path] = field(default_factory=set)
     """Files named by `${file:...}`."""
     problems: list[ConfigProblem] = field(default_factory=list)
@@ -110,7 +115,9 @@ def check_path(path: Path) -> Path:
 
 def format_key(keys: Keys) -> str:
     """Format a key for people: `agents[0].model`."""
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(
+        "."
+    )
 
 
 def value_at(node: Tree, *keys: str | int) -> Tree:
@@ -126,7 +133,9 @@ def value_at(node: Tree, *keys: str | int) -> Tree:
 
 
 def merge_sources(whole: ConfigSource, part: ConfigSource) -> None:
-    """Add the values of one file to those before it. A value in both is a problem, reported at the later one."""
+    """Add the values of one file to those before it. A value in both is a problem, reported at the
+    later one.
+    """
     _merge_into(whole, part, whole.data, part.data, ())
     whole.problems += part.problems
     whole.damaged_keys |= part.damaged_keys
@@ -138,7 +147,11 @@ def merge_sources(whole: ConfigSource, part: ConfigSource) -> None:
 
 
 def _merge_into(
-    whole: ConfigSource, part: ConfigSource, into: dict[str, Tree], data: dict[str, Tree], above: Keys
+    whole: ConfigSource,
+    part: ConfigSource,
+    into: dict[str, Tree],
+    data: dict[str, Tree],
+    above: Keys,
 ) -> None:
     for key, value in data.items():
         keys = (*above, key)
@@ -158,7 +171,9 @@ def _merge_into(
 class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader where it is available
     """YAML 1.2's core schema, without hexadecimals and infinities."""
 
-    yaml_implicit_resolvers = {None: [(_TAG_PREFIX + name, regexp) for name, regexp in _RESOLVERS.items()]}  # noqa: RUF012  # PyYAML's own name and shape
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own name and shape
+        None: [(_TAG_PREFIX + name, regexp) for name, regexp in _RESOLVERS.items()]
+    }
 
 
 def read_yaml_file(file: Path, env: Mapping[str, str]) -> ConfigSource:
@@ -167,7 +182,8 @@ def read_yaml_file(file: Path, env: Mapping[str, str]) -> ConfigSource:
 
 
 def read_text_file(path: Path) -> str:
-    """Read a whole regular file. Raises OSError, also for other kinds or if it is too large, and UnicodeDecodeError.
+    """Read a whole regular file. Raises OSError, also for other kinds or if it is too large, and
+    UnicodeDecodeError.
 
     A pipe or a device could block the reader for ever, and a larger file is no configuration.
     """
@@ -189,7 +205,8 @@ def read_text_file(path: Path) -> str:
 def clean_reference(text: str) -> str:
     """Return the value of a reference without white space and a byte order mark around it.
 
-    Raises ValueError if it is in quotes: those of an env file that its reader took for a part of the value.
+    Raises ValueError if it is in quotes: those of an env file that its reader took for a part of
+    the value.
     """
     value = text.strip().removeprefix("\ufeff").strip()
     if _QUOTED_PATTERN.fullmatch(value):
@@ -199,7 +216,9 @@ def clean_reference(text: str) -> str:
 
 def parse_scalar(text: str) -> Tree:
     """Parse a text as an unquoted YAML scalar."""
-    return _to_scalar(next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text)
+    return _to_scalar(
+        next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text
+    )
 
 
 def _to_scalar(kind: str, text: str) -> Tree:
@@ -273,7 +292,9 @@ class _YamlFileReader:
             if key_node.value in result:
                 first = self._source.positions[keys][1]
                 message = f"appears twice, first on line {first}; keep one"
-                self._source.problems.append(ConfigProblem(str(self._file), line, format_key(keys), message))
+                self._source.problems.append(
+                    ConfigProblem(str(self._file), line, format_key(keys), message)
+                )
                 continue
             self._source.positions[keys] = (self._file, line)
             result[key_node.value] = self._read_value(value_node, keys)
@@ -305,7 +326,9 @@ class _YamlFileReader:
                 self._source.referenced_files.add(target)
                 text = read_text_file(target)
             except (OSError, ValueError, RuntimeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not a readable text file"
+                reason = (
+                    error.strerror if isinstance(error, OSError) else "not a readable text file"
+                )
                 missing = f"cannot read {what} ({reason}); paths start at {self._file.parent}"
         else:
             message = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
@@ -318,17 +341,22 @@ class _YamlFileReader:
             problem = f"{what} {error}"
         if problem:
             self._source.unresolved[keys] = problem
-            return "unresolved" + f"{zlib.crc32(match[0].encode()):08x}".translate(_UNRESOLVED_LETTERS)
+            return "unresolved" + f"{zlib.crc32(match[0].encode()):08x}".translate(
+                _UNRESOLVED_LETTERS
+            )
         self._source.resolved_values.add(value)
         return value
 
 
 def _compose_node(text: str) -> yaml.Node | None:
     depth = nodes = 0
-    # The C parser's compose recurses on the C stack, and deep nesting ends the process: check first.
+    # The C parser's compose recurses on the C stack, and deep nesting ends the process: check
+    # first.
     for event in yaml.parse(text, Loader=_CoreSchemaLoader):
         nodes += isinstance(event, yaml.NodeEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > _MAX_DEPTH:
             raise yaml.YAMLError("nested too deep")
         if nodes > _MAX_NODES:
@@ -346,8 +374,12 @@ def _error_line(error: yaml.YAMLError, text: str) -> int:
 
 
 def _open_bracket(error: yaml.YAMLError) -> yaml.Mark | None:
-    """Return the place of a bracket that is not closed where something else begins; None: that is not what is wrong."""
-    if isinstance(error, yaml.MarkedYAMLError) and str(error.problem).startswith("did not find expected ','"):
+    """Return the place of a bracket that is not closed where something else begins; None: that is
+    not what is wrong.
+    """
+    if isinstance(error, yaml.MarkedYAMLError) and str(error.problem).startswith(
+        "did not find expected ','"
+    ):
         return error.context_mark
     return None
 
@@ -364,9 +396,17 @@ def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
             return "indent with spaces, not with tabs"
     if bracket := _open_bracket(error):
         opened = text.splitlines()[bracket.line]
-        hint = "; `#` begins a comment, so a room's name needs quotes" if re.search(r"[\s\[,{]#", opened) else ""
-        return f"the `{opened[bracket.column]}` is not closed, or a comma is missing behind it{hint}"
+        hint = (
+            "; `#` begins a comment, so a room's name needs quotes"
+            if re.search(r"[\s\[,{]#", opened)
+            else ""
+        )
+        return (
+            f"the `{opened[bracket.column]}` is not closed, or a comma is missing behind it{hint}"
+        )
     for start, explanation in _QUOTE_HINTS.items():
         if start in f"{problem} {error.context}":
             return explanation
-    return re.split("['\"]", problem, maxsplit=1)[0].strip()  # the text after a quote may be a value
+    return re.split("['\"]", problem, maxsplit=1)[
+        0
+    ].strip()  # the text after a quote may be a value

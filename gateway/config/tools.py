@@ -22,18 +22,40 @@ TOOL_NAMES: Final = (
         "forget",
         "glob",
     ),
-    *("go_quiet", "grep", "job_kill", "job_output", "jobs", "journal", "list_reminders", "load_skill", "react"),
-    *("read_file", "read_room", "recall", "remember", "remind", "rest_until", "send_file", "send_message"),
+    *(
+        "go_quiet",
+        "grep",
+        "job_kill",
+        "job_output",
+        "jobs",
+        "journal",
+        "list_reminders",
+        "load_skill",
+        "react",
+    ),
+    *(
+        "read_file",
+        "read_room",
+        "recall",
+        "remember",
+        "remind",
+        "rest_until",
+        "send_file",
+        "send_message",
+    ),
     *("set_topic", "view_image", "web_fetch", "web_search", "who", "write_file"),
 )
-"""Names of the built-in tools, sorted; those that end a turn cannot be switched off, so they are not listed."""
+"""Names of the built-in tools, sorted; those that end a turn cannot be switched off, so they are
+not listed."""
 _SERVER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _check_server_name(value: str) -> str:
     if not _SERVER_NAME.fullmatch(value):
-        raise ValueError("a server's name has at most 24 of a-z, 0-9, _ and -, the first and last of a-z and 0-9")
+        raise ValueError(
+            "a server's name has at most 24 of a-z, 0-9, _ and -, the first and last of a-z and 0-9"
+        )
     return value
 
 
@@ -50,7 +72,9 @@ def _check_allowed_hosts(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FilesConfig(ConfigSection):
-    """read_file, write_file, edit_file, glob, grep, view_image, send_file: all in the agent's `files`."""
+    """read_file, write_file, edit_file, glob, grep, view_image, send_file: all in the agent's
+    `files`.
+    """
 
     max_bytes: int = Field(default=10_000_000, ge=1)
     """Size of one file that is read or written."""
@@ -60,9 +84,11 @@ class BashConfig(ConfigSection):
     """The shell and its background jobs."""
 
     sandbox: Literal["bubblewrap", "off"] = "bubblewrap"
-    """bubblewrap: nothing runs if it is missing. off: commands run as the gateway's own user, with all its access.
+    """bubblewrap: nothing runs if it is missing. off: commands run as the gateway's own user, with
+    all its access.
 
-    Where the gateway runs as root, commands run as `nobody` either way, and the agent's files are given to that user.
+    Where the gateway runs as root, commands run as `nobody` either way, and the agent's files are
+    given to that user.
     """
     network: bool = False
     """True: commands have network access."""
@@ -75,7 +101,8 @@ class BashConfig(ConfigSection):
     processes: int = Field(default=256, ge=8)
     """Processes and threads of one command at once."""
     disk_bytes: int = Field(default=104_857_600, ge=1_000_000)
-    """Size of one file that a command writes. All files of one command may have ten times as much."""
+    """Size of one file that a command writes. All files of one command may have ten times as
+    much."""
 
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:
@@ -90,7 +117,8 @@ class SearchConfig(ConfigSection):
     """Search engine of `web_search`."""
 
     provider: Literal["none", "duckduckgo", "searxng", "brave", "tavily"] = "none"
-    """none: no agent gets `web_search`. duckduckgo: needs no key, and refuses whoever searches much."""
+    """none: no agent gets `web_search`. duckduckgo: needs no key, and refuses whoever searches
+    much."""
     base_url: str = ""
     """Empty: the provider's own. searxng: required."""
     api_key: SecretStr | None = None
@@ -110,8 +138,11 @@ class SearchConfig(ConfigSection):
 class WebConfig(ConfigSection):
     """web_fetch, web_search."""
 
-    allow_private: Annotated[tuple[str, ...], AfterValidator(_check_allowed_hosts)] = Field(default=(), strict=False)
-    """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched although they are not public."""
+    allow_private: Annotated[tuple[str, ...], AfterValidator(_check_allowed_hosts)] = Field(
+        default=(), strict=False
+    )
+    """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched although they are not
+    public."""
     search: SearchConfig = SearchConfig()
 
 
@@ -142,7 +173,9 @@ class McpServerConfig(ConfigSection):
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError("the url of a server must begin with https:// or http://")
         if self.headers and not self.url:
-            raise ValueError("headers are for a server with a url; give secrets to a program with env")
+            raise ValueError(
+                "headers are for a server with a url; give secrets to a program with env"
+            )
         return self
 
 
@@ -150,8 +183,8 @@ class ApprovalsConfig(ConfigSection):
     """Approvals of tool calls by an admin."""
 
     room: str = ""
-    """Address of a room where the bot asks for approvals, e.g. `telegram.main/-1001`. Empty: in the room of the
-    turn."""
+    """Address of a room where the bot asks for approvals, e.g. `telegram.main/-1001`. Empty: in the
+    room of the turn."""
     timeout: Duration = 120.0
     """Time after which the call counts as denied."""
 
@@ -164,13 +197,15 @@ class ToolsConfig(ConfigSection):
     max_rounds: int = Field(default=8, ge=0, le=100)
     """Model responses with tool calls in one turn; then the model must answer. 0: no tool runs."""
     unasked_role: ToolRole = "member"
-    """Role of an agent in autonomous work, at most: never more than the lowest role among the authors of its
-    request."""
+    """Role of an agent in autonomous work, at most: never more than the lowest role among the
+    authors of its request."""
     rules: tuple[ToolRule, ...] = Field(default=(), strict=False)
     files: FilesConfig = FilesConfig()
     bash: BashConfig = BashConfig()
     web: WebConfig = WebConfig()
-    mcp: dict[Annotated[str, AfterValidator(_check_server_name)], McpServerConfig] = Field(default={})
+    mcp: dict[Annotated[str, AfterValidator(_check_server_name)], McpServerConfig] = Field(
+        default={}
+    )
     approvals: ApprovalsConfig = ApprovalsConfig()
 
     @property

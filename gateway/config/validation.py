@@ -1,7 +1,9 @@
-"""Checks across sections: names that must exist, people with two roles, and ids that anybody can take.
+"""Checks across sections: names that must exist, people with two roles, and ids that anybody can
+take.
 
-They work on values as written, so that these problems are reported together with all others. `access_warnings` reports
-settings that are valid but let in more people than intended, `find_unrunnable` those with which no gateway can run.
+They work on values as written, so that these problems are reported together with all others.
+`access_warnings` reports settings that are valid but let in more people than intended,
+`find_unrunnable` those with which no gateway can run.
 """
 
 import re
@@ -30,24 +32,40 @@ _PROVIDER_ADAPTER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
 
 
 def find_unrunnable(settings: Settings) -> Iterator[tuple[Keys, str]]:
-    """Yield what is valid alone, but keeps `reverie run` from starting: the same for every reader of these settings."""
+    """Yield what is valid alone, but keeps `reverie run` from starting: the same for every reader
+    of these settings.
+    """
     if not settings.channels:
-        yield ("channels",), "no channels are configured; add one under `channels`, or run `reverie setup`"
+        yield (
+            ("channels",),
+            "no channels are configured; add one under `channels`, or run `reverie setup`",
+        )
     first = dict[tuple[object, ...], str]()
     for name, config in settings.channels.items():
         if config.platform == "console":
-            yield ("channels", name), "the console is part of `reverie demo --console`; remove the channel"
+            yield (
+                ("channels", name),
+                "the console is part of `reverie demo --console`; remove the channel",
+            )
             continue
         held = first.setdefault(account_key(config), name)
         if held != name and config.platform == "irc":
-            yield ("channels", name, "nick"), f"is the nick of channels.{held} on the same server; choose another one"
+            yield (
+                ("channels", name, "nick"),
+                f"is the nick of channels.{held} on the same server; choose another one",
+            )
         elif held != name:
-            message = f"is the token of channels.{held}, too; remove one of the two, or get a token for another bot"
+            message = (
+                f"is the token of channels.{held}, too; remove one of the two, or get a "
+                "token for another bot"
+            )
             yield ("channels", name, "token"), message
 
 
 def account_key(config: ChannelConfig) -> tuple[object, ...]:
-    """Return the account by which the platform knows this channel: two channels of one account disturb each other."""
+    """Return the account by which the platform knows this channel: two channels of one account
+    disturb each other.
+    """
     match config.platform:
         case "irc":
             return config.platform, config.host, config.port, config.nick
@@ -58,7 +76,9 @@ def account_key(config: ChannelConfig) -> tuple[object, ...]:
 
 
 def explain_unconnectable(config: ChannelConfig) -> str:
-    """Return why these settings cannot connect, as far as this machine can tell. Empty: no reason known."""
+    """Return why these settings cannot connect, as far as this machine can tell. Empty: no reason
+    known.
+    """
     if config.platform == "irc":
         from channels.irc import tls  # noqa: PLC0415 - only where IRC is used
 
@@ -78,39 +98,62 @@ def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     for keys, person, role in _listed_people(data):
         channel, _, sender = person.partition(":")
         if role in ADMIN_ROLES and sender.startswith(MASK_PREFIX):
-            yield keys, "anybody can have that mask: administration needs an account; write <channel>:account:<name>"
+            yield (
+                keys,
+                (
+                    "anybody can have that mask: administration needs an account; write "
+                    "<channel>:account:<name>"
+                ),
+            )
         elif channel == OPERATOR_CHANNEL and value_at(data, "ops", "token") is not None:
-            yield keys, "whoever has ops.token is an owner there, and nobody else is there; remove this"
+            yield (
+                keys,
+                "whoever has ops.token is an owner there, and nobody else is there; remove this",
+            )
         elif names and sender and channel not in names:
             yield keys, f"no such channel; in channels: {', '.join(map(str, names))}"
     for number, grant in enumerate(_list_of_maps(data, "access", "grants")):
         agent = grant.get("agent")
         if isinstance(agent, str) and agent not in ids:
-            yield ("access", "grants", number, "agent"), f"no such agent; in agents: {', '.join(map(str, ids))}"
+            yield (
+                ("access", "grants", number, "agent"),
+                f"no such agent; in agents: {', '.join(map(str, ids))}",
+            )
         yield from _check_place(("access", "grants", number, "room"), grant.get("room"), names)
     for number, rule in enumerate(_list_of_maps(data, "access", "platform_roles")):
         glob = rule.get("channel")
-        if isinstance(glob, str) and names and not any(fnmatchcase(str(name), glob) for name in names):
+        if (
+            isinstance(glob, str)
+            and names
+            and not any(fnmatchcase(str(name), glob) for name in names)
+        ):
             yield (
                 ("access", "platform_roles", number, "channel"),
                 f"matches no channel; the channels are: {', '.join(names)}",
             )
     access = value_at(data, "access")
-    yield from _check_place(("access", "tell"), access.get("tell") if isinstance(access, dict) else None, names)
+    yield from _check_place(
+        ("access", "tell"), access.get("tell") if isinstance(access, dict) else None, names
+    )
 
 
 def _sends_password_unchecked(channel: IrcConfig) -> bool:
     """Return whether a password goes to a server whose certificate is not checked."""
     if isinstance(channel.tls, bool) or channel.tls.verify:
         return False
-    return bool(channel.password) or any(one and one.password for one in (channel.sasl, channel.nickserv))
+    return bool(channel.password) or any(
+        one and one.password for one in (channel.sasl, channel.nickserv)
+    )
 
 
 def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     """Yield settings that are valid but let in more than intended."""
     access = settings.access
     if access.masks:
-        yield ("access", "masks"), "a mask that was approved may belong to somebody else tomorrow; accounts are safe"
+        yield (
+            ("access", "masks"),
+            "a mask that was approved may belong to somebody else tomorrow; accounts are safe",
+        )
     for index, person in enumerate(access.roles.member):
         if f":{MASK_PREFIX}" in person:
             yield (
@@ -119,15 +162,23 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
             )
     for index, grant in enumerate(access.grants):
         if f":{MASK_PREFIX}" in grant.who and grant.role != "blocked":
-            yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
+            yield (
+                ("access", "grants", index, "who"),
+                "anybody can have that mask; write account:<name> if there is one",
+            )
     for name, channel in settings.channels.items():
         if channel.platform == "irc" and _sends_password_unchecked(channel):
-            message = "anybody on the way can read the password; name the server's root certificate in tls.ca_file"
+            message = (
+                "anybody on the way can read the password; name the server's root "
+                "certificate in tls.ca_file"
+            )
             yield ("channels", name, "tls", "verify"), message
     for index, rule in enumerate(access.platform_roles):
         if rule.role in ADMIN_ROLES and rule.room == "*":
             message = (
-                "whoever has that platform role anywhere gets this role there; name the room or guild if you mean one"
+                "whoever has that platform role anywhere gets this role there; name the "
+                "room "
+                "or guild if you mean one"
             )
             yield ("access", "platform_roles", index, "room"), message
     yield from _find_nicks(settings)
@@ -141,7 +192,12 @@ def _find_nicks(settings: Settings) -> Iterator[tuple[Keys, str]]:
     ):
         at = Address.parse(room) if room else None
         channel = settings.channels.get(at.channel) if at is not None else None
-        if at is not None and channel is not None and channel.platform == "irc" and _NICK.fullmatch(at.room):
+        if (
+            at is not None
+            and channel is not None
+            and channel.platform == "irc"
+            and _NICK.fullmatch(at.room)
+        ):
             yield keys, f"anybody can take that nick; write {at.room}!account:NAME instead"
 
 
@@ -203,13 +259,20 @@ def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
-    """Report rules for tools that do not exist: they protect nothing. MCP tools are known only at run time."""
+    """Report rules for tools that do not exist: they protect nothing. MCP tools are known only at
+    run time.
+    """
     off, rules = value_at(data, "tools", "off"), value_at(data, "tools", "rules")
     named: list[tuple[Keys, Tree]] = []
     for index, glob in enumerate(off if isinstance(off, list) else ()):
         named.append((("tools", "off", index), glob))
     for index, rule in enumerate(rules if isinstance(rules, list) else ()):
-        named.append((("tools", "rules", index, "tool"), rule.get("tool") if isinstance(rule, dict) else None))
+        named.append(
+            (
+                ("tools", "rules", index, "tool"),
+                rule.get("tool") if isinstance(rule, dict) else None,
+            )
+        )
     for keys, glob in named:
         if (
             isinstance(glob, str)
@@ -223,7 +286,11 @@ def _check_tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 def _check_operator_channel(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     """With a token there is a channel of the operator's own, whose name is taken."""
     channels = value_at(data, "channels")
-    if value_at(data, "ops", "token") is not None and isinstance(channels, dict) and OPERATOR_CHANNEL in channels:
+    if (
+        value_at(data, "ops", "token") is not None
+        and isinstance(channels, dict)
+        and OPERATOR_CHANNEL in channels
+    ):
         yield (
             ("channels", OPERATOR_CHANNEL),
             (
@@ -254,16 +321,25 @@ def _check_agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
     ids = [agent.get("id") if isinstance(agent, dict) else None for agent in agents]
     for place, name in enumerate(ids):
         if isinstance(name, str) and name in ids[:place]:
-            yield ("agents", place, "id"), f"there are two agents with the id {name!r}; choose another"
+            yield (
+                ("agents", place, "id"),
+                f"there are two agents with the id {name!r}; choose another",
+            )
     for place, agent in enumerate(agents[:-1]):
         if isinstance(agent, dict) and "bindings" not in agent:
-            message = "gets every conversation, so the agents below get none; give it bindings, or put it last"
+            message = (
+                "gets every conversation, so the agents below get none; give it bindings, "
+                "or "
+                "put it last"
+            )
             yield ("agents", place), message
 
 
 def _check_models(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     models, broken_models = _parse_valid(_MODEL_ADAPTER, value_at(data, "llm", "models"))
-    providers, broken_providers = _parse_valid(_PROVIDER_ADAPTER, value_at(data, "llm", "providers"))
+    providers, broken_providers = _parse_valid(
+        _PROVIDER_ADAPTER, value_at(data, "llm", "providers")
+    )
     broken = broken_models | broken_providers
     for path, message in check_models(models, providers):
         keys = ("llm", *path)
@@ -274,7 +350,9 @@ def _check_models(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 
 def _parse_valid(form: TypeAdapter[T], values: Tree) -> tuple[dict[str, T], set[str]]:
-    """Return the valid values, and the names of the others (whose errors the whole validation reports)."""
+    """Return the valid values, and the names of the others (whose errors the whole validation
+    reports).
+    """
     good: dict[str, T] = {}
     broken: set[str] = set()
     for name, value in values.items() if isinstance(values, dict) else ():

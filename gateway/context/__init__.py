@@ -8,17 +8,20 @@ Input of a turn
 
 Around the input
 - `prompt_context.py`: persona, binding and pinned channel card, in front of the conversation.
-- `history.py`: earlier turns as later ones see them. `compaction.py`: folds and summaries that keep them small.
+- `history.py`: earlier turns as later ones see them. `compaction.py`: folds and summaries that keep
+  them small.
 - `evidence.py`: results and turns shown in part, kept whole and read by handle.
 
 Memory
-- `journal.py`: notes and their deletion. `memory.py`: MEMORY.md. `dream.py`: consolidation of notes into it.
+- `journal.py`: notes and their deletion. `memory.py`: MEMORY.md. `dream.py`: consolidation of notes
+  into it.
 - `search.py`: the `recall` tool. `recall.py`: the same unasked, before each turn.
 - `reminders.py` with `schedule.py`: reminders, and the times at which they are due.
 
 `observer.py` records the turns in progress.
 
-Rules: the log is the only truth. Files (journal, MEMORY.md) follow it, with a mark file that names the last entry
-written, so that a start completes what a crash cut off. Caches may be dropped at any time. Whatever a tool or a prompt
-shows of another place has passed `Visibility`, and carries the label of those whose words it holds.
+Rules: the log is the only truth. Files (journal, MEMORY.md) follow it, with a mark file that names
+the last entry written, so that a start completes what a crash cut off. Caches may be dropped at any
+time. Whatever a tool or a prompt shows of another place has passed `Visibility`, and carries the
+label of those whose words it holds.
 """

@@ -1,10 +1,13 @@
-"""Compaction: folds that make a conversation's view smaller, and the model's summaries that stand for what leaves it.
+"""Compaction: folds that make a conversation's view smaller, and the model's summaries that stand
+for what leaves it.
 
-- `Compactor.fold_if_due` asks the planner (`agent.compaction`) and carries its decision out as one log entry.
-- `Summarizer.summarise` asks a model for a summary: one caller per conversation, three tries, bounded in time. It
-  changes no view: the caller writes the fold that holds the summary, or leaves the conversation as it is.
-- `acquire_compaction_lock` keeps others from summarising the same conversation, also across processes. A process that
-  dies leaves a lock, which expires.
+- `Compactor.fold_if_due` asks the planner (`agent.compaction`) and carries its decision out as one
+  log entry.
+- `Summarizer.summarise` asks a model for a summary: one caller per conversation, three tries,
+  bounded in time. It changes no view: the caller writes the fold that holds the summary, or leaves
+  the conversation as it is.
+- `acquire_compaction_lock` keeps others from summarising the same conversation, also across
+  processes. A process that dies leaves a lock, which expires.
 """
 
 import contextlib
@@ -20,10 +23,23 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from agent import view
 from agent.cache.client import CachingModel
 from agent.cache.plan import UNKNOWN_FORECAST, CacheForecast
-from agent.compaction import HEAD_SHARE, KEEP_SHARE, CompactionParams, CompactionPlan, dump_params, plan_compaction
+from agent.compaction import (
+    HEAD_SHARE,
+    KEEP_SHARE,
+    CompactionParams,
+    CompactionPlan,
+    dump_params,
+    plan_compaction,
+)
 from agent.journal import JournalEntry
 from agent.models.base import Model, ModelBusy, ModelError, ModelRequest, adapt_request
-from agent.summary import SUMMARY_TOKENS, SummaryDraft, build_summary_request, extract_identifiers, judge_summary
+from agent.summary import (
+    SUMMARY_TOKENS,
+    SummaryDraft,
+    build_summary_request,
+    extract_identifiers,
+    judge_summary,
+)
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.turn import ask_model
 from agent.turn_context import TurnHost, TurnProgress
@@ -84,7 +100,8 @@ MAX_HINT_S: Final = 30.0
 TTL_SHARE: Final = 0.8
 """Share of the lock's time that may be used: it must not expire while it is held."""
 TURNS_BETWEEN_SUMMARIES: Final = 5
-"""Turns from one summary of a conversation to the next: in a small window each turn would be summarised otherwise."""
+"""Turns from one summary of a conversation to the next: in a small window each turn would be
+summarised otherwise."""
 OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
 MIN_BUDGET_TOKENS = 256
@@ -116,12 +133,16 @@ class FoldHost(TurnHost):
         return True
 
     async def build_summary_request(self, history: HistoryView) -> ModelRequest:
-        """Return the turn's request with this view and no new input. Only a turn can: here NotImplementedError."""
+        """Return the turn's request with this view and no new input. Only a turn can: here
+        NotImplementedError.
+        """
         raise NotImplementedError
 
 
 class CompactionStats:
-    """Counters of summaries by a model, by how they ended, and of tool results that were too large."""
+    """Counters of summaries by a model, by how they ended, and of tool results that were too
+    large.
+    """
 
     def __init__(self, agents: Iterable[str] = ()) -> None:
         """`agents`: all agent ids."""
@@ -172,7 +193,8 @@ class SummaryResult:
     reason: str = ""
     """Why there is none; empty for `ok`. Holds no secrets."""
     summary: CompactionSummary | None = None
-    """With `ok`. Its `tokens_after` counts the text alone: the head that holds it does not exist yet."""
+    """With `ok`. Its `tokens_after` counts the text alone: the head that holds it does not exist
+    yet."""
     accounts: tuple[RequestUsage, ...] = ()
     """Usage of all requests for it, including failed ones."""
     requests: int = 0
@@ -222,33 +244,48 @@ class Summarizer:
         tokens_before: int,
         most_tokens: int = SUMMARY_TOKENS,
     ) -> SummaryResult:
-        """Ask for a summary of all but the last `tail` exchanges of a request's conversation. Raises StoreError.
+        """Ask for a summary of all but the last `tail` exchanges of a request's conversation.
+        Raises StoreError.
 
-        `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`: number of turns that
-        would leave the view, `tokens_before` their approximate size. What was spent is added to `host.preparation`,
-        also on cancellation; then the lock is released first.
+        `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`:
+        number of turns that would leave the view, `tokens_before` their approximate size. What was
+        spent is added to `host.preparation`, also on cancellation; then the lock is released first.
         """
         if leaving <= 0:
-            return self._count(SummaryResult(outcome="no_boundary", reason="nothing can leave the view"))
+            return self._count(
+                SummaryResult(outcome="no_boundary", reason="nothing can leave the view")
+            )
         began_s, spent = self._clock.monotonic(), TurnProgress()
         ttl_s = float(self._live.optimization.compaction.lock_ttl_seconds)
-        async with acquire_compaction_lock(self._store, self._clock, place.conversation, ttl_s) as lock:
+        async with acquire_compaction_lock(
+            self._store, self._clock, place.conversation, ttl_s
+        ) as lock:
             if not lock.is_held:
                 return self._count(
-                    SummaryResult(outcome="lock_held", reason="a summary of it is being made, or has just failed")
+                    SummaryResult(
+                        outcome="lock_held",
+                        reason="a summary of it is being made, or has just failed",
+                    )
                 )
             asking = self._request_draft(request, host, spent, tail=tail, most_tokens=most_tokens)
             try:
                 draft, tries = await with_timeout(self._clock, ttl_s * TTL_SHARE, asking)
             except TimeoutError:
-                draft, tries = SummaryDraft(reason=f"there was none after {ttl_s * TTL_SHARE:.0f} s"), 0
+                draft, tries = (
+                    SummaryDraft(reason=f"there was none after {ttl_s * TTL_SHARE:.0f} s"),
+                    0,
+                )
             finally:
                 host.preparation.add(spent.current)
             lock.has_failed = not draft.text
         took_s, done = self._clock.monotonic() - began_s, spent.current
-        result = SummaryResult(outcome="failed", reason=draft.reason, accounts=done.accounts, requests=done.requests)
+        result = SummaryResult(
+            outcome="failed", reason=draft.reason, accounts=done.accounts, requests=done.requests
+        )
         if not draft.text:
-            _summary_logger.warning("%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason)
+            _summary_logger.warning(
+                "%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason
+            )
             return self._count(result, took_s)
         summary = CompactionSummary(
             text=draft.text,
@@ -268,37 +305,52 @@ class Summarizer:
         return result
 
     async def _request_draft(
-        self, request: ModelRequest, host: FoldHost, spent: TurnProgress, *, tail: int, most_tokens: int
+        self,
+        request: ModelRequest,
+        host: FoldHost,
+        spent: TurnProgress,
+        *,
+        tail: int,
+        most_tokens: int,
     ) -> tuple[SummaryDraft, int]:
         """Return the summary, or why there is none, and the number of requests."""
         draft = SummaryDraft()
         for tries in range(1, MAX_TRIES + 1):
             summary_request = adapt_request(
-                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model
+                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint),
+                self._model,
             )
             if not await host.can_afford_now(summary_request):
                 return SummaryDraft(reason=OVER_BUDGET), tries
             draft, wait_s = await self._try(summary_request, most_tokens, spent)
             if draft.text or wait_s is None or tries == MAX_TRIES:
                 return draft, tries
-            await self._clock.sleep(max(wait_s, FIRST_WAIT_S * WAIT_FACTOR ** (tries - 1) * (1 + self._random() / 2)))
+            await self._clock.sleep(
+                max(wait_s, FIRST_WAIT_S * WAIT_FACTOR ** (tries - 1) * (1 + self._random() / 2))
+            )
         return draft, MAX_TRIES
 
     async def _try(
         self, request: ModelRequest, most_tokens: int, spent: TurnProgress
     ) -> tuple[SummaryDraft, float | None]:
-        """Return the draft of one request, and the least wait before the next. None: asking again does not help."""
+        """Return the draft of one request, and the least wait before the next. None: asking again
+        does not help.
+        """
         try:
             answer = await ask_model(self._model, request, spent)
         except ModelError as error:
             spent.record_lost(error.accounts)
             hint_s = error.retry_after_s or 0.0 if isinstance(error, ModelBusy) else None
-            return SummaryDraft(reason=error.reason), None if hint_s is None or hint_s > MAX_HINT_S else hint_s
+            return SummaryDraft(
+                reason=error.reason
+            ), None if hint_s is None or hint_s > MAX_HINT_S else hint_s
         if answer.end is None:
             return SummaryDraft(reason="the answer broke off"), 0.0
         spent.record_answer(answer.end, self._model, 0)
         called = bool(answer.calls)
-        return judge_summary(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), 0.0
+        return judge_summary(
+            answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens
+        ), 0.0
 
 
 def _total_cost_usd(accounts: Sequence[RequestUsage], requests: int) -> float | None:
@@ -314,8 +366,9 @@ async def acquire_compaction_lock(
 ) -> AsyncIterator[CompactionLock]:
     """Acquire the lock on summaries of a conversation. Raises StoreError.
 
-    Released at the end, also on cancellation. After a failure it is held until it expires: else each turn would try
-    again, and a person waits for each. A process that dies leaves a lock that expires.
+    Released at the end, also on cancellation. After a failure it is held until it expires: else
+    each turn would try again, and a person waits for each. A process that dies leaves a lock that
+    expires.
     """
     holder, lock = new_id(clock.now()), CompactionLock(is_held=False)
     if await _is_held_by_other(store, clock, conversation, holder):
@@ -330,13 +383,17 @@ async def acquire_compaction_lock(
             await run_to_completion(_write_lock(store, clock, conversation, holder, 0.0))
 
 
-async def _write_lock(store: Store, clock: Clock, conversation: ConversationId, holder: str, for_s: float) -> None:
+async def _write_lock(
+    store: Store, clock: Clock, conversation: ConversationId, holder: str, for_s: float
+) -> None:
     now = clock.now()
     fact = CompactionLocked(holder=holder, until=now + timedelta(seconds=for_s))
     await store.append([NewEntry(fact=fact, at=now, conversation=conversation)])
 
 
-async def _is_held_by_other(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> bool:
+async def _is_held_by_other(
+    store: Store, clock: Clock, conversation: ConversationId, holder: str
+) -> bool:
     lock = await store.compaction_lock(conversation)
     return lock is not None and lock[0] != holder and lock[1] > clock.now()
 
@@ -372,7 +429,8 @@ class Compactor:
         return view.usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
 
     def is_full(self, history: HistoryView, share: float) -> bool:
-        """Return whether the last prompt took that share of the usable window, as its provider counted.
+        """Return whether the last prompt took that share of the usable window, as its provider
+        counted.
 
         False if the view was folded since.
         """
@@ -386,7 +444,11 @@ class Compactor:
     def forecast(self, conversation: ConversationId) -> CacheForecast:
         """Return the state of the cache of a conversation's history."""
         first = self._primary
-        return first.forecast(self._agent, conversation) if isinstance(first, CachingModel) else UNKNOWN_FORECAST
+        return (
+            first.forecast(self._agent, conversation)
+            if isinstance(first, CachingModel)
+            else UNKNOWN_FORECAST
+        )
 
     async def fold_if_due(
         self,
@@ -401,9 +463,10 @@ class Compactor:
     ) -> FoldResult:
         """Fold the view if that is due.
 
-        `fixed_tokens`: in front of the conversation, estimated. `rendered`: new input. `attempts`: number of times that
-        the provider has refused the request as too long. `is_requested`: somebody wants a fold, whatever it saves.
-        Where a summary fails, the plan without one is carried out. Raises StoreError.
+        `fixed_tokens`: in front of the conversation, estimated. `rendered`: new input. `attempts`:
+        number of times that the provider has refused the request as too long. `is_requested`:
+        somebody wants a fold, whatever it saves. Where a summary fails, the plan without one is
+        carried out. Raises StoreError.
         """
         settings = self._live.optimization
         new = estimate_tokens(rendered.text) + estimate_media_tokens(rendered.media)
@@ -419,7 +482,9 @@ class Compactor:
         too_large = billed > budget or (compact_above is not None and billed > compact_above)
         pressed = attempts > 0 or is_full or too_large
         over_images = count_turns_over_image_limit(history, rendered)
-        if not (pressed or over_images or history.has_tool_steps):  # most conversations have no results to shorten
+        if not (
+            pressed or over_images or history.has_tool_steps
+        ):  # most conversations have no results to shorten
             return FoldResult(view=history)
         forecast = self.forecast(place.conversation)
         situation = CompactionParams(
@@ -441,17 +506,27 @@ class Compactor:
             keep_tail=settings.compaction.tail_keep_tokens,
         )
         return await self._fold(
-            place, history, host, situation, pressed=pressed, over_images=over_images, is_requested=is_requested
+            place,
+            history,
+            host,
+            situation,
+            pressed=pressed,
+            over_images=over_images,
+            is_requested=is_requested,
         )
 
     async def _is_summarised_lately(self, conversation: ConversationId) -> bool:
-        """Return whether fewer turns than `TURNS_BETWEEN_SUMMARIES` have ended since the newest summary."""
+        """Return whether fewer turns than `TURNS_BETWEEN_SUMMARIES` have ended since the newest
+        summary.
+        """
         turns = await self._store.newest_entries(
             TURNS_BETWEEN_SUMMARIES, kinds=["turn_ended"], conversation=conversation
         )
         since = turns[0].seq if len(turns) == TURNS_BETWEEN_SUMMARIES else 0
         folds = await self._store.entries(after=since, kinds=["folded"], conversation=conversation)
-        return any(isinstance(one.fact, ViewFolded) and one.fact.summary is not None for one in folds)
+        return any(
+            isinstance(one.fact, ViewFolded) and one.fact.summary is not None for one in folds
+        )
 
     async def _fold(
         self,
@@ -465,10 +540,18 @@ class Compactor:
         is_requested: bool,
     ) -> FoldResult:
         conversation = place.conversation
-        journal = await self._load_journal(conversation) if (pressed or over_images) and history.turns else []
+        journal = (
+            await self._load_journal(conversation)
+            if (pressed or over_images) and history.turns
+            else []
+        )
         written = journal[-1][0].at if journal and pressed else None
         decision, summary = _decide(history, situation, written, over_images), None
-        if decision.needs_summary and not is_requested and await self._is_summarised_lately(conversation):
+        if (
+            decision.needs_summary
+            and not is_requested
+            and await self._is_summarised_lately(conversation)
+        ):
             situation = replace(situation, compact_above=None)
             decision = _decide(history, situation, written, over_images)
         if decision.needs_summary:
@@ -485,27 +568,41 @@ class Compactor:
             if summary is None:
                 situation = replace(situation, compact_above=None)
                 decision = _decide(history, situation, written, over_images)
-        weighed = FoldDecision(situation=dump_params(situation), written=written, verdict=decision.verdict)
+        weighed = FoldDecision(
+            situation=dump_params(situation), written=written, verdict=decision.verdict
+        )
         if not decision.kinds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
             return FoldResult(view=history, weighed=weighed if decision.verdict else None)
         label = history.label | host.label
         folded = self._build_fold(history, decision, summary, journal, weighed=weighed, label=label)
-        logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
-        return FoldResult(view=await self._history.apply_fold(conversation, history, folded), is_folded=True)
+        logger.info(
+            "%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict
+        )
+        return FoldResult(
+            view=await self._history.apply_fold(conversation, history, folded), is_folded=True
+        )
 
     def _is_cold(self, history: HistoryView) -> bool:
-        """After a restart the state of the cache is unknown; only what is older than any cache is surely cold."""
+        """After a restart the state of the cache is unknown; only what is older than any cache is
+        surely cold.
+        """
         return not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
 
     async def _load_journal(self, conversation: ConversationId) -> list[tuple[JournalEntry, Label]]:
-        """Return the journal entries of the conversation, oldest first, each with the label of its sources."""
-        found = await self._store.newest_entries(MAX_JOURNAL_ENTRIES, kinds=["noted"], conversation=conversation)
+        """Return the journal entries of the conversation, oldest first, each with the label of its
+        sources.
+        """
+        found = await self._store.newest_entries(
+            MAX_JOURNAL_ENTRIES, kinds=["noted"], conversation=conversation
+        )
         forgotten = await self._store.forgotten_notes([one.seq for one in found])
         return [
             (
-                JournalEntry(at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope),
+                JournalEntry(
+                    at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope
+                ),
                 one.fact.label,
             )
             for one in found
@@ -533,7 +630,10 @@ class Compactor:
             text = shrink_head(text, decision.head)
         if summary is not None:
             summary = replace(summary, tokens_after=estimate_tokens(text))
-        summed, trimmed = (history.seq_at(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))
+        summed, trimmed = (
+            history.seq_at(index) if index else Seq(0)
+            for index in (decision.summed, decision.trimmed)
+        )
         return ViewFolded(
             start=history.seq_at(decision.start) if decision.start else before.start,
             reason=decision.verdict,
@@ -550,14 +650,20 @@ class Compactor:
         )
 
     def _build_head(
-        self, history: HistoryView, decision: CompactionPlan, summary: str, journal: Sequence[JournalEntry]
+        self,
+        history: HistoryView,
+        decision: CompactionPlan,
+        summary: str,
+        journal: Sequence[JournalEntry],
     ) -> str:
         """Return the text that stands for the turns that leave, and for earlier ones."""
         leaving = history.turns[: decision.start]
         texts = [text for turn in leaving for text in (turn.raw.input_text, turn.raw.reply)]
         return render_head(
             FoldedTurns(
-                handle=f"v{leaving[0].seq}-{history.seq_at(decision.start)}" if self._model.takes_tools else "",
+                handle=f"v{leaving[0].seq}-{history.seq_at(decision.start)}"
+                if self._model.takes_tools
+                else "",
                 turns=len(leaving),
                 since=leaving[0].at,
                 until=leaving[-1].at,
@@ -566,7 +672,9 @@ class Compactor:
             summary=summary,
             journal=journal,
             exact=extract_identifiers(texts, kept=extract_exact_names(history.head)),
-            last_request=next((turn.raw.input_text for turn in reversed(leaving) if turn.is_addressed), ""),
+            last_request=next(
+                (turn.raw.input_text for turn in reversed(leaving) if turn.is_addressed), ""
+            ),
             budget_tokens=decision.head,
         )
 

@@ -1,8 +1,10 @@
-"""Unread input of a turn: messages with their current texts, replies, attachments and notices of system events.
+"""Unread input of a turn: messages with their current texts, replies, attachments and notices of
+system events.
 
-`ConversationReader` reads it from the log. Everything else is pure: `render_system_event` writes the one-line notice of
-an event that is not a message, `topic_change_as_message` and `event_as_message` put such events among the messages in
-the order of the log, and `fit_lines` chooses what fits a request.
+`ConversationReader` reads it from the log. Everything else is pure: `render_system_event` writes
+the one-line notice of an event that is not a message, `topic_change_as_message` and
+`event_as_message` put such events among the messages in the order of the log, and `fit_lines`
+chooses what fits a request.
 """
 
 import asyncio
@@ -61,18 +63,36 @@ from gateway.core.redaction import Redactor
 from gateway.store import StoreReader, UnreadEntries
 from gateway.stream.media import DescribedAttachment, describe_unread, is_image
 
-SystemEvent = Alarm | TaskFinished | ReactionChanged | DeliveryReport | ConnectionChanged | PlaceRenamed | Command
+SystemEvent = (
+    Alarm
+    | TaskFinished
+    | ReactionChanged
+    | DeliveryReport
+    | ConnectionChanged
+    | PlaceRenamed
+    | Command
+)
 NoticePieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
 """Shaped like `agent.prompt.PromptLine.event`."""
 
-SYSTEM_EVENTS: Final = (Alarm, TaskFinished, ReactionChanged, DeliveryReport, ConnectionChanged, PlaceRenamed, Command)
+SYSTEM_EVENTS: Final = (
+    Alarm,
+    TaskFinished,
+    ReactionChanged,
+    DeliveryReport,
+    ConnectionChanged,
+    PlaceRenamed,
+    Command,
+)
 """Of commands only `start`, with the word of the link that somebody came by."""
 DELIVERY_DOUBT: Final = (
-    'may or may not have been delivered (whoever waited for it may say "again" to see it once more; '
+    'may or may not have been delivered (whoever waited for it may say "again" to see it once '
+    "more; "
     "do not repeat it unasked)"
 )
 ATTENDED_NOTICE: Final = "you decided to look at this room"
-"""Notice of a room that the inner conversation had attended: always the same, because other rooms' text led to it."""
+"""Notice of a room that the inner conversation had attended: always the same, because other rooms'
+text led to it."""
 POST_SNIPPET_CHARS: Final = 80
 """Characters of an own post that a notice quotes: enough to recognise it."""
 
@@ -89,15 +109,16 @@ NO_VIEW: Final = HistoryView()
 NOWHERE = Address(channel=INNER_CHANNEL, room=RoomId("nowhere"))
 
 MAX_CHANGES = 1_000
-"""Edits and deletions read for one turn. More than that is a raid, and then the oldest messages keep their first
-texts."""
+"""Edits and deletions read for one turn. More than that is a raid, and then the oldest messages
+keep their first texts."""
 MAX_REPLIES = 20
 """Messages whose reply target is looked up; each costs one or two store queries."""
 MAX_REACTIONS = 20
-"""Reactions looked up to find out whether the message is the agent's own. Reactions to older messages are not
-rendered."""
+"""Reactions looked up to find out whether the message is the agent's own. Reactions to older
+messages are not rendered."""
 REPLY_SNIPPET_CHARS = 200
-"""Characters of a message that is replied to; a longer one is told by its handle, or beside the line."""
+"""Characters of a message that is replied to; a longer one is told by its handle, or beside the
+line."""
 _QUOTED: Final = "a quoted message"
 """Source of the label of its text."""
 
@@ -129,8 +150,8 @@ class RenderedMessage:
     line: PromptLine
     images: tuple[MediaRef, ...] = ()
     label: Label = TRUSTED_LABEL
-    """Trust label of everyone whose words the line holds: sender, authors of quoted and forwarded text, of
-    attachments."""
+    """Trust label of everyone whose words the line holds: sender, authors of quoted and forwarded
+    text, of attachments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,16 +183,24 @@ class AttachmentSource(Protocol):
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """Return the descriptions and images of each message's attachments. `sees`: the model takes images."""
+        """Return the descriptions and images of each message's attachments. `sees`: the model takes
+        images.
+        """
 
 
 class ConversationReader:
     """Reads and renders the unread messages of a conversation."""
 
     def __init__(
-        self, store: StoreReader, access_policy: AccessPolicy, media: AttachmentSource, redactor: Redactor
+        self,
+        store: StoreReader,
+        access_policy: AccessPolicy,
+        media: AttachmentSource,
+        redactor: Redactor,
     ) -> None:
-        """`redactor` is applied to all text before anything is cut. None: a redactor without configured secrets."""
+        """`redactor` is applied to all text before anything is cut. None: a redactor without
+        configured secrets.
+        """
         self._store = store
         self.access_policy = access_policy
         self._media = media
@@ -202,7 +231,11 @@ class ConversationReader:
 
         Reactions and delivery reports count only if they concern a turn's post.
         """
-        found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, SYSTEM_EVENTS)]
+        found = [
+            (stored.seq, stored.fact)
+            for stored in unread.messages
+            if isinstance(stored.fact, SYSTEM_EVENTS)
+        ]
         posts = await self._find_own_posts([fact for _, fact in found])
         if reactions := [(seq, fact) for seq, fact in found if isinstance(fact, ReactionChanged)]:
             taken_back = await self._find_taken_back(*reactions[0])
@@ -223,7 +256,9 @@ class ConversationReader:
         """Return the reactions there, from the `first` on, that were taken back since."""
         place = first.at.conversation
         open_ones, gone = dict[tuple[SenderId, MessageId, str], Seq](), set[Seq]()
-        for entry in await self._store.entries(after=seq - 1, kinds=["reacted"], conversation=place):
+        for entry in await self._store.entries(
+            after=seq - 1, kinds=["reacted"], conversation=place
+        ):
             assert isinstance(entry.fact, ReactionChanged)
             key = (entry.fact.sender.id, entry.fact.message, entry.fact.reaction)
             if entry.fact.added:
@@ -241,9 +276,13 @@ class ConversationReader:
         if isinstance(event, PlaceRenamed):  # the event does not name who renamed it
             return label | Label("guest")
         if isinstance(event, ConnectionChanged | DeliveryReport) and event.reason:
-            return label | Label("outside", source="the words of a platform")  # an IRC operator chose those of a KILL
+            return label | Label(
+                "outside", source="the words of a platform"
+            )  # an IRC operator chose those of a KILL
         if isinstance(event, ReactionChanged):
-            label |= self._role_label(role_of(self.access_policy, event.at, event.sender), event.sender)
+            label |= self._role_label(
+                role_of(self.access_policy, event.at, event.sender), event.sender
+            )
         return label
 
     def _role_label(self, role: Role, sender: Sender) -> Label:
@@ -255,7 +294,9 @@ class ConversationReader:
         A post that comes from no turn (the answer to a command) may quote anybody.
         """
         queued = await self._store.entry_by_key(f"post:{post.key}")
-        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
+        cause = (
+            await self._store.entry(queued.cause) if queued is not None and queued.cause else None
+        )
         ended = cause.fact if cause is not None else None
         if isinstance(ended, PlatformAction):
             found = await self._store.entry_by_key(f"turn:{ended.turn}")
@@ -266,48 +307,79 @@ class ConversationReader:
         """Return, by event id, the own posts that reactions and delivery reports refer to."""
         found, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
         for event in reversed(events):
-            if isinstance(event, ReactionChanged) and (event.message in posts or len(posts) < MAX_REACTIONS):
+            if isinstance(event, ReactionChanged) and (
+                event.message in posts or len(posts) < MAX_REACTIONS
+            ):
                 if event.message not in posts:
-                    posts[event.message] = await self._store.find_own_post(event.at.conversation, event.message)
+                    posts[event.message] = await self._store.find_own_post(
+                        event.at.conversation, event.message
+                    )
                 post = posts[event.message]
                 if post is not None:
                     found[event.id] = post
             elif isinstance(event, DeliveryReport):
                 queued = await self._store.entry_by_key(f"post:{event.post}")
-                cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
-                # Answers of the gateway to commands are not the agent's, which knows nothing of them.
-                if queued and isinstance(queued.fact, PostQueued) and cause and cause.kind in ("turn_ended", "acted"):
+                cause = (
+                    await self._store.entry(queued.cause)
+                    if queued is not None and queued.cause
+                    else None
+                )
+                # Answers of the gateway to commands are not the agent's, which knows nothing of
+                # them.
+                if (
+                    queued
+                    and isinstance(queued.fact, PostQueued)
+                    and cause
+                    and cause.kind in ("turn_ended", "acted")
+                ):
                     found[event.id] = queued.fact.post
         return found
 
     async def _read_messages(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
-        messages = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
+        messages = [
+            (stored.seq, stored.fact)
+            for stored in unread.messages
+            if isinstance(stored.fact, Message)
+        ]
         if not (unread.has_changes and messages):
             return tuple(
-                CurrentMessage(seq, self._redact_message(message), is_edited=False) for seq, message in messages
+                CurrentMessage(seq, self._redact_message(message), is_edited=False)
+                for seq, message in messages
             )
         place = messages[0][1].at.conversation
         changes = [
             (stored.seq, stored.fact)
-            for stored in await self._store.message_changes(place, after=messages[0][0], newest=MAX_CHANGES)
+            for stored in await self._store.message_changes(
+                place, after=messages[0][0], newest=MAX_CHANGES
+            )
         ]
-        deleted = {change.message: seq for seq, change in changes if isinstance(change, MessageDeleted)}
+        deleted = {
+            change.message: seq for seq, change in changes if isinstance(change, MessageDeleted)
+        }
         edits = [change for _, change in changes if isinstance(change, MessageEdited)]
         left = []
         for seq, message in messages:
             if deleted.get(message.id, Seq(0)) > seq:
                 continue
-            newest = next((edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None)
+            newest = next(
+                (edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None
+            )
             text, carried = (message if newest is None else newest).text, message.carried
             carried = carried if newest is None else newest.carried or carried
-            sender = message.sender if newest is None else newest.sender  # who they are when they write this text
+            sender = (
+                message.sender if newest is None else newest.sender
+            )  # who they are when they write this text
             edited = replace(message, sender=sender, text=text, carried=carried)
-            left.append(CurrentMessage(seq, self._redact_message(edited), is_edited=text != message.text))
+            left.append(
+                CurrentMessage(seq, self._redact_message(edited), is_edited=text != message.text)
+            )
         return tuple(left)
 
     async def _read_edits(self, unread: UnreadEntries) -> list[CurrentMessage]:
         """Return notices of the new texts of messages that an earlier turn read, one for each."""
-        newest = {one.fact.message: one for one in unread.messages if isinstance(one.fact, MessageEdited)}
+        newest = {
+            one.fact.message: one for one in unread.messages if isinstance(one.fact, MessageEdited)
+        }
         for one in unread.messages:
             if isinstance(one.fact, Message):  # it is read with its newest text
                 newest.pop(one.fact.id, None)
@@ -316,12 +388,19 @@ class ConversationReader:
             edit = stored.fact
             assert isinstance(edit, MessageEdited)
             first = await self._store.entry_by_key(f"message:{edit.at.conversation}:{message}")
-            if first is None or not isinstance(first.fact, Message) or not self._is_valid_edit(edit, first.fact):
+            if (
+                first is None
+                or not isinstance(first.fact, Message)
+                or not self._is_valid_edit(edit, first.fact)
+            ):
                 continue
             now = await self._store.latest_message_change(first.fact, first.seq)
             if now is None or not isinstance(now.fact, MessageEdited):  # deleted since
                 continue
-            was, reads = self.redactor(first.fact.text)[:POST_SNIPPET_CHARS], self.redactor(now.fact.text)
+            was, reads = (
+                self.redactor(first.fact.text)[:POST_SNIPPET_CHARS],
+                self.redactor(now.fact.text),
+            )
             pieces: NoticePieces = (
                 ("name", edit.sender.name),
                 ("own", " changed the message "),
@@ -333,14 +412,18 @@ class ConversationReader:
                 stored.seq, replace(first.fact, sender=edit.sender, carried=now.fact.carried)
             )
             as_message = replace(event_as_message(edit, addressed=False), sender=edit.sender)
-            found.append(CurrentMessage(stored.seq, as_message, is_edited=False, notice=pieces, label=label))
+            found.append(
+                CurrentMessage(stored.seq, as_message, is_edited=False, notice=pieces, label=label)
+            )
         return found
 
     def _redact_message(self, message: Message) -> Message:
         text = self.redactor(message.text)
         return message if text == message.text else replace(message, text=text)
 
-    def _render_system_event(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> NoticePieces:
+    def _render_system_event(
+        self, event: SystemEvent, posts: Mapping[EventId, Post]
+    ) -> NoticePieces:
         post = self.redactor(posts[event.id].text if event.id in posts else "")
         return tuple((kind, self.redactor(text)) for kind, text in render_system_event(event, post))
 
@@ -349,11 +432,14 @@ class ConversationReader:
         same = edit.message == message.id and edit.sender.id == message.sender.id
         return same and role_of(self.access_policy, edit.at, edit.sender) != "blocked"
 
-    async def is_answer_owed(self, unread: UnreadEntries, current: Sequence[CurrentMessage]) -> bool:
+    async def is_answer_owed(
+        self, unread: UnreadEntries, current: Sequence[CurrentMessage]
+    ) -> bool:
         """Return whether an unread message still wants an answer.
 
-        False if all that asked for one was deleted, and for events that only report. A reaction to the agent's message
-        wants one if a rule of the operator makes it more urgent than reactions are.
+        False if all that asked for one was deleted, and for events that only report. A reaction to
+        the agent's message wants one if a rule of the operator makes it more urgent than reactions
+        are.
         """
         shown = {one.seq for one in current}
         for stored in unread.messages:
@@ -364,8 +450,14 @@ class ConversationReader:
         waiting = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
         left = [one for one in current if one.seq in waiting]
         if not waiting:
-            return False  # entries that ask for an answer come first, so none of the omitted ones does
-        if unread.omitted or len(left) == len(waiting) or any(is_addressed(one.message) for one in left):
+            return (
+                False  # entries that ask for an answer come first, so none of the omitted ones does
+            )
+        if (
+            unread.omitted
+            or len(left) == len(waiting)
+            or any(is_addressed(one.message) for one in left)
+        ):
             return True
         judgements = [await self._store.find_judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
@@ -375,11 +467,17 @@ class ConversationReader:
     ) -> tuple[RenderedMessage, ...]:
         """Return the rendered lines. `sees`: the model takes images, so they are attached.
 
-        What a message replies to brings its attachments, unless these stand in the `view` or among the lines already.
+        What a message replies to brings its attachments, unless these stand in the `view` or among
+        the lines already.
         """
-        shown = {one.seq: text for one in current if (text := await self._find_shown_attachments(one, current, view))}
+        shown = {
+            one.seq: text
+            for one in current
+            if (text := await self._find_shown_attachments(one, current, view))
+        }
         messages = [
-            (one.seq, replace(one.message, quoted=None) if one.seq in shown else one.message) for one in current
+            (one.seq, replace(one.message, quoted=None) if one.seq in shown else one.message)
+            for one in current
         ]
         attached = {}
         if any(message.shown_attachments for _, message in messages):
@@ -397,12 +495,16 @@ class ConversationReader:
                     self._build_line(
                         one,
                         targets.get(one.message.id),
-                        (*(a.description for a in attached.get(one.seq, ())), *shown.get(one.seq, ())),
+                        (
+                            *(a.description for a in attached.get(one.seq, ())),
+                            *shown.get(one.seq, ()),
+                        ),
                     ),
                     lookalike=lookalikes.get(one.message.id),
                 ),
                 images=tuple(a.image for a in attached.get(one.seq, ()) if a.image is not None),
-                label=self._message_label(one, targets.get(one.message.id)) | _images_label(attached.get(one.seq, ())),
+                label=self._message_label(one, targets.get(one.message.id))
+                | _images_label(attached.get(one.seq, ())),
             )
             for one in current
         )
@@ -410,19 +512,24 @@ class ConversationReader:
     async def _find_shown_attachments(
         self, one: CurrentMessage, current: Sequence[CurrentMessage], view: HistoryView
     ) -> tuple[str, ...]:
-        """Return descriptions of what a message replies to if its attachments are shown already. Empty: they are not.
+        """Return descriptions of what a message replies to if its attachments are shown already.
+        Empty: they are not.
 
         A document of a message that was not addressed to the agent was only described.
         """
         message = one.message
         if message.reply_to is None or message.quoted is None or not message.quoted.attachments:
             return ()
-        stored = await self._store.entry_by_key(f"message:{message.at.conversation}:{message.reply_to}")
+        stored = await self._store.entry_by_key(
+            f"message:{message.at.conversation}:{message.reply_to}"
+        )
         if stored is None or not isinstance(stored.fact, Message):
             return ()
         first, files = stored.fact, stored.fact.attachments
         is_new = any(other.seq == stored.seq for other in current)
-        images = sum(ref.line == stored.seq and not ref.pages for turn in view.turns for ref in turn.media)
+        images = sum(
+            ref.line == stored.seq and not ref.pages for turn in view.turns for ref in turn.media
+        )
         is_told = is_new or any(stored.seq in turn.record.covers for turn in view.turns)
         is_shown = (is_new or images >= sum(map(is_image, files))) and (
             is_told and (first.kind != "room" or not any(map(is_document, files)))
@@ -436,24 +543,43 @@ class ConversationReader:
         if one.notice:
             return one.label
         quotes = target is not None and bool(target.text) and _is_quotation(one.message.carried)
-        label = self._text_label(one.seq, replace(one.message, carried="") if quotes else one.message)
-        quoted = one.message.quoted.attachments if one.message.quoted is not None and target is None else ()
+        label = self._text_label(
+            one.seq, replace(one.message, carried="") if quotes else one.message
+        )
+        quoted = (
+            one.message.quoted.attachments
+            if one.message.quoted is not None and target is None
+            else ()
+        )
         if quoted or any(map(_has_words, one.message.shown_attachments)):
             label |= Label("outside", source=f"an attachment of m{one.seq}")
         return label if target is None else label | target.label
 
     def _text_label(self, seq: Seq | None, message: Message) -> Label:
-        """Return the label of the text alone. `seq`: its log position; None: it is quoted in another message."""
+        """Return the label of the text alone. `seq`: its log position; None: it is quoted in
+        another message.
+        """
         label = self._role_label(author_role(self.access_policy, message), message.sender)
         if message.carried:
-            return label | Label("outside", source=f"a forward or quotation in m{seq}" if seq else _QUOTED)
+            return label | Label(
+                "outside", source=f"a forward or quotation in m{seq}" if seq else _QUOTED
+            )
         return replace(label, source=f"m{seq}" if seq else _QUOTED)
 
-    def _build_line(self, one: CurrentMessage, target: _ReplyTarget | None, attached: tuple[str, ...]) -> PromptLine:
+    def _build_line(
+        self, one: CurrentMessage, target: _ReplyTarget | None, attached: tuple[str, ...]
+    ) -> PromptLine:
         message = one.message
         if one.notice:
             addressed = is_addressed(message)
-            return PromptLine(sender="", role="", sent=message.sent, text="", is_addressed=addressed, event=one.notice)
+            return PromptLine(
+                sender="",
+                role="",
+                sent=message.sent,
+                text="",
+                is_addressed=addressed,
+                event=one.notice,
+            )
         return PromptLine(
             sender=message.sender.name,
             role=role_of(self.access_policy, message.at, message.sender),
@@ -461,19 +587,27 @@ class ConversationReader:
             sent=message.sent,
             text=message.text,
             is_addressed=is_addressed(message),
-            reply_to=(target.name, target.text[:REPLY_SNIPPET_CHARS]) if target is not None else None,
+            reply_to=(target.name, target.text[:REPLY_SNIPPET_CHARS])
+            if target is not None
+            else None,
             is_edited=one.is_edited,
             attachments=(*_quote_target(one, target), *map(self.redactor, attached)),
             is_topic_change=one.is_topic_change,
             is_title_change=one.is_title_change,
         )
 
-    async def _find_reply_targets(self, current: Sequence[CurrentMessage]) -> dict[MessageId, _ReplyTarget]:
-        """Return, by message id, the message that each replies to, as far as it is known and may be shown."""
+    async def _find_reply_targets(
+        self, current: Sequence[CurrentMessage]
+    ) -> dict[MessageId, _ReplyTarget]:
+        """Return, by message id, the message that each replies to, as far as it is known and may be
+        shown.
+        """
         messages = [one.message for one in current]
         unread_messages = {one.message.id: (one.message, one.seq) for one in current}
         found = dict[MessageId, _ReplyTarget]()
-        for message in [message for message in messages if message.reply_to is not None][-MAX_REPLIES:]:
+        for message in [message for message in messages if message.reply_to is not None][
+            -MAX_REPLIES:
+        ]:
             answered = await self._find_reply_target(message, unread_messages)
             if answered is not None:
                 found[message.id] = answered
@@ -506,46 +640,64 @@ class ConversationReader:
 
 
 def is_addressed(fact: Fact) -> bool:
-    """Return whether a fact is addressed to the agent, not merely posted where it listens. A reminder is."""
+    """Return whether a fact is addressed to the agent, not merely posted where it listens. A
+    reminder is.
+    """
     is_reminder = isinstance(fact, Alarm) and not fact.attended
     return is_reminder or (isinstance(fact, Message) and fact.kind != "room")
 
 
 def wants_answer(fact: Fact) -> bool:
     """Return whether a fact asks for an answer by itself. Mere reports do not."""
-    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed | MessageEdited | Command)
+    return not isinstance(
+        fact, ReactionChanged | DeliveryReport | PlaceRenamed | MessageEdited | Command
+    )
 
 
 def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
-    """Return the message that a reply answers: the newest addressed one, else the newest. None: there is none."""
+    """Return the message that a reply answers: the newest addressed one, else the newest. None:
+    there is none.
+    """
     # The others cannot be replied to.
     messages = [one.message for one in current if not (one.is_topic_change or one.notice)]
     addressed = [message for message in messages if is_addressed(message)] or messages
     return addressed[-1].id if addressed else None
 
 
-def fit_lines(lines: Sequence[RenderedMessage], *, omitted: int, budget: int, plain: bool) -> RenderedInput:
+def fit_lines(
+    lines: Sequence[RenderedMessage], *, omitted: int, budget: int, plain: bool
+) -> RenderedInput:
     """Choose and render the lines that fit.
 
-    `budget`: tokens for these lines and the history in view. `omitted`: unread entries that are not among `lines`.
+    `budget`: tokens for these lines and the history in view. `omitted`: unread entries that are not
+    among `lines`.
     """
     chosen, more = view.choose_unread(
-        [_estimate_line_tokens(one) for one in lines], [one.line.is_addressed for one in lines], budget
+        [_estimate_line_tokens(one) for one in lines],
+        [one.line.is_addressed for one in lines],
+        budget,
     )
     left_out = len(lines) - len(chosen)
     return replace(
-        render_lines([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain), has_more=more
+        render_lines([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain),
+        has_more=more,
     )
 
 
 def count_turns_over_image_limit(history: HistoryView, rendered: RenderedInput) -> int:
-    """Return how many of the oldest turns must leave to keep within the images that one request takes."""
+    """Return how many of the oldest turns must leave to keep within the images that one request
+    takes.
+    """
     if not any(turn.media for turn in history.turns):
         return 0
     bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in rendered.media)
     return max(
-        view.fold_start([len(turn.media) for turn in history.turns], MAX_IMAGES - len(rendered.media)),
-        view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in history.turns], bytes_left),
+        view.fold_start(
+            [len(turn.media) for turn in history.turns], MAX_IMAGES - len(rendered.media)
+        ),
+        view.fold_start(
+            [sum(ref.size_bytes for ref in turn.media) for turn in history.turns], bytes_left
+        ),
     )
 
 
@@ -560,7 +712,9 @@ def render_lines(lines: Sequence[RenderedMessage], *, omitted: int, plain: bool)
 
 
 def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
-    """Return the notice of an event. `post`: text of the own post that a reaction or a delivery report refers to."""
+    """Return the notice of an event. `post`: text of the own post that a reaction or a delivery
+    report refers to.
+    """
     match event:
         case Alarm():
             return (("own", ATTENDED_NOTICE),) if event.attended else _render_reminder(event)
@@ -568,10 +722,16 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
             came = "ended" if event.ok else "failed"
             return (("name", event.what), *_with_reason(f" {came}", event.text))
         case ReactionChanged():
-            reaction: NoticePieces = (("name", event.sender.name), ("own", " reacted with "), ("name", event.reaction))
+            reaction: NoticePieces = (
+                ("name", event.sender.name),
+                ("own", " reacted with "),
+                ("name", event.reaction),
+            )
             return (*reaction, *_with_reason(" to your message", post[:POST_SNIPPET_CHARS]))
         case DeliveryReport():
-            which: NoticePieces = (("quoted", post[:POST_SNIPPET_CHARS]), ("own", " ")) if post.strip() else ()
+            which: NoticePieces = (
+                (("quoted", post[:POST_SNIPPET_CHARS]), ("own", " ")) if post.strip() else ()
+            )
             known = "could not be delivered" if event.state == "failed" else DELIVERY_DOUBT
             return (("own", "your message "), *which, *_with_reason(known, event.reason))
         case PlaceRenamed():
@@ -582,7 +742,10 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
                 *_with_reason(" opened this chat through a link with the word", event.args),
             )
         case ConnectionChanged():
-            return (("name", event.channel), *_with_reason(" is up" if event.up else " is down", event.reason))
+            return (
+                ("name", event.channel),
+                *_with_reason(" is up" if event.up else " is down", event.reason),
+            )
 
 
 def topic_change_as_message(change: MembershipChanged) -> Message:
@@ -598,7 +761,9 @@ def topic_change_as_message(change: MembershipChanged) -> Message:
 
 
 def _quote_target(one: CurrentMessage, target: _ReplyTarget | None) -> tuple[str, ...]:
-    """Return what the line does not show of the message that an addressed one replies to, or where it is found."""
+    """Return what the line does not show of the message that an addressed one replies to, or where
+    it is found.
+    """
     if target is None or len(target.text) <= REPLY_SNIPPET_CHARS or not is_addressed(one.message):
         return ()
     if target.seq is not None:
@@ -611,7 +776,9 @@ def _quote_target(one: CurrentMessage, target: _ReplyTarget | None) -> tuple[str
 
 
 def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> Message:
-    """Return a system event as a message without sender and text. `addressed`: it counts as addressed to the agent."""
+    """Return a system event as a message without sender and text. `addressed`: it counts as
+    addressed to the agent.
+    """
     return Message(
         id=MessageId(event.id),
         at=address_of(event) or NOWHERE,
@@ -623,19 +790,27 @@ def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> 
 
 
 def _has_words(kept: Attachment) -> bool:
-    """Return whether words of somebody else than who sent it may be in the attachment, or its name."""
+    """Return whether words of somebody else than who sent it may be in the attachment, or its
+    name.
+    """
     return not kept.recorded and (kept.form not in ("sticker", "location") or bool(kept.name))
 
 
 def _is_quotation(carried: str) -> bool:
-    """Return whether the carried text consists of quoted lines: of the message replied to, whose author is known."""
+    """Return whether the carried text consists of quoted lines: of the message replied to, whose
+    author is known.
+    """
     return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
 
 
 def _leave_out_shown(
-    attached: Mapping[Seq, tuple[DescribedAttachment, ...]], messages: Mapping[Seq, Message], view: HistoryView
+    attached: Mapping[Seq, tuple[DescribedAttachment, ...]],
+    messages: Mapping[Seq, Message],
+    view: HistoryView,
 ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-    """Return the attachments without images of messages replied to that the `view` shows already."""
+    """Return the attachments without images of messages replied to that the `view` shows
+    already.
+    """
     shown = {ref.sha256 for turn in view.turns for ref in turn.media}
 
     def leave_out(place: int, own: int, one: DescribedAttachment) -> DescribedAttachment:
@@ -643,14 +818,20 @@ def _leave_out_shown(
         return DescribedAttachment(f"{one.description} (shown above)") if is_shown else one
 
     return {
-        seq: tuple(leave_out(place, len(messages[seq].attachments), one) for place, one in enumerate(found))
+        seq: tuple(
+            leave_out(place, len(messages[seq].attachments), one) for place, one in enumerate(found)
+        )
         for seq, found in attached.items()
     }
 
 
 def _images_label(attached: Sequence[DescribedAttachment]) -> Label:
     """Return the label of shown images: their authors may have written in them."""
-    return Label("outside", source="an attachment") if any(one.image is not None for one in attached) else TRUSTED_LABEL
+    return (
+        Label("outside", source="an attachment")
+        if any(one.image is not None for one in attached)
+        else TRUSTED_LABEL
+    )
 
 
 def _estimate_line_tokens(one: RenderedMessage) -> int:
@@ -663,14 +844,20 @@ def _render_rename(event: PlaceRenamed) -> NoticePieces:
     for one in event.changed:
         name = getattr(event.names, one)
         words: NoticePieces = (
-            (("own", f"{_RENAME_TEXTS[one]} "), ("quoted", name)) if name else (("own", f"the {one} is gone"),)
+            (("own", f"{_RENAME_TEXTS[one]} "), ("quoted", name))
+            if name
+            else (("own", f"the {one} is gone"),)
         )
         parts = (*parts, ("own", "; "), *words) if parts else words
     return parts
 
 
 def _render_reminder(alarm: Alarm) -> NoticePieces:
-    owner: NoticePieces = (("own", "reminder that "), ("name", alarm.asked_by), ("own", " asked for"))
+    owner: NoticePieces = (
+        ("own", "reminder that "),
+        ("name", alarm.asked_by),
+        ("own", " asked for"),
+    )
     parts: NoticePieces = owner if alarm.asked_by else (("own", "your reminder"),)
     due = f", due {_format_time(alarm.due, alarm.sent)}" if alarm.due is not None else ""
     missed = f", missed {alarm.missed} times before" if alarm.missed > 1 else ", missed once before"
@@ -687,7 +874,8 @@ def _format_time(at: datetime, now: datetime) -> str:
 
 
 LOCK_TIMEOUT_S: Final = 0.1
-"""Time to acquire a lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
+"""Time to acquire a lock: a free one is acquired at once, unless an earlier waiter has not taken it
+yet."""
 
 
 class ConversationLocks:
@@ -703,8 +891,12 @@ class ConversationLocks:
             self._locks[conversation] = lock = asyncio.Lock()
         return lock
 
-    async def acquire(self, conversation: ConversationId, wait_s: float) -> Callable[[], None] | None:
-        """Acquire the lock of a conversation. Return what releases it. None: it is held for longer than `wait_s`."""
+    async def acquire(
+        self, conversation: ConversationId, wait_s: float
+    ) -> Callable[[], None] | None:
+        """Acquire the lock of a conversation. Return what releases it. None: it is held for longer
+        than `wait_s`.
+        """
         lock = self.lock_for(conversation)
         try:
             async with asyncio.timeout(wait_s):

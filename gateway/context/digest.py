@@ -1,7 +1,8 @@
-"""Digests: the input of inner turns, which lists what is pending in the agent's rooms, grouped and bounded.
+"""Digests: the input of inner turns, which lists what is pending in the agent's rooms, grouped and
+bounded.
 
-What waits in a direct chat or a private room is handled there and never enters a digest. The label of a digest names
-the readers of all rooms in it.
+What waits in a direct chat or a private room is handled there and never enters a digest. The label
+of a digest names the readers of all rooms in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,7 +84,9 @@ class DigestBuilder:
         self._is_own = is_own
         self.rooms = set[ConversationId]()
         """Rooms of the newest digest that have not been handled or attended since."""
-        store.subscribe(self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound)
+        store.subscribe(
+            self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
+        )
 
     def forget(self, conversation: ConversationId) -> None:
         """Remove a place from the newest digest, because it changed."""
@@ -100,7 +103,9 @@ class DigestBuilder:
         return max([own, *[urgency for _, urgency in await self._pending()]])
 
     async def build(self, *, plain: bool) -> Digest | None:
-        """Return the digest of what is pending now; None: nothing is. `plain`: the model needs plain prompts."""
+        """Return the digest of what is pending now; None: nothing is. `plain`: the model needs
+        plain prompts.
+        """
         pending = await self._pending()
         own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
         await self._places.titles.load([place for place, _ in pending])
@@ -151,21 +156,36 @@ class DigestBuilder:
         await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
 
     async def _pending(self) -> list[tuple[ConversationId, int]]:
-        """Return this agent's rooms with pending entries that are not urgent, the most urgent first."""
+        """Return this agent's rooms with pending entries that are not urgent, the most urgent
+        first.
+        """
         due = [
             (place, urgency)
             for place, urgency in await self._store.due_conversations(LOW)
-            if urgency < URGENT and not is_inner(place) and self._is_own(place) and not self._locks.is_busy(place)
+            if urgency < URGENT
+            and not is_inner(place)
+            and self._is_own(place)
+            and not self._locks.is_busy(place)
         ]
         rooms = [one for one in due if not await self._places.is_private(one[0])]
         return sorted(rooms, key=lambda one: -one[1])
 
-    async def _render_unread(self, unread: UnreadEntries, *, plain: bool) -> tuple[RenderedInput, Label]:
+    async def _render_unread(
+        self, unread: UnreadEntries, *, plain: bool
+    ) -> tuple[RenderedInput, Label]:
         lines = await self._reader.render(await self._reader.read_current(unread), sees=False)
         label = join(one.label for one in lines)
         return render_lines(lines, omitted=unread.omitted, plain=plain), label
 
     async def _label_of_reminders(self, own: UnreadEntries) -> Label:
-        """Return the label of the agent's own reminders. What is not its own alone it may repeat to itself only."""
-        roles = (await find_reminder_roles(self._store, self._reader.access_policy, own.messages)).values()
-        return join(label_of_role(role, "a reminder") | Label(readers=(self._inner,)) for role in roles if role)
+        """Return the label of the agent's own reminders. What is not its own alone it may repeat to
+        itself only.
+        """
+        roles = (
+            await find_reminder_roles(self._store, self._reader.access_policy, own.messages)
+        ).values()
+        return join(
+            label_of_role(role, "a reminder") | Label(readers=(self._inner,))
+            for role in roles
+            if role
+        )

@@ -1,10 +1,14 @@
-"""Dreams: consolidation of the notes since the last dream into MEMORY.md, by one request to the agent's model.
+"""Dreams: consolidation of the notes since the last dream into MEMORY.md, by one request to the
+agent's model.
 
-- The notes come from private places, too. So a dream posts nothing, and its result is shown to a verified owner alone:
-  neither text nor notes belong into the record of its turn, which stands in a public conversation.
-- Notes of turns that had read words of others than owners and admins, or text from outside, are not given to the model.
-  They stay in the memory of their room; an owner may add one to the file (`find_pending_notes`).
-- A note that was forgotten after an earlier dream used it is given to the model once more, as one to be removed.
+- The notes come from private places, too. So a dream posts nothing, and its result is shown to a
+  verified owner alone: neither text nor notes belong into the record of its turn, which stands in a
+  public conversation.
+- Notes of turns that had read words of others than owners and admins, or text from outside, are not
+  given to the model. They stay in the memory of their room; an owner may add one to the file
+  (`find_pending_notes`).
+- A note that was forgotten after an earlier dream used it is given to the model once more, as one
+  to be removed.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +27,13 @@ from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, TurnProgress
 from agent.workspace.character_card import normalize_text
 from gateway.access.approval_texts import escape_invisible
 from gateway.context.journal import JournalStore
-from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams
+from gateway.context.memory import (
+    MemoryStore,
+    find_newest_dream,
+    format_as_list_item,
+    format_diff,
+    load_dreams,
+)
 from gateway.core.events import ConversationId, RequestUsage, Usage
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.i18n import N_, _
@@ -45,7 +55,8 @@ MAX_NOTES_TOKENS: Final = 8_000
 DREAM_REASON: Final = "dreamt"
 _MAX_TOOL_ROUNDS: Final = 1
 _TOO_LONG_PROMPT: Final = (
-    "That is {} characters, and {} is the most. Write the whole file again, shorter: drop what matters least."
+    "That is {} characters, and {} is the most. Write the whole file again, "
+    "shorter: drop what matters least."
 )
 
 
@@ -121,19 +132,24 @@ class Dreamer:
     ) -> DreamResult:
         """Run one dream. Raises StoreError.
 
-        `brief`: persona, binding and card of the inner conversation, without input. `tools`, `host` and `progress` as
-        in `agent.turn.take_turn`; no tool is carried out. A failure changes nothing, and the notes are left for the
-        next dream. On cancellation `progress` holds the costs, and the file is as before, or its new version is durable
-        and `MemoryStore.finish_write` completes it.
+        `brief`: persona, binding and card of the inner conversation, without input. `tools`, `host`
+        and `progress` as in `agent.turn.take_turn`; no tool is carried out. A failure changes
+        nothing, and the notes are left for the next dream. On cancellation `progress` holds the
+        costs, and the file is as before, or its new version is durable and
+        `MemoryStore.finish_write` completes it.
         """
         try:
             await self._memory.finish_write(agent)
             before = await self._memory.read(agent)
         except OSError as error:
-            return DreamResult(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")
+            return DreamResult(
+                outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}"
+            )
         last = await find_newest_dream(self._store, agent)
         if last is not None:
-            self._journal.mark_dreamt(agent, last.fact.upto)  # a cancelled dream may have been durable
+            self._journal.mark_dreamt(
+                agent, last.fact.upto
+            )  # a cancelled dream may have been durable
         found = await load_dream_input(
             self._store,
             agent,
@@ -143,26 +159,36 @@ class Dreamer:
         if not found.notes:
             self._journal.mark_dreamt(agent, found.upto)
             return DreamResult(
-                outcome="unchanged", reason="nothing was written down since the last dream that may change it"
+                outcome="unchanged",
+                reason="nothing was written down since the last dream that may change it",
             )
-        request = _MemoryRequest(model, _DisabledTools(tools), host, agent, progress or TurnProgress())
+        request = _MemoryRequest(
+            model, _DisabledTools(tools), host, agent, progress or TurnProgress()
+        )
         after, done = await request.request_text(
-            replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)), memory_chars
+            replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)),
+            memory_chars,
         )
         if not after:
             return _build_result(done, "failed", reason=done.reason or "the model wrote nothing")
         return await self._save(agent, before, after, found.upto, done)
 
-    async def _save(self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome) -> DreamResult:
+    async def _save(
+        self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome
+    ) -> DreamResult:
         try:
             is_written = await self._memory.rewrite(
                 agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON
             )
         except OSError as error:
-            return _build_result(done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
+            return _build_result(
+                done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}"
+            )
         if not is_written:
             return _build_result(
-                done, "failed", reason="MEMORY.md was changed meanwhile: the next dream begins with that"
+                done,
+                "failed",
+                reason="MEMORY.md was changed meanwhile: the next dream begins with that",
             )
         self._journal.mark_dreamt(agent, upto)
         changed = format_diff(before, f"{after}\n")
@@ -170,7 +196,9 @@ class Dreamer:
 
 
 async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
-    """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there is any."""
+    """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there
+    is any.
+    """
     found, since, upto = list[DreamNote](), after, after
     while True:
         page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
@@ -191,7 +219,9 @@ async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) ->
 
 
 async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
-    """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises StoreError."""
+    """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises
+    StoreError.
+    """
     found = await store.newest_entries(_MAX_PENDING_NOTES, kinds=["noted"])
     forgotten = await store.forgotten_notes([one.seq for one in found])
     approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
@@ -203,15 +233,20 @@ async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
     return [
         one
         for one in notes
-        if one.noted.agent == agent and one.noted.lasting and not one.is_trusted and one.seq not in approved
+        if one.noted.agent == agent
+        and one.noted.lasting
+        and not one.is_trusted
+        and one.seq not in approved
     ]
 
 
-def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callable[[ConversationId], str]) -> str:
+def render_pending_notes(
+    notes: Sequence[DreamNote], prefix: str, label: Callable[[ConversationId], str]
+) -> str:
     """Return the question to an owner, in Markdown. Pure.
 
-    Each note is shown whole, as it would stand in MEMORY.md, or not at all. `prefix`: prefix of commands where the text
-    is read. `label`: return the label of a place there.
+    Each note is shown whole, as it would stand in MEMORY.md, or not at all. `prefix`: prefix of
+    commands where the text is read. `label`: return the label of a place there.
     """
     lines, left = list[str](), _MAX_PENDING_CHARS
     for shown, one in enumerate(notes):
@@ -230,11 +265,13 @@ def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callabl
         lines.append(head)
         lines += ["```", *text, "```"]
     head = _(
-        "I was asked to remember these notes. People who are not owners or admins asked for them or influenced them, "
+        "I was asked to remember these notes. People who are not owners or admins asked for them "
+        "or influenced them, "
         "so they stay in their rooms unless you add them to MEMORY.md:"
     )
     tail = _(
-        "`{approve}` adds a note to MEMORY.md, word for word. `{forget}` deletes it. If you do nothing, it stays out "
+        "`{approve}` adds a note to MEMORY.md, word for word. `{forget}` deletes it. If you do "
+        "nothing, it stays out "
         "of MEMORY.md."
     ).format(approve=f"{prefix}memory approve NUMBER", forget=f"{prefix}memory forget NUMBER")
     return "\n".join([head, *lines, tail])
@@ -251,11 +288,17 @@ _AUTHOR_TEXTS: Final = {
 
 
 def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: int) -> str:
-    """Return the prompt of a dream. Pure. Quoted text is indented, so that nothing of it looks like a frame."""
+    """Return the prompt of a dream. Pure. Quoted text is indented, so that nothing of it looks like
+    a frame.
+    """
     memory = indent_text(before) if normalize_text(before) else "(empty)"
     lines = "\n".join(render_note(note) for note in notes)
     instructions = load_prompt("dreaming").replace("{chars}", str(memory_chars))
-    return f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{lines}"
+    return (
+        f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the "
+        "oldest "
+        f"first:\n{lines}"
+    )
 
 
 def render_note(note: DreamNote) -> str:
@@ -263,9 +306,13 @@ def render_note(note: DreamNote) -> str:
     noted = note.noted
     whence = "public" if noted.scope == PUBLIC else f"private, of {to_single_line(noted.scope)}"
     whence += f"; asked for by {to_single_line(noted.by)}" if noted.by else ""
-    whence += f"; rests on {describe_integrity(noted.label.integrity)}, in {to_single_line(note.place)}"
+    whence += (
+        f"; rests on {describe_integrity(noted.label.integrity)}, in {to_single_line(note.place)}"
+    )
     what = "to remember" if noted.lasting else "journal"
-    what = "to be forgotten: MEMORY.md must say nothing of it any more" if note.is_forgotten else what
+    what = (
+        "to be forgotten: MEMORY.md must say nothing of it any more" if note.is_forgotten else what
+    )
     title = f" {to_single_line(noted.title)}" if noted.title else ""
     return f"[{note.at:%Y-%m-%d %H:%M} UTC] ({what}; {whence}){title}\n{indent_text(noted.text)}"
 
@@ -287,12 +334,16 @@ def truncate_lines(text: str, max_chars: int) -> str:
 
 
 def strip_wrapping(text: str) -> str:
-    """Remove what wraps a model's file: a fence around all of it, its own name as a heading. Pure."""
+    """Remove what wraps a model's file: a fence around all of it, its own name as a heading.
+    Pure.
+    """
     lines = normalize_text(text).split("\n")
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
         lines = lines[1:-1]
     text = normalize_text("\n".join(lines))
-    return text.removeprefix("# MEMORY.md\n").strip("\n") if text.startswith("# MEMORY.md\n") else text
+    return (
+        text.removeprefix("# MEMORY.md\n").strip("\n") if text.startswith("# MEMORY.md\n") else text
+    )
 
 
 async def _find_note(store: Store, entry: LogEntry, since: Seq) -> DreamNote | None:
@@ -304,10 +355,14 @@ async def _find_note(store: Store, entry: LogEntry, since: Seq) -> DreamNote | N
         noted = await store.entry(entry.fact.note) if entry.fact.note <= since else None
         if noted is not None and isinstance(noted.fact, NoteWritten):
             return _build_note(entry.seq, noted, noted.fact, forgotten=True)
-    return _build_note(entry.seq, entry, entry.fact) if isinstance(entry.fact, NoteWritten) else None
+    return (
+        _build_note(entry.seq, entry, entry.fact) if isinstance(entry.fact, NoteWritten) else None
+    )
 
 
-def _build_note(seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: bool = False) -> DreamNote:
+def _build_note(
+    seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: bool = False
+) -> DreamNote:
     place = entry.conversation or ConversationId("")
     return DreamNote(seq=seq, at=entry.at, place=place, noted=noted, is_forgotten=forgotten)
 
@@ -323,7 +378,11 @@ class _DisabledTools:
         return self._tools.specs
 
     async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(id=call.id, text="You are dreaming: no tools. Write the text of MEMORY.md.", is_error=True)
+        return ToolResult(
+            id=call.id,
+            text="You are dreaming: no tools. Write the text of MEMORY.md.",
+            is_error=True,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +396,9 @@ class _MemoryRequest:
     progress: TurnProgress
 
     async def request_text(self, brief: PromptInput, max_chars: int) -> tuple[str, TurnOutcome]:
-        """Return the file's new text and the outcome. Empty text: there is none, and the outcome says why."""
+        """Return the file's new text and the outcome. Empty text: there is none, and the outcome
+        says why.
+        """
         max_chars -= 1  # one character for the file's line end
         done = await self._ask(brief)
         text = strip_wrapping(done.text) if done.outcome == "replied" else ""
@@ -345,7 +406,9 @@ class _MemoryRequest:
             return text, done
         first = PromptTurn(input_text=brief.input_text, reply=done.text)
         again = replace(
-            brief, history=(*brief.history, first), input_text=_TOO_LONG_PROMPT.format(len(text), max_chars)
+            brief,
+            history=(*brief.history, first),
+            input_text=_TOO_LONG_PROMPT.format(len(text), max_chars),
         )
         done = await self._ask(again)
         shorter = strip_wrapping(done.text) if done.outcome == "replied" else ""
@@ -371,13 +434,20 @@ class _MemoryRequest:
 def _notes_budget_tokens(brief: PromptInput, model: Model, before: str) -> int:
     """Return how many tokens the notes of a dream may take."""
     fixed = sum(
-        map(estimate_tokens, (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")))
+        map(
+            estimate_tokens,
+            (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")),
+        )
     )
     return min(MAX_NOTES_TOKENS, view.budget_tokens(model.context_tokens, fixed))
 
 
 def _build_result(
-    done: TurnOutcome, outcome: Literal["dreamt", "unchanged", "failed"], *, reason: str = "", changed: str = ""
+    done: TurnOutcome,
+    outcome: Literal["dreamt", "unchanged", "failed"],
+    *,
+    reason: str = "",
+    changed: str = "",
 ) -> DreamResult:
     return DreamResult(
         outcome=outcome,

@@ -3,15 +3,17 @@
 A handle is a log position with a letter, short because each summary shows some:
 
 - `e<seq>`: an `Evidence` entry.
-- `t<seq>.<n>`: result of the n-th call of the turn whose record stands there, counted from 1 over all its steps.
-- `a<seq>.<n>`: text of the n-th attachment of the message that stands there, counted from 1 and on through those
-  of the message that it replies to, if it is a document.
+- `t<seq>.<n>`: result of the n-th call of the turn whose record stands there, counted from 1 over
+  all its steps.
+- `a<seq>.<n>`: text of the n-th attachment of the message that stands there, counted from 1 and on
+  through those of the message that it replies to, if it is a document.
 - `m<seq>`: a message with its present text, or a message of the agent.
-- `v<a>-<b>`: turns of the conversation where it is asked that ended at a <= seq < b, preceded by the text that stood in
-  front of the first of them in the view.
+- `v<a>-<b>`: turns of the conversation where it is asked that ended at a <= seq < b, preceded by
+  the text that stood in front of the first of them in the view.
 
-What a handle names is shown only where its scope allows. For a handle that is not visible the error is the same as for
-one that does not exist. What has left the log is not opened any more; the answer says so.
+What a handle names is shown only where its scope allows. For a handle that is not visible the error
+is the same as for one that does not exist. What has left the log is not opened any more; the answer
+says so.
 """
 
 import hashlib
@@ -41,10 +43,14 @@ from gateway.stream.routing import PrivacyCache
 MAX_TURNS: Final = 2_000
 """Turns in one `v` handle."""
 UNKNOWN_HANDLE: Final = (
-    "There is nothing with that handle that may be shown here. Use a handle that stands beside a shortened text, e.g. "
+    "There is nothing with that handle that may be shown here. Use a handle that stands beside a "
+    "shortened text, e.g. "
     "e12, t12.3 or v12-34, or search with recall."
 )
-LEFT_LOG: Final = "That is so old that it has left the log: only an operator can read it, with `reverie log show FILE`."
+LEFT_LOG: Final = (
+    "That is so old that it has left the log: only an operator can read it, with "
+    "`reverie log show FILE`."
+)
 _TURNS_LEFT: Final = "[older turns have left the log, and are missing here]"
 _HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 """At most as many digits as a log position can have."""
@@ -71,34 +77,55 @@ class EvidenceStore:
         self._places = places
         self._media = media
 
-    async def keep(self, turn: TurnId, conversation: ConversationId, call: ToolCall, result: ToolResult) -> EvidenceRef:
+    async def keep(
+        self, turn: TurnId, conversation: ConversationId, call: ToolCall, result: ToolResult
+    ) -> EvidenceRef:
         """Store the result of a call and return its reference. Raises StoreError.
 
-        An equal result of the call is not stored twice. On cancellation it is stored or not, and nothing refers to it.
+        An equal result of the call is not stored twice. On cancellation it is stored or not, and
+        nothing refers to it.
         """
-        origin = to_single_line(result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS) or _describe_call(call)
-        fact = Evidence(turn=turn, call=call.id, tool=call.name, what=result.kind, origin=origin, text=result.text)
+        origin = to_single_line(
+            result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS
+        ) or _describe_call(call)
+        fact = Evidence(
+            turn=turn,
+            call=call.id,
+            tool=call.name,
+            what=result.kind,
+            origin=origin,
+            text=result.text,
+        )
         number = 0
-        while (seq := await self._keep(fact, conversation, f"evidence:{turn}:{call.id}:{number}")) is None:
+        while (
+            seq := await self._keep(fact, conversation, f"evidence:{turn}:{call.id}:{number}")
+        ) is None:
             number += 1
         return build_handle_content(f"e{seq}", fact.what, origin, fact.text).source
 
     async def _keep(self, fact: Evidence, conversation: ConversationId, key: str) -> Seq | None:
-        """Return the log position. None: the key names another result, which the same call returned before."""
+        """Return the log position. None: the key names another result, which the same call returned
+        before.
+        """
         (written,) = await self._store.append(
             [NewEntry(fact=fact, at=self._clock.now(), conversation=conversation, key=key)]
         )
         if written.is_new:
             return written.seq
         previous = await self._store.entry(written.seq)
-        same = previous is not None and (previous.conversation, previous.fact) == (conversation, fact)
+        same = previous is not None and (previous.conversation, previous.fact) == (
+            conversation,
+            fact,
+        )
         return written.seq if same else None
 
-    async def fetch(self, handle: str, offset: int, limit: int, find: str, context: ToolContext) -> ToolOutput:
+    async def fetch(
+        self, handle: str, offset: int, limit: int, find: str, context: ToolContext
+    ) -> ToolOutput:
         """Return a header line and the exact text: `limit` characters from `offset` on.
 
-        `find`: words, regardless of case; the text begins with the line of their first place at or after `offset`.
-        Empty: at `offset`. Raises ToolCallRefused and StoreError.
+        `find`: words, regardless of case; the text begins with the line of their first place at or
+        after `offset`. Empty: at `offset`. Raises ToolCallRefused and StoreError.
         """
         content = await self.find(handle, context.visibility, context.at.conversation)
         label = await self._label_of(content.source.handle, context)
@@ -109,15 +136,24 @@ class EvidenceStore:
         if find:
             found = re.compile(re.escape(find), re.IGNORECASE).search(content.text, offset)
             if found is None:
-                raise ToolCallRefused(f"These words do not occur in {source.handle} at or after offset {offset}.")
-            offset = max(offset, content.text.rfind("\n", 0, found.start()) + 1, found.start() - limit // 2)
+                raise ToolCallRefused(
+                    f"These words do not occur in {source.handle} at or after offset {offset}."
+                )
+            offset = max(
+                offset, content.text.rfind("\n", 0, found.start()) + 1, found.start() - limit // 2
+            )
         end = min(offset + limit, source.chars)
         if offset >= source.chars > 0:
-            raise ToolCallRefused(f"{source.handle} has {source.chars} characters: offset must be less.")
+            raise ToolCallRefused(
+                f"{source.handle} has {source.chars} characters: offset must be less."
+            )
         more = f"; go on at offset {end}" if end < source.chars else "; that is its end"
-        origin = f", from {to_single_line(source.origin, MAX_SOURCE_CHARS)}" if source.origin else ""
+        origin = (
+            f", from {to_single_line(source.origin, MAX_SOURCE_CHARS)}" if source.origin else ""
+        )
         head = (
-            f"[{source.handle}: {to_single_line(source.kind)}{origin}; characters {offset} to {end} of "
+            f"[{source.handle}: {to_single_line(source.kind)}{origin}; characters {offset} to "
+            f"{end} of "
             f"{source.chars}{more}; sha256 {source.sha256[:12]}]\n"
         )
         return ToolOutput(
@@ -130,13 +166,18 @@ class EvidenceStore:
         )
 
     async def _label_of(self, handle: str, context: ToolContext) -> Label:
-        """Return the label: of a tool's result that of its turn. Anything else may be anybody's words of its place."""
+        """Return the label: of a tool's result that of its turn. Anything else may be anybody's
+        words of its place.
+        """
         if handle.startswith("v"):
             return Label("outside", readers_of(await self._places.scope(context.at.conversation)))
         entry = await self._store.entry(int(handle[1:].partition(".")[0]))
         assert entry is not None
         assert entry.conversation is not None
-        readers, fact = readers_of(await self._places.scope(entry.conversation, entry.seq)), entry.fact
+        readers, fact = (
+            readers_of(await self._places.scope(entry.conversation, entry.seq)),
+            entry.fact,
+        )
         if isinstance(fact, Evidence):
             if fact.turn == context.turn:  # the turn's own requests hold a part of it already
                 return TRUSTED_LABEL
@@ -146,10 +187,13 @@ class EvidenceStore:
             return fact.label | Label(readers=readers)
         return Label("outside", readers)
 
-    async def find(self, handle: str, visibility: Visibility, place: ConversationId) -> HandleContent:
+    async def find(
+        self, handle: str, visibility: Visibility, place: ConversationId
+    ) -> HandleContent:
         """Return the content of a handle, as far as `visibility` and `place` allow.
 
-        Raises ToolCallRefused, with a hint for the model, if it names nothing visible there; and StoreError.
+        Raises ToolCallRefused, with a hint for the model, if it names nothing visible there; and
+        StoreError.
         """
         match = _HANDLE.fullmatch(handle.strip(_QUOTES).lower())
         content = await self._resolve(match, visibility, place) if match is not None else None
@@ -172,19 +216,27 @@ class EvidenceStore:
             case Evidence(what=what, origin=origin, text=text) if kind == "e":
                 return build_handle_content(f"e{entry.seq}", what, origin, text)
             case TurnRecord() as turn if kind == "t" and second is not None:
-                return await self._find_result(entry.seq, turn, int(second), visibility, entry.conversation)
+                return await self._find_result(
+                    entry.seq, turn, int(second), visibility, entry.conversation
+                )
             case TurnRecord(text=text) if kind == "m" and text:
                 return build_handle_content(
                     f"m{entry.seq}", "message", to_single_line(f"you, {entry.conversation}"), text
                 )
             case Message() as message if kind == "a" and second is not None:
-                return await self._read_document(entry.seq, message, int(second), entry.conversation)
+                return await self._read_document(
+                    entry.seq, message, int(second), entry.conversation
+                )
             case Message() as message if kind == "m":
                 return await self._find_message(entry.seq, message, entry.conversation)
         return None
 
-    async def _find_entry(self, seq: Seq, visibility: Visibility, place: ConversationId) -> LogEntry | None:
-        """Return an entry of a conversation that may be told. Raises ToolCallRefused for one that left the log."""
+    async def _find_entry(
+        self, seq: Seq, visibility: Visibility, place: ConversationId
+    ) -> LogEntry | None:
+        """Return an entry of a conversation that may be told. Raises ToolCallRefused for one that
+        left the log.
+        """
         entry = await self._store.entry(seq)
         if entry is None and await has_left(self._store, seq):
             raise ToolCallRefused(LEFT_LOG)
@@ -209,7 +261,10 @@ class EvidenceStore:
         self, seq: Seq, message: Message, number: int, place: ConversationId
     ) -> HandleContent | None:
         """Return the text of a document. None: there is none, or its message may not be told."""
-        if not 0 < number <= len(message.shown_attachments) or await self._find_message(seq, message, place) is None:
+        if (
+            not 0 < number <= len(message.shown_attachments)
+            or await self._find_message(seq, message, place) is None
+        ):
             return None
         attachment = message.shown_attachments[number - 1]
         if not is_document(attachment):
@@ -218,11 +273,19 @@ class EvidenceStore:
             found = await self._media.read_document(message, number - 1)
         except AttachmentNotFetched as error:
             raise ToolCallRefused(f"This document cannot be read: {error}.") from None
-        origin = to_single_line(f"{attachment.name or 'a file'} from {message.sender.name}, {place}")
-        text = f"{found.text}\n(There is more of it than is read of one document.)" if found.cut else found.text
+        origin = to_single_line(
+            f"{attachment.name or 'a file'} from {message.sender.name}, {place}"
+        )
+        text = (
+            f"{found.text}\n(There is more of it than is read of one document.)"
+            if found.cut
+            else found.text
+        )
         return build_handle_content(document_handle(seq, number - 1), "document", origin, text)
 
-    async def _find_message(self, seq: Seq, message: Message, place: ConversationId) -> HandleContent | None:
+    async def _find_message(
+        self, seq: Seq, message: Message, place: ConversationId
+    ) -> HandleContent | None:
         """Return a message with its newest text. None: it was deleted, or was not for the agent."""
         judged = await self._store.find_judgement(seq)
         if judged is None or judged.fate not in ("due", "context"):
@@ -230,8 +293,14 @@ class EvidenceStore:
         newest = await self._store.latest_message_change(message, seq)
         if newest is not None and isinstance(newest.fact, MessageDeleted):
             return None
-        text = newest.fact.text if newest is not None and isinstance(newest.fact, MessageEdited) else message.text
-        return build_handle_content(f"m{seq}", "message", to_single_line(f"{message.sender.name}, {place}"), text)
+        text = (
+            newest.fact.text
+            if newest is not None and isinstance(newest.fact, MessageEdited)
+            else message.text
+        )
+        return build_handle_content(
+            f"m{seq}", "message", to_single_line(f"{message.sender.name}, {place}"), text
+        )
 
     async def _render_turns(
         self, first: Seq, end: Seq, visibility: Visibility, place: ConversationId
@@ -241,13 +310,17 @@ class EvidenceStore:
         more = await self._store.seq_after_turns(place, first, end, count=MAX_TURNS)
         if more is not None:
             raise ToolCallRefused(
-                f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle opens. "
-                f"The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are v{more}-{end}."
+                f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle "
+                "opens. "
+                f"The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are "
+                f"v{more}-{end}."
             )
         pieces, start = list[str](), first
         while page := await self._store.turns_between(place, start, end, most=_PAGE):
             pieces += [
-                render_turn_transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnRecord)
+                render_turn_transcript(one.seq, one.at, one.fact)
+                for one in page
+                if isinstance(one.fact, TurnRecord)
             ]
             start = Seq(page[-1].seq + 1)
         left = await has_left(self._store, first)
@@ -256,7 +329,9 @@ class EvidenceStore:
                 raise ToolCallRefused(LEFT_LOG)
             return None
         head = await self._find_head(place, first)
-        text = "".join([f"{head}\n\n" if head else "", f"{_TURNS_LEFT}\n\n" if left else "", *pieces])
+        text = "".join(
+            [f"{head}\n\n" if head else "", f"{_TURNS_LEFT}\n\n" if left else "", *pieces]
+        )
         return build_handle_content(f"v{first}-{end}", "turns", place, text)
 
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
@@ -276,12 +351,14 @@ def build_handle_content(handle: str, kind: str, origin: str, text: str) -> Hand
     """Return the content of a text under a handle, with its hash."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return HandleContent(
-        source=EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest), text=text
+        source=EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest),
+        text=text,
     )
 
 
 def render_turn_transcript(seq: Seq, at: datetime, turn: TurnRecord) -> str:
-    """Return a turn as text, word for word: its input, its tool calls with handles of their results, its reply.
+    """Return a turn as text, word for word: its input, its tool calls with handles of their
+    results, its reply.
 
     Ends with an empty line. Empty for a turn without input and without steps.
     """
@@ -298,7 +375,11 @@ def _transcript_lines(seq: Seq, turn: TurnRecord) -> Iterator[str]:
             number += 1
             call_text = f"[you called {called.name} {called.arguments}"
             source = result_source(seq, number, called)
-            yield f"{call_text}]" if called.ended else f"{call_text} -> {source.handle}, {source.chars} characters]"
+            yield (
+                f"{call_text}]"
+                if called.ended
+                else f"{call_text} -> {source.handle}, {source.chars} characters]"
+            )
         yield step.heard
     if turn.text and turn.outcome != "failed":
         yield f"[you] {turn.text}"

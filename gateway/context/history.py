@@ -1,9 +1,9 @@
 """History views: what later turns of a conversation see of the earlier ones.
 
-A view is a pure function of the turn records and of the newest fold (`HistoryView.build`). `HistoryStore` reads views
-from the log and caches those of the last active conversations; the cache is no second record.
-`find_write_of_cut_off_turn` and `was_begun_by_cut_off_turn` find what a turn did before its process ended, so that the
-repeated turn does not do it twice.
+A view is a pure function of the turn records and of the newest fold (`HistoryView.build`).
+`HistoryStore` reads views from the log and caches those of the last active conversations; the cache
+is no second record. `find_write_of_cut_off_turn` and `was_begun_by_cut_off_turn` find what a turn
+did before its process ended, so that the repeated turn does not do it twice.
 """
 
 import hashlib
@@ -53,8 +53,8 @@ RECENT_ENTRIES: Final = 20
 BILLED_TURNS = 8
 """Newest turns whose billed prompt sizes are compared with the estimates."""
 MIN_BILLED_RATIO, MAX_BILLED_RATIO = 0.5, 3.0
-"""Limits of billed to estimated tokens. A smaller ratio does not count the whole prompt: some servers report only what
-was not cached."""
+"""Limits of billed to estimated tokens. A smaller ratio does not count the whole prompt: some
+servers report only what was not cached."""
 _NEVER_FOLDED = Seq(0)
 
 MAX_CACHED_VIEWS = 32
@@ -72,7 +72,9 @@ class TurnMeasure:
 
     @cached_property
     def sizes(self) -> TurnSizes:
-        return measure_turn(self.turn, form=TurnForm.WHOLE, images=self.image_tokens, requests=self.requests)
+        return measure_turn(
+            self.turn, form=TurnForm.WHOLE, images=self.image_tokens, requests=self.requests
+        )
 
 
 FAULTY_GAP: Final = "[What stood here is left out: the model failed at it.]"
@@ -98,11 +100,15 @@ class HistoryTurn:
     def from_record(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False) -> Self:
         """Return the turn that a record describes. `simple`: the model takes no tools."""
         assert isinstance(ended, TurnRecord)
-        if ended.failure == "conversation":  # the provider may fail at it again, whatever is asked next
+        if (
+            ended.failure == "conversation"
+        ):  # the provider may fail at it again, whatever is asked next
             ended = replace(ended, heard=FAULTY_GAP, steps=(), media=())
         # The message about a failure is the gateway's, not the agent's.
         reply = "" if ended.outcome == "failed" else ended.text
-        exchange = PromptTurn(input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple)
+        exchange = PromptTurn(
+            input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple
+        )
         return cls(
             seq=seq,
             raw=exchange,
@@ -158,7 +164,9 @@ class HistoryTurn:
         for message in self.exchange.messages:
             for part in message.parts:
                 _update_hash(hasher, message.role, type(part).__name__, *_piece_texts(part))
-        _update_hash(hasher, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.tool_images))
+        _update_hash(
+            hasher, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.tool_images)
+        )
         return hasher.digest()
 
 
@@ -180,7 +188,9 @@ class HistoryView:
         marks = fold_marks(fold)
         # Only turns in front of the marks change their form.
         front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
-        projected = project_turns([LoggedTurn(seq=turn.seq, exchange=turn.raw) for turn in front], marks)
+        projected = project_turns(
+            [LoggedTurn(seq=turn.seq, exchange=turn.raw) for turn in front], marks
+        )
         shown = [
             turn.with_form(exchange, turn_form(turn.seq, marks))
             for turn, exchange in zip(front, projected, strict=True)
@@ -245,14 +255,18 @@ class HistoryView:
         return itertools.takewhile(lambda turn: turn.seq > self.folded_at, reversed(self.turns))
 
     def sizes(self, *, written: datetime | None) -> list[TurnSizes]:
-        """Return the sizes for the planner. `written`: time of the newest journal entry of this place."""
+        """Return the sizes for the planner. `written`: time of the newest journal entry of this
+        place.
+        """
         if written is None:
             return [turn.sizes for turn in self.turns]
         return [replace(turn.sizes, is_in_journal=turn.at <= written) for turn in self.turns]
 
     def with_fold(self, folded: ViewFolded, seq: Seq) -> "HistoryView":
         """Return the view after a fold, whose log position is `seq`."""
-        return HistoryView.build([turn for turn in self.turns if turn.seq >= folded.start], folded, seq)
+        return HistoryView.build(
+            [turn for turn in self.turns if turn.seq >= folded.start], folded, seq
+        )
 
     def with_entry(self, entry: LogEntry, *, simple: bool) -> "HistoryView | None":
         """Return the view after one more entry of its log. None: it must be read again."""
@@ -274,7 +288,9 @@ class _CachedView(NamedTuple):
 
 
 class HistoryStore:
-    """History views of one agent's conversations. Those of the last active ones are kept, and follow the log."""
+    """History views of one agent's conversations. Those of the last active ones are kept, and
+    follow the log.
+    """
 
     def __init__(self, store: Store, clock: Clock, media: MediaStore) -> None:
         self._store = store
@@ -297,9 +313,14 @@ class HistoryStore:
         self._cached.put(conversation, cached)
         return cached.view
 
-    async def _read(self, conversation: ConversationId, *, simple: bool) -> tuple[HistoryView, bool, Seq]:
+    async def _read(
+        self, conversation: ConversationId, *, simple: bool
+    ) -> tuple[HistoryView, bool, Seq]:
         found = await self._store.view_entries(conversation)
-        turns = [HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple) for turn in found.turns]
+        turns = [
+            HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple)
+            for turn in found.turns
+        ]
         folded = found.fold.fact if found.fold is not None else None
         if found.fold is None or not isinstance(folded, ViewFolded):
             return HistoryView.build(turns, None, _NEVER_FOLDED), simple, found.as_of
@@ -318,8 +339,12 @@ class HistoryStore:
                 else:
                     del self._cached[entry.conversation]
 
-    async def apply_fold(self, conversation: ConversationId, view: HistoryView, folded: ViewFolded) -> HistoryView:
-        """Append a fold to the log and return the new view. Cut off, the old or the new view holds."""
+    async def apply_fold(
+        self, conversation: ConversationId, view: HistoryView, folded: ViewFolded
+    ) -> HistoryView:
+        """Append a fold to the log and return the new view. Cut off, the old or the new view
+        holds.
+        """
         entry = NewEntry(fact=folded, at=self._clock.now(), conversation=conversation)
         (stored,) = await self._store.append([entry])
         cached = self._cached.get(conversation)
@@ -328,12 +353,16 @@ class HistoryStore:
         return view.with_fold(folded, stored.seq)
 
     async def load_exchanges(self, view: HistoryView, *, seeing: bool) -> tuple[PromptTurn, ...]:
-        """Return the view as prompt turns; with images if the model sees them (`seeing`) and they still exist."""
+        """Return the view as prompt turns; with images if the model sees them (`seeing`) and they
+        still exist.
+        """
         exchanges = [turn.exchange for turn in view.turns]
         if seeing:
             for index, turn in enumerate(view.turns):
                 if turn.media:
-                    exchanges[index] = replace(turn.exchange, images=await self.media.load_images(turn.media))
+                    exchanges[index] = replace(
+                        turn.exchange, images=await self.media.load_images(turn.media)
+                    )
                 if turn.tool_images:
                     found = await self.media.load_images_by_hash(turn.tool_images)
                     exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
@@ -342,7 +371,12 @@ class HistoryStore:
 
 def fold_marks(fold: ViewFolded) -> ViewMarks:
     """Return the marks by which a fold shows the turns in view."""
-    return ViewMarks(summed=fold.summed, trimmed=fold.trimmed, spared=fold.spared, excerpts_tokens=fold.excerpts_tokens)
+    return ViewMarks(
+        summed=fold.summed,
+        trimmed=fold.trimmed,
+        spared=fold.spared,
+        excerpts_tokens=fold.excerpts_tokens,
+    )
 
 
 def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
@@ -360,31 +394,47 @@ async def find_write_of_cut_off_turn(
     turn: TurnId | None,
     same: Callable[[LogEntry, NoteWritten | ReminderSet], bool],
 ) -> LogEntry | None:
-    """Return the entry that an unfinished earlier turn wrote there and `same` accepts. None: there is none.
+    """Return the entry that an unfinished earlier turn wrote there and `same` accepts. None: there
+    is none.
 
-    Only entries after the last ended turn count. `turn`: the turn that asks. One turn at a time runs in a conversation,
-    so another that has not ended never will.
+    Only entries after the last ended turn count. `turn`: the turn that asks. One turn at a time
+    runs in a conversation, so another that has not ended never will.
     """
     if turn is None:
         return None
     ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
-    for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["noted", "reminded"], conversation=place):
+    for one in await reader.newest_entries(
+        RECENT_ENTRIES, kinds=["noted", "reminded"], conversation=place
+    ):
         fact = one.fact
         since = not ended or one.seq > ended[0].seq
-        if since and isinstance(fact, NoteWritten | ReminderSet) and fact.turn not in (None, turn) and same(one, fact):
+        if (
+            since
+            and isinstance(fact, NoteWritten | ReminderSet)
+            and fact.turn not in (None, turn)
+            and same(one, fact)
+        ):
             return one
     return None
 
 
-async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, started: ToolStarted) -> bool:
-    """Return whether an unfinished earlier turn began the same tool call, and this turn has not begun it yet."""
+async def was_begun_by_cut_off_turn(
+    reader: StoreReader, place: ConversationId, started: ToolStarted
+) -> bool:
+    """Return whether an unfinished earlier turn began the same tool call, and this turn has not
+    begun it yet.
+    """
     ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
     found = [
         one.fact
-        for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["tool_begun"], conversation=place)
+        for one in await reader.newest_entries(
+            RECENT_ENTRIES, kinds=["tool_begun"], conversation=place
+        )
         if isinstance(one.fact, ToolStarted) and (not ended or one.seq > ended[0].seq)
     ]
-    same = [one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)]
+    same = [
+        one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)
+    ]
     return bool(same) and started.turn not in same
 
 

@@ -1,11 +1,12 @@
-"""Journal: notes of agents, durable in the log first, then in the journal file that people read; and their deletion.
+"""Journal: notes of agents, durable in the log first, then in the journal file that people read;
+and their deletion.
 
-- `JournalStore` writes notes. The log is authoritative, and the file follows it. A mark file beside the store names the
-  last note that reached the journal, so a start writes what a crash or a full disk held back, and nothing that somebody
-  has deleted there since.
-- `NoteForgetter` forgets notes: the log keeps them, but nothing shows them any more. The deletion is durable in the log
-  first; then the journal loses the entry and MEMORY.md its line. A second mark file names the last deletion that
-  reached the files, so a start completes the others.
+- `JournalStore` writes notes. The log is authoritative, and the file follows it. A mark file beside
+  the store names the last note that reached the journal, so a start writes what a crash or a full
+  disk held back, and nothing that somebody has deleted there since.
+- `NoteForgetter` forgets notes: the log keeps them, but nothing shows them any more. The deletion
+  is durable in the log first; then the journal loses the entry and MEMORY.md its line. A second
+  mark file names the last deletion that reached the files, so a start completes the others.
 """
 
 import asyncio
@@ -65,7 +66,8 @@ TAIL_BYTES: Final = 4_000_000
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
 IN_FLIGHT: Final = timedelta(seconds=10)
-"""Age up to which a note may still be written into the file by the process that has it, if there are several."""
+"""Age up to which a note may still be written into the file by the process that has it, if there
+are several."""
 _JOURNAL_MARK: Final = "journal.mark"
 _NOTE_KEY_PREFIX: Final = "note:"
 
@@ -73,11 +75,13 @@ MAX_MATCHES: Final = 10
 """Matches shown if several notes fit."""
 MAX_WORDS: Final = 12
 NO_MATCH: Final = (
-    "None of your notes that may be shown here matches. All words must occur in the note; or give its handle from "
+    "None of your notes that may be shown here matches. All words must occur in the note; or give "
+    "its handle from "
     "recall, e.g. n12."
 )
 NOT_ALLOWED: Final = (
-    "Only an owner or admin may have you forget that. In a direct chat, anybody may have you forget what you wrote "
+    "Only an owner or admin may have you forget that. In a direct chat, anybody may have you "
+    "forget what you wrote "
     "down in that chat."
 )
 _HANDLE: Final = re.compile(r"n([0-9]{1,18})")
@@ -94,7 +98,9 @@ class _JournalState:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_loaded: bool = False
     """The notes of the log have been read."""
-    undreamt_notes: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERED_NOTES))
+    undreamt_notes: deque[tuple[Seq, int]] = field(
+        default_factory=lambda: deque(maxlen=MAX_RECOVERED_NOTES)
+    )
     """Log position and tokens of each note since the last dream."""
     handwritten: tuple[FileStamp, list[JournalEntry]] = (None, [])
     """Entries written by people, and the state of the file when they were read."""
@@ -106,12 +112,17 @@ class JournalStore:
     """Writes the notes of all agents. Call `recover` before the first use, `close` at the end."""
 
     def __init__(
-        self, store: Store, clock: Clock, directory: Callable[[str], Path], cluster: Cluster | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        directory: Callable[[str], Path],
+        cluster: Cluster | None = None,
     ) -> None:
-        """`directory`: return the directory of an agent's journal. `cluster` None: this is the only process.
+        """`directory`: return the directory of an agent's journal. `cluster` None: this is the only
+        process.
 
-        Each process writes its own notes into the file; what another one could not write is written by the one that
-        leads the agent.
+        Each process writes its own notes into the file; what another one could not write is written
+        by the one that leads the agent.
         """
         self._store = store
         self._cluster = cluster or Cluster()
@@ -134,7 +145,8 @@ class JournalStore:
     async def recover(self, agents: Iterable[str]) -> None:
         """Write the notes that the last run could not write into the journals.
 
-        Raises StoreError; disk errors are logged. Call it again for an agent that is led by this process from now on.
+        Raises StoreError; disk errors are logged. Call it again for an agent that is led by this
+        process from now on.
         """
         for agent in agents:
             self._state_of(agent).is_loaded = False
@@ -143,8 +155,8 @@ class JournalStore:
     async def write_entry(self, context: ToolContext, title: str, text: str) -> str:
         """Write an entry and return the answer for the model. Raises ToolCallRefused, StoreError.
 
-        If the same turn wrote it before its process ended, it is not written again. On return it is durable, and in the
-        file unless the disk fails. On cancellation it is written all the same.
+        If the same turn wrote it before its process ended, it is not written again. On return it is
+        durable, and in the file unless the disk fails. On cancellation it is written all the same.
         """
         title = to_single_line(title, len(title))
         if len(title) > MAX_TITLE_CHARS:
@@ -168,7 +180,8 @@ class JournalStore:
             state.undreamt_notes.popleft()
 
     async def read_handwritten(self, agent: str) -> list[JournalEntry]:
-        """Return the entries that people wrote into the journal, read again if it changed. Raises OSError.
+        """Return the entries that people wrote into the journal, read again if it changed. Raises
+        OSError.
 
         Of a long journal only the end is read.
         """
@@ -180,7 +193,8 @@ class JournalStore:
         return state.handwritten[1]
 
     async def remove_note(self, agent: str, note: LogEntry, forgotten: Seq) -> None:
-        """Remove a note that the entry at `forgotten` deletes from the dream material and the journal.
+        """Remove a note that the entry at `forgotten` deletes from the dream material and the
+        journal.
 
         Raises OSError.
         """
@@ -192,10 +206,13 @@ class JournalStore:
             dreamt = trusted and all(seq != note.seq for seq, _ in state.undreamt_notes)
             kept = [one for one in state.undreamt_notes if one[0] not in (note.seq, forgotten)]
             state.undreamt_notes = deque(
-                [*kept, *([(forgotten, estimate_note_tokens(note.fact))] if dreamt else [])], maxlen=MAX_RECOVERED_NOTES
+                [*kept, *([(forgotten, estimate_note_tokens(note.fact))] if dreamt else [])],
+                maxlen=MAX_RECOVERED_NOTES,
             )
             state.unwritten = [entry for entry in state.unwritten if entry.note_id != name]
-            await asyncio.to_thread(_remove_note_from_file, self._directory(agent) / JOURNAL_FILE, name)
+            await asyncio.to_thread(
+                _remove_note_from_file, self._directory(agent) / JOURNAL_FILE, name
+            )
 
     async def close(self) -> None:
         """Wait for the writes in progress."""
@@ -207,7 +224,9 @@ class JournalStore:
         if not text:
             raise ToolCallRefused("There is nothing to write down: the text is blank.")
         if len(text) > MAX_TEXT_CHARS:
-            raise ToolCallRefused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
+            raise ToolCallRefused(
+                f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less."
+            )
         label, scope = context.request.label, context.visibility.scope
         shared = label.is_trusted and Visibility(scope=scope).can_read(label.readers)
         noted = NoteWritten(
@@ -220,7 +239,8 @@ class JournalStore:
             turn=context.turn,
             label=label,
         )
-        # In a task of its own: an interrupted turn must not leave it open whether the note was kept.
+        # In a task of its own: an interrupted turn must not leave it open whether the note was
+        # kept.
         task = asyncio.create_task(self._append_note(context, noted))
         self._write_tasks.add(task)
         task.add_done_callback(self._write_tasks.discard)
@@ -234,13 +254,17 @@ class JournalStore:
                 self._store,
                 place,
                 noted.turn,
-                lambda _, fact: isinstance(fact, NoteWritten) and _note_identity(fact) == _note_identity(noted),
+                lambda _, fact: (
+                    isinstance(fact, NoteWritten) and _note_identity(fact) == _note_identity(noted)
+                ),
             )
             if before is not None and before.key is not None:
                 return before.key.removeprefix(_NOTE_KEY_PREFIX)
             now = self._clock.now()
             note = new_id(now)
-            entry = NewEntry(fact=noted, at=now, conversation=place, key=f"{_NOTE_KEY_PREFIX}{note}")
+            entry = NewEntry(
+                fact=noted, at=now, conversation=place, key=f"{_NOTE_KEY_PREFIX}{note}"
+            )
             await self._store.append([entry])
             state.unwritten.append(to_journal_entry(noted, entry))
             await self._flush(noted.agent, state)
@@ -252,7 +276,9 @@ class JournalStore:
             if not state.is_loaded:
                 found = await self._store.newest_entries(MAX_RECOVERED_NOTES, kinds=["noted"])
                 notes = [
-                    (one, one.fact) for one in found if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
+                    (one, one.fact)
+                    for one in found
+                    if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
                 ]
                 dream = await find_newest_dream(self._store, agent)
                 upto = dream.fact.upto if dream is not None else 0
@@ -264,10 +290,15 @@ class JournalStore:
                     for one, noted in left
                     if one.seq > upto and _is_dream_material(noted)
                 )
-                missing = await self._find_missing(agent, [to_journal_entry(noted, one) for one, noted in notes])
+                missing = await self._find_missing(
+                    agent, [to_journal_entry(noted, one) for one, noted in notes]
+                )
                 ids_left = {note_id_of(one) for one, _ in left}
                 found_missing = [entry for entry in missing if entry.note_id in ids_left]
-                state.unwritten = [*found_missing, *(one for one in state.unwritten if one not in found_missing)]
+                state.unwritten = [
+                    *found_missing,
+                    *(one for one in state.unwritten if one not in found_missing),
+                ]
                 state.is_loaded = True
                 await self._flush(agent, state)
         return state
@@ -282,11 +313,17 @@ class JournalStore:
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", agent, error)
             written = set()
-        last = max((index for index, one in enumerate(entries) if one.note_id in written), default=-1)
-        return [one for one in entries[last + 1 :] if not self._cluster.is_shared or one.at < settled]
+        last = max(
+            (index for index, one in enumerate(entries) if one.note_id in written), default=-1
+        )
+        return [
+            one for one in entries[last + 1 :] if not self._cluster.is_shared or one.at < settled
+        ]
 
     def _read_written_ids(self, agent: str, newest: str) -> set[str]:
-        newest_mark = (read_private(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")
+        newest_mark = (read_private(self._mark_path(agent), most=100) or b"").decode(
+            "ascii", "replace"
+        )
         if newest_mark == newest:
             return {newest}
         end = read_tail(self._directory(agent) / JOURNAL_FILE, most=TAIL_BYTES)
@@ -296,13 +333,17 @@ class JournalStore:
         return {newest_mark} | written
 
     async def _flush(self, agent: str, state: _JournalState) -> None:
-        """Write to the file; after a disk error the entries wait for the next note, or the next start."""
+        """Write to the file; after a disk error the entries wait for the next note, or the next
+        start.
+        """
         if not state.unwritten:
             return
         try:
             await asyncio.to_thread(self._append_to_file, agent, state.unwritten)
         except OSError as error:
-            logger.warning("the journal of %s cannot be written, the log has what it lacks: %s", agent, error)
+            logger.warning(
+                "the journal of %s cannot be written, the log has what it lacks: %s", agent, error
+            )
 
     def _append_to_file(self, agent: str, entries: list[JournalEntry]) -> None:
         while entries:
@@ -318,7 +359,9 @@ class JournalStore:
 
 
 class NoteForgetter:
-    """Forgets notes, for all agents. Call `recover` after the journal and the memory have recovered."""
+    """Forgets notes, for all agents. Call `recover` after the journal and the memory have
+    recovered.
+    """
 
     def __init__(
         self,
@@ -339,18 +382,23 @@ class NoteForgetter:
         self._lock = asyncio.Lock()
 
     async def recover(self, agents: Iterable[str]) -> None:
-        """Remove from the files what the last run could not remove. Raises StoreError; disk errors are logged."""
+        """Remove from the files what the last run could not remove. Raises StoreError; disk errors
+        are logged.
+        """
         for agent in agents:
             await self.apply_to_files(agent)
 
     async def forget(self, what: str, context: ToolContext) -> str | ToolOutput:
-        """Forget the note that is meant, or list the candidates. Raises ToolCallRefused and StoreError.
+        """Forget the note that is meant, or list the candidates. Raises ToolCallRefused and
+        StoreError.
 
         On return it is durable. On cancellation it is forgotten all the same, or not at all.
         """
         is_allowed = await self._allowed_scopes(context)
         seq = parse_note_handle(what)
-        found = await (self.find_note(seq, context) if seq is not None else self._find_by_words(what, context))
+        found = await (
+            self.find_note(seq, context) if seq is not None else self._find_by_words(what, context)
+        )
         if not found:
             raise ToolCallRefused(NO_MATCH)
         deletable = [(one, hit) for one, hit in found if is_allowed(hit.scope)]
@@ -361,8 +409,13 @@ class NoteForgetter:
             lines = [f"{hit.handle} {hit.render(words)}" for _, hit in deletable[:MAX_MATCHES]]
             more = " There are more: give more words." if len(deletable) > MAX_MATCHES else ""
             head = f"Several are like that. Nothing is forgotten yet: name one by its handle.{more}"
-            label, text = join(hit.label for _, hit in deletable[:MAX_MATCHES]), "\n".join([head, *lines])
-            return ToolOutput(text=text, kind="messages", origin="your notes", is_untrusted=True, label=label)
+            label, text = (
+                join(hit.label for _, hit in deletable[:MAX_MATCHES]),
+                "\n".join([head, *lines]),
+            )
+            return ToolOutput(
+                text=text, kind="messages", origin="your notes", is_untrusted=True, label=label
+            )
         return await run_to_completion(self._forget_note(deletable[0][0], context))
 
     async def _allowed_scopes(self, context: ToolContext) -> Callable[[str], bool]:
@@ -370,23 +423,33 @@ class NoteForgetter:
 
         Raises ToolCallRefused if there are none.
         """
-        if context.requesters and all(requester.role in ("owner", "admin") for requester in context.requesters):
+        if context.requesters and all(
+            requester.role in ("owner", "admin") for requester in context.requesters
+        ):
             return lambda _: True
         if await self._places.is_direct(context.at.conversation):
             return lambda scope: scope == context.visibility.scope
         raise ToolCallRefused(NOT_ALLOWED)
 
     async def find_note(self, seq: Seq, context: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
-        """Return the note at a log position, unless it is forgotten or not visible in this context."""
+        """Return the note at a log position, unless it is forgotten or not visible in this
+        context.
+        """
         one = await self._store.entry(seq)
         return await self._filter_visible([one], context) if one is not None else []
 
-    async def _find_by_words(self, what: str, context: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
+    async def _find_by_words(
+        self, what: str, context: ToolContext
+    ) -> list[tuple[LogEntry, SearchHit]]:
         """Return the newest notes that hold all the words, a few more than are shown."""
-        terms = [term for term in to_single_line(what, len(what)).split() if any(map(str.isalnum, term))][:MAX_WORDS]
+        terms = [
+            term for term in to_single_line(what, len(what)).split() if any(map(str.isalnum, term))
+        ][:MAX_WORDS]
         found, before = list[tuple[LogEntry, SearchHit]](), None
         for _ in range(_PAGES if terms else 0):
-            page = await self._store.newest_entries(_PAGE, before=before, kinds=["noted"], match=match_all_terms(terms))
+            page = await self._store.newest_entries(
+                _PAGE, before=before, kinds=["noted"], match=match_all_terms(terms)
+            )
             found += await self._filter_visible(page[::-1], context)
             if len(found) > MAX_MATCHES or len(page) < _PAGE:
                 break
@@ -396,7 +459,9 @@ class NoteForgetter:
     async def _filter_visible(
         self, entries: Iterable[LogEntry], context: ToolContext
     ) -> list[tuple[LogEntry, SearchHit]]:
-        """Return the notes that are visible in this context and not forgotten, as `recall` finds them."""
+        """Return the notes that are visible in this context and not forgotten, as `recall` finds
+        them.
+        """
         notes = [one for one in entries if isinstance(one.fact, NoteWritten)]
         hits = [(one, await self._hits.build(one, context)) for one in notes]
         return context.visibility.only_visible(
@@ -406,33 +471,55 @@ class NoteForgetter:
     async def _forget_note(self, note: LogEntry, context: ToolContext) -> str:
         requesters = context.requesters
         by = (
-            ", ".join(f"{to_single_line(requester.name, 100)} ({requester.role})" for requester in requesters)
+            ", ".join(
+                f"{to_single_line(requester.name, 100)} ({requester.role})"
+                for requester in requesters
+            )
             or "the agent itself"
         )
         fact = NoteForgotten(agent=context.agent, note=note.seq, by=by, turn=context.turn)
         entry = NewEntry(
-            fact=fact, at=self._clock.now(), conversation=context.at.conversation, key=f"forgotten:{note.seq}"
+            fact=fact,
+            at=self._clock.now(),
+            conversation=context.at.conversation,
+            key=f"forgotten:{note.seq}",
         )
         await self._store.append([entry])
-        trusted = bool(requesters) and all(requester.role in ("owner", "admin") for requester in requesters)
+        trusted = bool(requesters) and all(
+            requester.role in ("owner", "admin") for requester in requesters
+        )
         reached = await self.apply_to_files(context.agent, trusted=[note.seq] if trusted else ())
-        late = "" if reached else " The files could not be written just now, and follow at the next start."
-        return f"It is forgotten. What MEMORY.md made of it leaves with the next dream. Do not tell it again.{late}"
+        late = (
+            ""
+            if reached
+            else " The files could not be written just now, and follow at the next start."
+        )
+        return (
+            "It is forgotten. What MEMORY.md made of it leaves with the next dream. Do not "
+            f"tell it again.{late}"
+        )
 
     async def apply_to_files(self, agent: str, *, trusted: Collection[Seq] = ()) -> bool:
         """Remove forgotten notes from the files. False: a disk error. Raises StoreError.
 
-        `trusted`: notes deleted by an owner or admin, whose lines in MEMORY.md go whoever wrote them.
+        `trusted`: notes deleted by an owner or admin, whose lines in MEMORY.md go whoever wrote
+        them.
         """
         mark = agent_state_directory(self._store.path, agent) / _FORGOTTEN_MARK
         async with self._lock:
             try:
-                mark_text = (await asyncio.to_thread(read_private, mark, most=100) or b"0").decode("ascii", "replace")
+                mark_text = (await asyncio.to_thread(read_private, mark, most=100) or b"0").decode(
+                    "ascii", "replace"
+                )
                 after = int(mark_text) if mark_text.isdigit() else 0
-                while page := await self._store.entries(after=after, kinds=["forgotten"], limit=_PAGE):
+                while page := await self._store.entries(
+                    after=after, kinds=["forgotten"], limit=_PAGE
+                ):
                     for one in page:
                         if isinstance(one.fact, NoteForgotten) and one.fact.agent == agent:
-                            await self._remove_from_files(one.fact, one.seq, any_author=one.fact.note in trusted)
+                            await self._remove_from_files(
+                                one.fact, one.seq, any_author=one.fact.note in trusted
+                            )
                         after = one.seq
                         await asyncio.to_thread(replace_private, mark, str(after).encode())
             except OSError as error:
@@ -440,7 +527,9 @@ class NoteForgetter:
                 return False
         return True
 
-    async def _remove_from_files(self, forgotten: NoteForgotten, at: Seq, *, any_author: bool) -> None:
+    async def _remove_from_files(
+        self, forgotten: NoteForgotten, at: Seq, *, any_author: bool
+    ) -> None:
         note = await self._store.entry(forgotten.note)
         if note is None or not isinstance(note.fact, NoteWritten):
             return
@@ -450,8 +539,12 @@ class NoteForgetter:
         if after == before:
             return
         newest_first = await load_dreams(self._store, forgotten.agent)
-        creating_dream = next((one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None)
-        known = note.fact.label.is_trusted or any(forgotten.note in one.fact.notes for one in newest_first)
+        creating_dream = next(
+            (one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None
+        )
+        known = note.fact.label.is_trusted or any(
+            forgotten.note in one.fact.notes for one in newest_first
+        )
         # Otherwise somebody could write down what already stands there, to have it removed.
         if any_author or (
             known
@@ -459,11 +552,15 @@ class NoteForgetter:
             and remove_note_lines(creating_dream.before, text) == creating_dream.before
         ):
             upto = newest_first[0].fact.upto if newest_first else Seq(0)
-            await self._memory.rewrite(forgotten.agent, before=before, after=after, upto=upto, reason="forgotten")
+            await self._memory.rewrite(
+                forgotten.agent, before=before, after=after, upto=upto, reason="forgotten"
+            )
 
 
 def parse_note_handle(written: str) -> Seq | None:
-    """Return the note that a handle names, e.g. n12, as `recall` shows it. None: it is no handle."""
+    """Return the note that a handle names, e.g. n12, as `recall` shows it. None: it is no
+    handle.
+    """
     match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
     return Seq(int(match[1])) if match is not None else None
 
@@ -481,7 +578,9 @@ def estimate_note_tokens(noted: NoteWritten) -> int:
 def to_journal_entry(noted: NoteWritten, entry: NewEntry | LogEntry) -> JournalEntry:
     """Return a note of the log as a journal entry."""
     title = REMEMBERED_TITLE if noted.lasting else noted.title
-    return JournalEntry(at=entry.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(entry))
+    return JournalEntry(
+        at=entry.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(entry)
+    )
 
 
 def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
@@ -501,7 +600,9 @@ def _remove_note_from_file(path: Path, note: str) -> None:
         replace_private(path, left.encode("utf-8", "surrogateescape"))
 
 
-def _read_handwritten(path: Path, before: tuple[FileStamp, list[JournalEntry]]) -> tuple[FileStamp, list[JournalEntry]]:
+def _read_handwritten(
+    path: Path, before: tuple[FileStamp, list[JournalEntry]]
+) -> tuple[FileStamp, list[JournalEntry]]:
     now = file_stamp(path)
     if now == before[0]:
         return before

@@ -1,10 +1,11 @@
-"""MEMORY.md: an agent's long-term memory. Written by dreams, edited by people, shown to a verified owner alone.
+"""MEMORY.md: an agent's long-term memory. Written by dreams, edited by people, shown to a verified
+owner alone.
 
-- Strangers' words never enter it, except by an owner's hand: a note that an owner adds (`MemoryStore.approve`), word
-  for word. So all of it counts as an owner's words (`MEMORY_LABEL`).
-- The log has each version that a dream wrote before the file has it. A mark file beside the store names the last
-  version that reached the file, so a start completes what a crash cut off; later changes by people are never
-  overwritten.
+- Strangers' words never enter it, except by an owner's hand: a note that an owner adds
+  (`MemoryStore.approve`), word for word. So all of it counts as an owner's words (`MEMORY_LABEL`).
+- The log has each version that a dream wrote before the file has it. A mark file beside the store
+  names the last version that reached the file, so a start completes what a crash cut off; later
+  changes by people are never overwritten.
 """
 
 import asyncio
@@ -20,7 +21,12 @@ from gateway.core.clock import Clock, new_id
 from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
 from gateway.core.i18n import _
 from gateway.core.labels import TRUSTED_LABEL, Label
-from gateway.core.private_files import MEMORY_FILE, agent_state_directory, read_private, replace_private
+from gateway.core.private_files import (
+    MEMORY_FILE,
+    agent_state_directory,
+    read_private,
+    replace_private,
+)
 from gateway.core.scopes import OWNER_SCOPE
 from gateway.store import NewEntry, Store, StoreReader
 
@@ -53,7 +59,9 @@ class DreamRecord(NamedTuple):
     fact: MemoryConsolidated
 
 
-async def load_dreams(reader: StoreReader, agent: str, limit: int | None = None) -> list[DreamRecord]:
+async def load_dreams(
+    reader: StoreReader, agent: str, limit: int | None = None
+) -> list[DreamRecord]:
     """Return an agent's dreams, newest first, at most `limit`, among the newest of all agents."""
     found, before = list[DreamRecord](), None
     for __ in range(_PAGES):
@@ -91,7 +99,9 @@ def find_last_effective_dream(newest_first: list[DreamRecord]) -> DreamRecord | 
 
 def format_diff(before: str, after: str) -> str:
     """Return a unified diff; empty: nothing changed."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), "before", "after", lineterm=""
+    )
     return "\n".join(lines)
 
 
@@ -101,8 +111,19 @@ def remove_note_lines(text: str, noted: str) -> str:
     lines = text.split("\n")
     normalized = [normalize_text(line) for line in lines]
     count = len(wanted)
-    first = next((index for index in range(len(lines)) if wanted and normalized[index : index + count] == wanted), None)
-    return text if first is None else remove_note_lines("\n".join(lines[:first] + lines[first + count :]), noted)
+    first = next(
+        (
+            index
+            for index in range(len(lines))
+            if wanted and normalized[index : index + count] == wanted
+        ),
+        None,
+    )
+    return (
+        text
+        if first is None
+        else remove_note_lines("\n".join(lines[:first] + lines[first + count :]), noted)
+    )
 
 
 class MemoryStore:
@@ -114,7 +135,8 @@ class MemoryStore:
         self._directory = directory
 
     async def recover(self, agent: str) -> None:
-        """Call `finish_write` at a start, which must not fail because of a file: disk errors are logged.
+        """Call `finish_write` at a start, which must not fail because of a file: disk errors are
+        logged.
 
         Raises StoreError.
         """
@@ -146,22 +168,28 @@ class MemoryStore:
         reason: str,
         notes: tuple[Seq, ...] = (),
     ) -> bool:
-        """Replace the text `before` with `after`. False: the file no longer holds `before`, and nothing is done.
+        """Replace the text `before` with `after`. False: the file no longer holds `before`, and
+        nothing is done.
 
-        The new text is durable in the log first. Raises StoreError, or OSError: then a later `finish_write` completes
-        it.
+        The new text is durable in the log first. Raises StoreError, or OSError: then a later
+        `finish_write` completes it.
         """
         if await self.read(agent) != before:
             return False
         now = self._clock.now()
         key = f"dream:{new_id(now)}"
-        fact = MemoryConsolidated(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
-        await self._store.append([NewEntry(fact=fact, at=now, conversation=inner_conversation(agent), key=key)])
+        fact = MemoryConsolidated(
+            agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes
+        )
+        await self._store.append(
+            [NewEntry(fact=fact, at=now, conversation=inner_conversation(agent), key=key)]
+        )
         await asyncio.to_thread(self._write, agent, after, key)
         return True
 
     async def approve(self, agent: str, note: Seq, text: str) -> str:
-        """Add a note to the file, word for word. Return an empty text, else why not. Raises StoreError, OSError.
+        """Add a note to the file, word for word. Return an empty text, else why not. Raises
+        StoreError, OSError.
 
         Call it once an owner who was shown the whole note has approved it.
         """
@@ -175,7 +203,9 @@ class MemoryStore:
             text = _("the file would be longer than {count} characters; shorten it first")
             return text.format(count=f"{MAX_CHARS:,}")
         upto = newest_first[0].fact.upto if newest_first else Seq(0)
-        done = await self.rewrite(agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,))
+        done = await self.rewrite(
+            agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,)
+        )
         return "" if done else _("the file has just changed; send the command again")
 
     def _path(self, agent: str) -> Path:

@@ -1,7 +1,7 @@
 """Turns and tool calls in progress, recorded for an observer such as the operations API.
 
-Nothing here waits, fails or costs more than a few microseconds a turn. Growing answers are not passed on without an
-observer.
+Nothing here waits, fails or costs more than a few microseconds a turn. Growing answers are not
+passed on without an observer.
 """
 
 import contextlib

@@ -1,8 +1,10 @@
-"""Prompt context: the part of a prompt in front of the conversation: persona, binding and channel card.
+"""Prompt context: the part of a prompt in front of the conversation: persona, binding and channel
+card.
 
-`PromptContextBuilder` builds it for each turn; `ChannelCards` pins the channel card of each conversation. The card
-stands in front of the cached history, so it must not change while that cache is worth anything: a changed topic is
-rendered as a line, and the card is written anew when the cache is cold anyway or at a fold.
+`PromptContextBuilder` builds it for each turn; `ChannelCards` pins the channel card of each
+conversation. The card stands in front of the cached history, so it must not change while that cache
+is worth anything: a changed topic is rendered as a line, and the card is written anew when the
+cache is cold anyway or at a fold.
 """
 
 from collections import OrderedDict
@@ -47,7 +49,8 @@ UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 FRAME_TOKENS = 400
 """Approximate size of protocol text, channel card and binding."""
 FULL_ACCESS_ROLE = "owner"
-"""Role that gets everything the agent knows in a direct chat: USER and MEMORY are not for others."""
+"""Role that gets everything the agent knows in a direct chat: USER and MEMORY are not for
+others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,9 @@ class PromptContext:
 
 
 class ChannelCards:
-    """Pinned channel cards of all conversations. They are in the log, so a restart does not change them."""
+    """Pinned channel cards of all conversations. They are in the log, so a restart does not change
+    them.
+    """
 
     def __init__(
         self,
@@ -109,7 +114,10 @@ class ChannelCards:
         pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
         if reason := refresh_reason(pinned=pinned is not None, last=last, now=now, folded=folded):
             card = await self._describe_place(place, peer_name)
-            written, role = self._redactor(render_channel_card(card)), await self._least_role(place, card)
+            written, role = (
+                self._redactor(render_channel_card(card)),
+                await self._least_role(place, card),
+            )
             if pinned is None or (written, role) != (pinned.text, pinned.least_role):
                 pinned = ChannelCardPinned(text=written, reason=reason, least_role=role)
                 await self._store.append([NewEntry(fact=pinned, at=now, conversation=conversation)])
@@ -130,7 +138,9 @@ class ChannelCards:
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
         names, titled = self._titles.place_names(place), self._titles.room_title(place)
         room = replace(place, thread=None).conversation
-        is_foreign = peer_name is None and titled != place.room and not self._titles.has_trusted_names(place)
+        is_foreign = (
+            peer_name is None and titled != place.room and not self._titles.has_trusted_names(place)
+        )
         topic = names.topic if peer_name is None else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
         return ChannelCard(
@@ -146,24 +156,35 @@ class ChannelCards:
             thread=None if place.thread is None else self._titles.thread_title(place),
             formatting=capabilities.formatting,
             topic=await self._find_topic(place.conversation) if topic is None else topic,
-            people=() if peer_name is not None else await self._find_notable_people(place.conversation),
+            people=()
+            if peer_name is not None
+            else await self._find_notable_people(place.conversation),
         )
 
     async def _find_topic(self, conversation: ConversationId) -> str:
         changed = await self._store.last_topic_change(conversation)
-        if changed is None or not decide(self._access, changed).allowed:  # refused senders do not write cards either
+        if (
+            changed is None or not decide(self._access, changed).allowed
+        ):  # refused senders do not write cards either
             return ""
         return self._redactor(changed.text or "")
 
     async def _least_role(self, place: Address, card: ChannelCard) -> str:
-        """Return the lowest role of those who may have chosen words in it: a topic, the name of a thread or person.
+        """Return the lowest role of those who may have chosen words in it: a topic, the name of a
+        thread or person.
 
         The names of a room do not count: those that strangers may have chosen are left out.
         """
         if card.kind == "direct":
-            newest = await self._store.newest_entries(1, kinds=MESSAGE_KINDS, conversation=place.conversation)
+            newest = await self._store.newest_entries(
+                1, kinds=MESSAGE_KINDS, conversation=place.conversation
+            )
             return next(
-                (role_of(self._access, place, one.fact.sender) for one in newest if isinstance(one.fact, Message)),
+                (
+                    role_of(self._access, place, one.fact.sender)
+                    for one in newest
+                    if isinstance(one.fact, Message)
+                ),
                 "guest",
             )
         if card.thread and card.thread != place.thread:
@@ -175,9 +196,15 @@ class ChannelCards:
             return "guest"
         return role_of(self._access, changed.at, changed.sender)
 
-    async def _find_notable_people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
-        """Return name and role of the owners and admins who wrote there lately, the last writer last."""
-        lines = await self._store.newest_entries(SCANNED_LINES, kinds=MESSAGE_KINDS, conversation=conversation)
+    async def _find_notable_people(
+        self, conversation: ConversationId
+    ) -> tuple[tuple[str, str], ...]:
+        """Return name and role of the owners and admins who wrote there lately, the last writer
+        last.
+        """
+        lines = await self._store.newest_entries(
+            SCANNED_LINES, kinds=MESSAGE_KINDS, conversation=conversation
+        )
         found: dict[str, tuple[str, str]] = {}
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
             role = role_of(self._access, message.at, message.sender)
@@ -188,7 +215,9 @@ class ChannelCards:
 
 
 def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
-    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in view."""
+    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in
+    view.
+    """
     if not pinned:
         return "there was none"
     if folded:
@@ -215,7 +244,9 @@ class PromptContextBuilder:
         cards: ChannelCards,
         places: PrivacyCache,
     ) -> None:
-        """`own`: directory of the agent's own files. `family`: of its model, which the persona is written for."""
+        """`own`: directory of the agent's own files. `family`: of its model, which the persona is
+        written for.
+        """
         self._agent = agent
         self._live = live
         self._workspaces = workspaces
@@ -243,17 +274,32 @@ class PromptContextBuilder:
         )
 
     async def build(
-        self, place: Address, unread: UnreadEntries, past: Sequence[HistoryTurn], tools: Sequence[ToolSpec]
+        self,
+        place: Address,
+        unread: UnreadEntries,
+        past: Sequence[HistoryTurn],
+        tools: Sequence[ToolSpec],
     ) -> PromptContext:
-        """Return everything but the card, which waits for the fold. `tools`: the tools that each request describes."""
+        """Return everything but the card, which waits for the fold. `tools`: the tools that each
+        request describes.
+        """
         if is_inner(place.conversation):
             return await self._build_inner(place, past, tools)
         messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
         direct = await self._places.is_direct(place.conversation) is True
-        if direct and not messages and (newest := await self._places.newest_message(place.conversation)) is not None:
+        if (
+            direct
+            and not messages
+            and (newest := await self._places.newest_message(place.conversation)) is not None
+        ):
             messages = [newest]  # nobody wrote just now, but the reader is the same
-        is_owner_only = direct and bool(messages) and all(self._is_owner(message) for message in messages)
-        persona, bound = await self.load_persona("private" if is_owner_only else "public"), self._bindings.find(place)
+        is_owner_only = (
+            direct and bool(messages) and all(self._is_owner(message) for message in messages)
+        )
+        persona, bound = (
+            await self.load_persona("private" if is_owner_only else "public"),
+            self._bindings.find(place),
+        )
         return PromptContext(
             persona=persona.identity,
             binding=PromptBinding(
@@ -287,12 +333,17 @@ class PromptContextBuilder:
     def _last_active_at(self, place: Address, past: Sequence[HistoryTurn]) -> datetime | None:
         if not past:
             return None
-        return max(past[-1].at, self._keep_warm.last_refresh(self._agent, place.conversation) or past[-1].at)
+        return max(
+            past[-1].at,
+            self._keep_warm.last_refresh(self._agent, place.conversation) or past[-1].at,
+        )
 
     def _is_owner(self, message: Message) -> bool:
         return role_of(self._access, message.at, message.sender) == FULL_ACCESS_ROLE
 
-    async def card(self, place: Address, prompt_context: PromptContext, *, folded: bool) -> tuple[str, Label]:
+    async def card(
+        self, place: Address, prompt_context: PromptContext, *, folded: bool
+    ) -> tuple[str, Label]:
         """Return the pinned card and the label of its text.
 
         `folded`: the view just lost its beginning, so a new card costs nothing more.
@@ -300,7 +351,10 @@ class PromptContextBuilder:
         if prompt_context.card:
             return prompt_context.card, TRUSTED_LABEL
         return await self.cards.card(
-            place, peer_name=prompt_context.peer_name, last=prompt_context.last_active_at, folded=folded
+            place,
+            peer_name=prompt_context.peer_name,
+            last=prompt_context.last_active_at,
+            folded=folded,
         )
 
 

@@ -1,7 +1,7 @@
 """Reminders: set, listed, cancelled, and fired when they are due.
 
-The log holds them (`ReminderSet`, then an `Alarm` each time), so they survive restarts. All times that passed while the
-gateway was down become one alarm, which says how many there were.
+The log holds them (`ReminderSet`, then an `Alarm` each time), so they survive restarts. All times
+that passed while the gateway was down become one alarm, which says how many there were.
 """
 
 import asyncio
@@ -31,8 +31,23 @@ from gateway.context.schedule import (
     parse_timezone,
 )
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, Alarm, ChannelName, ConversationId, EventId, Sender, SenderId
-from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, RoleAssigned, TurnId, inner_conversation
+from gateway.core.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    ConversationId,
+    EventId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import (
+    NoteWritten,
+    ReminderEnded,
+    ReminderSet,
+    RoleAssigned,
+    TurnId,
+    inner_conversation,
+)
 from gateway.core.identity import AccessPolicy, person_key, role_of, stable_source
 from gateway.core.permissions import lowest_role
 from gateway.core.tool_spec import ToolCallRefused
@@ -46,7 +61,8 @@ MAX_REMINDERS: Final = 20
 MAX_REMINDER_CHARS: Final = 500
 """Longest text of a reminder."""
 MAX_SLEEP_S: Final = 60.0
-"""Longest sleep without a look at the clock: the time of day may be set, and a machine may sleep."""
+"""Longest sleep without a look at the clock: the time of day may be set, and a machine may
+sleep."""
 SAME_TIME_TOLERANCE: Final = timedelta(minutes=1)
 """Two due times this close count as equal."""
 _ID_CHARS: Final = 6
@@ -59,7 +75,9 @@ MAX_LISTED: Final = 50
 
 
 def new_reminder_id(now: datetime) -> str:
-    """Return a random id (30 bits), easy to read aloud and to type. The caller checks that it is new."""
+    """Return a random id (30 bits), easy to read aloud and to type. The caller checks that it is
+    new.
+    """
     return new_id(now)[-_ID_CHARS:]
 
 
@@ -80,7 +98,8 @@ class ReminderService:
     ) -> None:
         """`most`: reminders of one conversation at once.
 
-        `cluster` None: this is the only process; else each agent's reminders are fired where it is led.
+        `cluster` None: this is the only process; else each agent's reminders are fired where it is
+        led.
         """
         self._cluster = cluster or Cluster()
         self._most = most
@@ -99,11 +118,14 @@ class ReminderService:
 
     @property
     def timezone(self) -> str:
-        """Time zone of schedules that name none. Reminders keep the time that was understood when they were set."""
+        """Time zone of schedules that name none. Reminders keep the time that was understood when
+        they were set.
+        """
         return self._live.settings.dmn.timezone
 
     async def run(self) -> None:
-        """Fire each reminder when it is due, until cancelled; the next process fires one that was in progress then.
+        """Fire each reminder when it is due, until cancelled; the next process fires one that was
+        in progress then.
 
         Without reminders it waits without waking. Raises StoreError.
         """
@@ -114,7 +136,8 @@ class ReminderService:
                 self._roles_changed.clear()
                 await self._end_blocked()
             rows = await self._find_own()
-            # A reminder still pending after it was fired would be fired without end, so it is skipped.
+            # A reminder still pending after it was fired would be fired without end, so it is
+            # skipped.
             fired = {row.id: row.due for row in rows if fired.get(row.id) == row.due}
             rows = [row for row in rows if row.id not in fired]
             now = self._clock.now()
@@ -140,17 +163,21 @@ class ReminderService:
         role: str = "",
         requester_role: str = "",
     ) -> PendingReminder:
-        """Set a reminder; durable on return. Raises ToolCallRefused with a sentence that says what would be possible.
+        """Set a reminder; durable on return. Raises ToolCallRefused with a sentence that says what
+        would be possible.
 
-        The caps are exact, also where other processes set reminders at the same moment: the log says who was first.
-        `turn`: the turn that sets it; what that turn set before its process ended is not set again. `role`: see
-        `ReminderSet.role`. `requester_role`: role of `by`, which limits what they may set. Empty: no person asked.
+        The caps are exact, also where other processes set reminders at the same moment: the log
+        says who was first. `turn`: the turn that sets it; what that turn set before its process
+        ended is not set again. `role`: see `ReminderSet.role`. `requester_role`: role of `by`,
+        which limits what they may set. Empty: no person asked.
         """
         now = self._clock.now()
         place = at.conversation if at is not None else None
         cleaned = single_line(text, MAX_REMINDER_CHARS + 1)
         if not cleaned or len(cleaned) > MAX_REMINDER_CHARS:
-            raise ToolCallRefused(f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters.")
+            raise ToolCallRefused(
+                f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters."
+            )
         try:
             schedule, due = parse_spoken_time(spoken, now, self.timezone)
         except ScheduleError as error:
@@ -170,25 +197,43 @@ class ReminderService:
             )
             where = place or inner_conversation(agent)
             before = await find_write_of_cut_off_turn(
-                self._store, where, turn, lambda one, previous: _is_same_reminder(fact, now, previous, one.at)
+                self._store,
+                where,
+                turn,
+                lambda one, previous: _is_same_reminder(fact, now, previous, one.at),
             )
             written = before.fact if before is not None else None
             if not isinstance(written, ReminderSet):
-                if refusal := self._find_excess(fact, requester_role, await self._store.pending_reminders()):
+                if refusal := self._find_excess(
+                    fact, requester_role, await self._store.pending_reminders()
+                ):
                     raise ToolCallRefused(refusal)
                 written = await self._write_new(fact, where, now)
         self._changed.set()
         return _to_row(written)
 
     def _find_excess(self, fact: ReminderSet, role: str, rows: Sequence[PendingReminder]) -> str:
-        """Return why a reminder beside these is above the cap of that role or of its place. Empty: it is not."""
+        """Return why a reminder beside these is above the cap of that role or of its place. Empty:
+        it is not.
+        """
         caps = self._live.settings.access.reminders
         if role in ("guest", "member"):
             cap = caps.guest if role == "guest" else caps.member
             if excess := _find_role_excess(fact, cap, role, rows):
                 return excess
-        if len(_select_place(rows, fact.agent, fact.at.conversation if fact.at is not None else None)) >= self._most:
-            return f"There are {self._most} reminders here already, which is the limit; cancel one first."
+        if (
+            len(
+                _select_place(
+                    rows, fact.agent, fact.at.conversation if fact.at is not None else None
+                )
+            )
+            >= self._most
+        ):
+            return (
+                f"There are {self._most} reminders here already, which is the limit; cancel "
+                "one "
+                "first."
+            )
         return ""
 
     async def list(self, agent: str, place: ConversationId | None) -> Sequence[PendingReminder]:
@@ -196,7 +241,9 @@ class ReminderService:
         return _select_place(await self._store.pending_reminders(place), agent, place)
 
     async def least_role(self, reminders: Sequence[PendingReminder]) -> str:
-        """Return the lowest role of those who caused any of them; `owner`: the agent itself. Raises StoreError."""
+        """Return the lowest role of those who caused any of them; `owner`: the agent itself. Raises
+        StoreError.
+        """
         roles = ["owner"]
         for one in reminders:
             found = await self._store.entry_by_key(_set_key(one.id))
@@ -204,8 +251,17 @@ class ReminderService:
             roles.append((fact.role or "owner") if isinstance(fact, ReminderSet) else "guest")
         return lowest_role(roles)
 
-    async def cancel(self, id: str, *, agent: str, place: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
-        """End a reminder of a place (None: of the agent itself). False: there is none with this id."""
+    async def cancel(
+        self,
+        id: str,  # noqa: A002 - it is what it is
+        *,
+        agent: str,
+        place: ConversationId | None,
+        reason: str,
+    ) -> bool:
+        """End a reminder of a place (None: of the agent itself). False: there is none with this
+        id.
+        """
         wanted = normalize_reminder_id(id)
         if not any(row.id == wanted for row in await self.list(agent, place)):
             return False
@@ -232,7 +288,9 @@ class ReminderService:
         return [row for row in rows if self._cluster.holds(agent_lease(row.agent))]
 
     def notify_changed(self) -> None:
-        """Read the log again, because other code changed a reminder there, or another agent is led here."""
+        """Read the log again, because other code changed a reminder there, or another agent is led
+        here.
+        """
         self._changed.set()
 
     async def _wait_until(self, due: datetime | None) -> None:
@@ -240,7 +298,9 @@ class ReminderService:
         if due is None:
             await self._changed.wait()
             return
-        while not self._changed.is_set() and (left_s := (due - self._clock.now()).total_seconds()) > 0:
+        while (
+            not self._changed.is_set() and (left_s := (due - self._clock.now()).total_seconds()) > 0
+        ):
             with contextlib.suppress(TimeoutError):
                 await with_timeout(self._clock, min(left_s, MAX_SLEEP_S), self._changed.wait())
 
@@ -252,12 +312,16 @@ class ReminderService:
         except ValueError as error:  # e.g. a time zone that exists no more
             logger.warning("reminder %s is over: %s", row.id, error)
             await self._write_end(
-                row.id, row.conversation or inner_conversation(row.agent), f"it cannot be read any more: {error}"
+                row.id,
+                row.conversation or inner_conversation(row.agent),
+                f"it cannot be read any more: {error}",
             )
             return
         passed = collapse_due_times(schedule, row.due, now)
         alarm = Alarm(
-            id=EventId(f"{row.id}:{row.due.isoformat()}"),  # its due time, so that the id is the same at every try
+            id=EventId(
+                f"{row.id}:{row.due.isoformat()}"
+            ),  # its due time, so that the id is the same at every try
             text=row.text,
             sent=now,
             at=place,
@@ -272,12 +336,17 @@ class ReminderService:
             await self._internal.submit(alarm)
         except StoreError:
             raise  # without its log the gateway cannot go on
-        # A bug: skipped until the next start, so that one reminder does not end the process each time.
+        # A bug: skipped until the next start, so that one reminder does not end the process each
+        # time.
         except Exception:
             logger.exception("reminder %s could not be told", row.id)
 
-    async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> ReminderSet:
-        """Append a reminder under an id that no reminder ever had: the log would take two with one id for one."""
+    async def _write_new(
+        self, fact: ReminderSet, place: ConversationId, now: datetime
+    ) -> ReminderSet:
+        """Append a reminder under an id that no reminder ever had: the log would take two with one
+        id for one.
+        """
         while True:
             fact = replace(fact, reminder=self._ids(now))
             entry = NewEntry(fact=fact, at=now, conversation=place, key=_set_key(fact.reminder))
@@ -299,18 +368,29 @@ def _select_place(
     rows: Iterable[PendingReminder], agent: str, place: ConversationId | None
 ) -> Sequence[PendingReminder]:
     """Return the reminders of a place. None: of the agent itself."""
-    return [row for row in rows if row.conversation == place and (place is not None or row.agent == agent)]
+    return [
+        row
+        for row in rows
+        if row.conversation == place and (place is not None or row.agent == agent)
+    ]
 
 
-def _find_role_excess(fact: ReminderSet, cap: ReminderCapConfig, role: str, rows: Sequence[PendingReminder]) -> str:
-    """Return why a reminder is above the cap of a role: each firing is a request that costs money. Empty: it is not."""
+def _find_role_excess(
+    fact: ReminderSet, cap: ReminderCapConfig, role: str, rows: Sequence[PendingReminder]
+) -> str:
+    """Return why a reminder is above the cap of a role: each firing is a request that costs money.
+    Empty: it is not.
+    """
     schedule, time = parse_schedule(fact.schedule), fact.due
     for _ in range(COMPARED_TIMES if not isinstance(schedule, OnceSchedule) else 0):
         later = collapse_due_times(schedule, time, time).next
         if later is None:
             break
         if (later - time).total_seconds() < cap.every:
-            return f"For people with the role {role} a reminder comes every {cap.every / 60:g} minutes at most."
+            return (
+                f"For people with the role {role} a reminder comes every {cap.every / 60:g} "
+                "minutes at most."
+            )
         time = later
     channel = fact.at.channel if fact.at is not None else ChannelName("")
     mine = [one for one in rows if (one.conversation or "").startswith(f"{channel}/")]
@@ -319,7 +399,8 @@ def _find_role_excess(fact: ReminderSet, cap: ReminderCapConfig, role: str, rows
     if count < cap.most:
         return ""
     return (
-        f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} already; "
+        f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} "
+        "already; "
         "cancel one first."
     )
 
@@ -339,14 +420,22 @@ def format_due(reminder: PendingReminder, timezone: str) -> str:
     return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"
 
 
-def _is_same_reminder(fact: ReminderSet, now: datetime, previous: NoteWritten | ReminderSet, then: datetime) -> bool:
-    """Return whether `fact` repeats the reminder `previous`, set at `then`: the same time, or the same delay."""
+def _is_same_reminder(
+    fact: ReminderSet, now: datetime, previous: NoteWritten | ReminderSet, then: datetime
+) -> bool:
+    """Return whether `fact` repeats the reminder `previous`, set at `then`: the same time, or the
+    same delay.
+    """
     if not isinstance(previous, ReminderSet) or replace(
         previous, reminder="", turn=fact.turn, due=fact.due, schedule=""
     ) != replace(fact, schedule=""):
         return False
     later = (fact.due - previous.due) - (now - then)
-    return fact.due == previous.due or fact.schedule == previous.schedule or abs(later) <= SAME_TIME_TOLERANCE
+    return (
+        fact.due == previous.due
+        or fact.schedule == previous.schedule
+        or abs(later) <= SAME_TIME_TOLERANCE
+    )
 
 
 def _to_row(fact: ReminderSet) -> PendingReminder:

@@ -26,7 +26,9 @@ BLOCKED_REASON: Final = "whoever asked for it is blocked"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritedRequesters:
-    """People whose requests a turn takes over from earlier turns, as the fields of `gateway.core.tool.ToolContext`."""
+    """People whose requests a turn takes over from earlier turns, as the fields of
+    `gateway.core.tool.ToolContext`.
+    """
 
     requesters: tuple[Requester, ...] = ()
     unasked_role: str = "owner"
@@ -34,12 +36,18 @@ class InheritedRequesters:
 
 
 async def find_inherited_requesters(
-    reader: StoreReader, access_policy: AccessPolicy, turns: Sequence[HistoryTurn], *, continuing: bool
+    reader: StoreReader,
+    access_policy: AccessPolicy,
+    turns: Sequence[HistoryTurn],
+    *,
+    continuing: bool,
 ) -> InheritedRequesters:
-    """Return the people on whose words of earlier turns a turn still acts, with their present roles.
+    """Return the people on whose words of earlier turns a turn still acts, with their present
+    roles.
 
-    These are the turns that were interrupted and not answered yet and, if the turn continues by itself, all back to the
-    one that began the series. No turn before that counts: what somebody asked then is over. `turns`: oldest first.
+    These are the turns that were interrupted and not answered yet and, if the turn continues by
+    itself, all back to the one that began the series. No turn before that counts: what somebody
+    asked then is over. `turns`: oldest first.
     """
     found = list[TurnRecord]()
     for turn in reversed(turns[-MAX_TURNS:]):
@@ -63,17 +71,25 @@ async def _collect_requesters(
     for one in entries:
         if one.seq in roles:
             others.append(roles[one.seq] or "owner")
-        elif isinstance(one.fact, Message) and is_addressed(one.fact) and not _was_in_digest(one, turns):
+        elif (
+            isinstance(one.fact, Message)
+            and is_addressed(one.fact)
+            and not _was_in_digest(one, turns)
+        ):
             requesters.append(_to_requester(access_policy, one.fact))
         elif isinstance(one.fact, Message | MembershipChanged):
             others.append(role_of(access_policy, one.fact.at, one.fact.sender))
-    return InheritedRequesters(requesters=deduplicate_requesters(requesters), unasked_role=lowest_role(others))
+    return InheritedRequesters(
+        requesters=deduplicate_requesters(requesters), unasked_role=lowest_role(others)
+    )
 
 
 async def find_reminder_roles(
     reader: StoreReader, access_policy: AccessPolicy, entries: Sequence[LogEntry]
 ) -> Mapping[Seq, str]:
-    """Return the least role of those who may have caused each reminder, then and now. Empty: the agent's own."""
+    """Return the least role of those who may have caused each reminder, then and now. Empty: the
+    agent's own.
+    """
     found = dict[Seq, str]()
     for entry in entries:
         if isinstance(entry.fact, Alarm):
@@ -81,19 +97,28 @@ async def find_reminder_roles(
             fact = reminder_set.fact if reminder_set is not None else None
             own, role = not entry.fact.asked_by, "guest"
             if isinstance(fact, ReminderSet):
-                own, role = not fact.by and not fact.role, await _role_of_setter(reader, access_policy, fact)
+                own, role = (
+                    not fact.by and not fact.role,
+                    await _role_of_setter(reader, access_policy, fact),
+                )
             found[entry.seq] = "" if own else role
     return found
 
 
-async def _role_of_setter(reader: StoreReader, access_policy: AccessPolicy, fact: ReminderSet) -> str:
-    """Return the lower of the roles when it was set and now. Ranks of a platform are those of their newest message."""
+async def _role_of_setter(
+    reader: StoreReader, access_policy: AccessPolicy, fact: ReminderSet
+) -> str:
+    """Return the lower of the roles when it was set and now. Ranks of a platform are those of their
+    newest message.
+    """
     then, at = fact.role or "guest", fact.at
     if not fact.by or at is None:
         return then
     now: str = role_of(access_policy, at, Sender(id=fact.by, name=fact.asked_by, verified=True))
     if rank_integrity(now) < rank_integrity(then) and now != "blocked":
-        newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=at.conversation)
+        newest = await reader.newest_entries(
+            MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=at.conversation
+        )
         senders = (one.fact.sender for one in reversed(newest) if isinstance(one.fact, Message))
         known = next((sender for sender in senders if sender.id == fact.by), None)
         now = role_of(access_policy, at, known) if known is not None else now
@@ -103,7 +128,8 @@ async def _role_of_setter(reader: StoreReader, access_policy: AccessPolicy, fact
 def deduplicate_requesters(requesters: Sequence[Requester]) -> tuple[Requester, ...]:
     """Return each requester once, in order.
 
-    A sender who is verified in some messages only counts twice: the other words may be someone else's.
+    A sender who is verified in some messages only counts twice: the other words may be someone
+    else's.
     """
     found: dict[tuple[str, str, bool], Requester] = {}
     for one in requesters:
@@ -114,16 +140,29 @@ def deduplicate_requesters(requesters: Sequence[Requester]) -> tuple[Requester, 
 async def was_written_by_member(
     reader: StoreReader, access_policy: AccessPolicy, place: ConversationId, text: str
 ) -> bool:
-    """Return whether a member or above wrote exactly this text in the place since its last fresh start, as whole words.
+    """Return whether a member or above wrote exactly this text in the place since its last fresh
+    start, as whole words.
 
     Searches the newest messages there. Quoted and forwarded text does not count. Raises StoreError.
     """
-    since, exact = await reader.last_fresh_start(place), re.compile(rf"(?<![\w.@-]){re.escape(text)}(?![\w@-]|\.\w)")
-    for one in await reader.newest_entries(MAX_MESSAGES, after=since, kinds=MESSAGE_KINDS, conversation=place):
+    since, exact = (
+        await reader.last_fresh_start(place),
+        re.compile(rf"(?<![\w.@-]){re.escape(text)}(?![\w@-]|\.\w)"),
+    )
+    for one in await reader.newest_entries(
+        MAX_MESSAGES, after=since, kinds=MESSAGE_KINDS, conversation=place
+    ):
         message = one.fact
-        if isinstance(message, Message) and exact.search(message.text) and text not in message.carried:
+        if (
+            isinstance(message, Message)
+            and exact.search(message.text)
+            and text not in message.carried
+        ):
             role = author_role(access_policy, message)
-            if rank_integrity(role) >= rank_integrity("member") and decide(access_policy, message).allowed:
+            if (
+                rank_integrity(role) >= rank_integrity("member")
+                and decide(access_policy, message).allowed
+            ):
                 return True
     return False
 
@@ -135,18 +174,24 @@ async def was_asked_for(
     requesters: Sequence[Requester],
     words: str,
 ) -> bool:
-    """Return whether all these words stand in the newest message there of one of those who ask, a member or above.
+    """Return whether all these words stand in the newest message there of one of those who ask, a
+    member or above.
 
     Quoted and forwarded text does not count. Raises StoreError.
     """
     wanted, asking = _words_of(words), {one.id for one in requesters}
-    for one in reversed(await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)):
+    for one in reversed(
+        await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
+    ):
         message = one.fact
         if not asking or not isinstance(message, Message) or message.sender.id not in asking:
             continue
         asking.discard(message.sender.id)
         role = author_role(access_policy, message)
-        if rank_integrity(role) >= rank_integrity("member") and decide(access_policy, message).allowed:
+        if (
+            rank_integrity(role) >= rank_integrity("member")
+            and decide(access_policy, message).allowed
+        ):
             said = message.text.replace(message.carried, " ") if message.carried else message.text
             if wanted and wanted <= _words_of(said):
                 return True
@@ -171,5 +216,7 @@ def _to_requester(access_policy: AccessPolicy, message: Message) -> Requester:
 
 
 def _was_in_digest(one: LogEntry, turns: Sequence[TurnRecord]) -> bool:
-    """Return whether the message was posted in a room that a digest showed, and not to this conversation."""
+    """Return whether the message was posted in a room that a digest showed, and not to this
+    conversation.
+    """
     return any(one.seq in ended.covers and ended.cause == "digest" for ended in turns)

@@ -1,4 +1,5 @@
-"""Schedules: single, repeating and cron times, their text form, and the phrases in which people write them. Pure.
+"""Schedules: single, repeating and cron times, their text form, and the phrases in which people
+write them. Pure.
 
 A schedule has one canonical text, which the log keeps:
 
@@ -6,12 +7,13 @@ A schedule has one canonical text, which the log keeps:
     every 3600                          repeating with so many seconds between, from a first time on
     cron 0 9 * * 1-5 Europe/Zurich      five fields, in the local time of a place
 
-The cron fields and their behaviour at clock changes are Debian's (cron(8), crontab(5)): an entry with a fixed hour and
-minute runs once a day even then: a time that does not exist runs as soon as the gap is over, one that comes twice runs
-the first time. An entry for every so many minutes or hours follows the time that has really passed.
+The cron fields and their behaviour at clock changes are Debian's (cron(8), crontab(5)): an entry
+with a fixed hour and minute runs once a day even then: a time that does not exist runs as soon as
+the gap is over, one that comes twice runs the first time. An entry for every so many minutes or
+hours follows the time that has really passed.
 
-Local times in phrases follow RFC 5545 (3.3.5): one that comes twice is the first, one that does not exist is taken with
-the offset before the gap.
+Local times in phrases follow RFC 5545 (3.3.5): one that comes twice is the first, one that does not
+exist is taken with the offset before the gap.
 """
 
 import re
@@ -47,7 +49,14 @@ _CLOCK: Final = re.compile(
     r"(at +)?(\d{1,2})(?::(\d{2}))? *(am|pm|a\.m\.|p\.m\.)?"
     r"|(?:(?:at|in the|this) +)?(noon|midnight|morning|afternoon|evening)"
 )
-_NAMED_HOURS: Final = {"midnight": 0, "morning": 9, "noon": 12, "afternoon": 15, "evening": 18, "tonight": 20}
+_NAMED_HOURS: Final = {
+    "midnight": 0,
+    "morning": 9,
+    "noon": 12,
+    "afternoon": 15,
+    "evening": 18,
+    "tonight": 20,
+}
 _DEFAULT_HOUR: Final = 9
 """The hour of a day that is named alone."""
 _CRON_MACROS: Final = {
@@ -57,7 +66,9 @@ _CRON_MACROS: Final = {
     "@MONTHLY": "0 0 1 * *",
     "@YEARLY": "0 0 1 1 *",
 }
-_EXAMPLES: Final = "write e.g. 2026-11-22T09:00, 18:30, 9am, tomorrow 9:00, monday, noon or in 2h30m"
+_EXAMPLES: Final = (
+    "write e.g. 2026-11-22T09:00, 18:30, 9am, tomorrow 9:00, monday, noon or in 2h30m"
+)
 
 
 class ScheduleError(ValueError):
@@ -109,7 +120,8 @@ class SpokenTime:
     """Time phrases as a person or a model wrote them. Empty: not given."""
 
     at: str = ""
-    """A time: ISO 8601 with or without a time zone, a day, a time of day or both, or a delay from now."""
+    """A time: ISO 8601 with or without a time zone, a day, a time of day or both, or a delay from
+    now."""
     every: str = ""
     """Interval; the first time is `at`, or one interval from now."""
     cron: str = ""
@@ -131,12 +143,16 @@ def parse_cron(fields: str, timezone: str) -> CronSchedule:
     try:
         CronSim(written, datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
-        raise ScheduleError(f"{error} in that cron expression; e.g. `0 9 * * 1-5` or `*/15 8-18 * * *`.") from None
+        raise ScheduleError(
+            f"{error} in that cron expression; e.g. `0 9 * * 1-5` or `*/15 8-18 * * *`."
+        ) from None
     return CronSchedule(fields=written, timezone=timezone)
 
 
 def build_interval(seconds: int) -> IntervalSchedule:
-    """Return a repeating schedule. Raises ScheduleError if the interval is too short or longer than five years."""
+    """Return a repeating schedule. Raises ScheduleError if the interval is too short or longer than
+    five years.
+    """
     if seconds < MIN_INTERVAL_S:
         raise ScheduleError("Something can repeat once a minute at most; write e.g. every `5m`.")
     if seconds > MAX_AHEAD.total_seconds():
@@ -145,11 +161,15 @@ def build_interval(seconds: int) -> IntervalSchedule:
 
 
 def parse_timezone(name: str) -> ZoneInfo:
-    """Return a time zone. Raises ScheduleError for an unknown name; a name is never taken as a path."""
+    """Return a time zone. Raises ScheduleError for an unknown name; a name is never taken as a
+    path.
+    """
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # also a folder of zones, and what cannot be a key
-        raise ScheduleError("No such time zone; write an IANA name, e.g. Europe/Zurich or UTC.") from None
+        raise ScheduleError(
+            "No such time zone; write an IANA name, e.g. Europe/Zurich or UTC."
+        ) from None
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -228,7 +248,8 @@ def next_time(schedule: Schedule, after: datetime) -> datetime | None:
 
 
 def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
-    """Combine all times from `due` up to `now`. `due` itself has passed, whatever the clock says by now.
+    """Combine all times from `due` up to `now`. `due` itself has passed, whatever the clock says by
+    now.
 
     The work is bounded however long ago `due` is.
     """
@@ -251,7 +272,11 @@ def _collapse_cron_times(schedule: CronSchedule, due: datetime, now: datetime) -
         if moment > now:
             return DueTimes(last=last, missed=missed, next=moment)
         if missed == MAX_MISSED:
-            return DueTimes(last=_last_cron_time(schedule, moment, now), missed=missed, next=next_time(schedule, now))
+            return DueTimes(
+                last=_last_cron_time(schedule, moment, now),
+                missed=missed,
+                next=next_time(schedule, now),
+            )
         last, missed = moment, missed + 1
     return DueTimes(last=last, missed=missed, next=None)
 
@@ -281,11 +306,13 @@ def _cron_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
             yield time
 
 
-def parse_spoken_time(spoken: SpokenTime, now: datetime, timezone: str) -> tuple[Schedule, datetime]:
+def parse_spoken_time(
+    spoken: SpokenTime, now: datetime, timezone: str
+) -> tuple[Schedule, datetime]:
     """Return the schedule that is meant, and its first time, UTC.
 
-    `timezone`: used where the phrases name none. Raises ScheduleError, also for times that are past or more than five
-    years ahead.
+    `timezone`: used where the phrases name none. Raises ScheduleError, also for times that are past
+    or more than five years ahead.
     """
     at, repeats, fields = (text.strip() for text in (spoken.at, spoken.every, spoken.cron))
     place = spoken.timezone.strip() or timezone
@@ -305,12 +332,16 @@ def parse_spoken_time(spoken: SpokenTime, now: datetime, timezone: str) -> tuple
         assert first is not None
         return OnceSchedule(time=first), first.astimezone(UTC)
     schedule = _parse_interval(repeats)
-    return schedule, first.astimezone(UTC) if first is not None else next_time(schedule, _ceil_to_second(now)) or now
+    return schedule, first.astimezone(UTC) if first is not None else next_time(
+        schedule, _ceil_to_second(now)
+    ) or now
 
 
 def _parse_interval(text: str) -> IntervalSchedule:
     seconds = (
-        float(text) if text.isascii() and text.isdigit() and len(text) < _MAX_SPOKEN_CHARS else _parse_duration(text)
+        float(text)
+        if text.isascii() and text.isdigit() and len(text) < _MAX_SPOKEN_CHARS
+        else _parse_duration(text)
     )
     if seconds is None:
         raise ScheduleError("`every` takes how long between two times, e.g. 90 min, 2h or 1 day.")
@@ -322,11 +353,17 @@ def parse_moment(text: str, now: datetime, zone: ZoneInfo) -> datetime:
 
     Raises ScheduleError, also for a past time.
     """
-    first = _parse_relative(text, now, zone) or _parse_iso(text, zone) or _parse_day_and_time(text, now, zone)
+    first = (
+        _parse_relative(text, now, zone)
+        or _parse_iso(text, zone)
+        or _parse_day_and_time(text, now, zone)
+    )
     if first is None:
         raise ScheduleError(f"That is no time that is understood here; {_EXAMPLES}.")
     if first <= now:
-        raise ScheduleError(f"That is past: it is now {now.astimezone(zone):%Y-%m-%dT%H:%M} ({zone.key}).")
+        raise ScheduleError(
+            f"That is past: it is now {now.astimezone(zone):%Y-%m-%dT%H:%M} ({zone.key})."
+        )
     if first - now > MAX_AHEAD:
         raise ScheduleError("That is more than five years ahead, which is too far.")
     return first
@@ -342,7 +379,8 @@ def _parse_relative(text: str, now: datetime, zone: ZoneInfo) -> datetime | None
 
 
 def _parse_day_and_time(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """Parse a day (`monday`, at 9:00), a time of day (`9am`, the next one) or both (`tomorrow at noon`, `9:30 on fri`).
+    """Parse a day (`monday`, at 9:00), a time of day (`9am`, the next one) or both (`tomorrow at
+    noon`, `9:30 on fri`).
 
     A bare number is no time.
     """
@@ -350,7 +388,11 @@ def _parse_day_and_time(text: str, now: datetime, zone: ZoneInfo) -> datetime | 
         return None
     written = " ".join(text.lower().split())
     day = _DAY.search(written)
-    rest = written if day is None else " ".join(f"{written[: day.start()]} {written[day.end() :]}".split())
+    rest = (
+        written
+        if day is None
+        else " ".join(f"{written[: day.start()]} {written[day.end() :]}".split())
+    )
     clock = _CLOCK.fullmatch(rest)
     if (rest and clock is None) or (day is None and (clock is None or clock[0].isdecimal())):
         return None
@@ -364,14 +406,18 @@ def _parse_day_and_time(text: str, now: datetime, zone: ZoneInfo) -> datetime | 
     first = _to_local(datetime.combine(date, wanted), zone)
     if first <= now and day is None:
         return _to_local(datetime.combine(date + timedelta(days=1), wanted), zone)
-    is_next = day is not None and day[1][:3] in _WEEKDAYS and (first <= now or day[0].startswith("next"))
+    is_next = (
+        day is not None and day[1][:3] in _WEEKDAYS and (first <= now or day[0].startswith("next"))
+    )
     if is_next and date == today:
         return _to_local(datetime.combine(date + timedelta(days=7), wanted), zone)
     return first
 
 
 def _time_of_day(clock: re.Match[str] | None, named: str) -> time:
-    """Return the time of a match of `_CLOCK`. None: the hour of the `named` part of a day. Raises ValueError."""
+    """Return the time of a match of `_CLOCK`. None: the hour of the `named` part of a day. Raises
+    ValueError.
+    """
     if clock is None or clock[5]:
         return time(_NAMED_HOURS.get(named if clock is None else clock[5], _DEFAULT_HOUR))
     hour, half = int(clock[2]), (clock[4] or "").replace(".", "")
@@ -385,7 +431,9 @@ def _time_of_day(clock: re.Match[str] | None, named: str) -> time:
 
 
 def _resolve_day(word: str, today: date) -> date:
-    """Return the day that `_DAY` has found; of a weekday the next one, today included. Raises ValueError."""
+    """Return the day that `_DAY` has found; of a weekday the next one, today included. Raises
+    ValueError.
+    """
     if word[:3] in _WEEKDAYS:
         return today + timedelta(days=(_WEEKDAYS.index(word[:3]) - today.weekday()) % 7)
     if word[0].isdigit():
@@ -411,7 +459,9 @@ def _to_local(naive: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _with_fixed_offset(moment: datetime, zone: ZoneInfo) -> datetime:
-    """Return the time in that zone with the fixed offset of that day, so that its text never changes its meaning."""
+    """Return the time in that zone with the fixed offset of that day, so that its text never
+    changes its meaning.
+    """
     local = moment.astimezone(zone)
     return local.replace(tzinfo=timezone(local.utcoffset() or timedelta()))
 
@@ -421,7 +471,9 @@ def _ceil_to_second(moment: datetime) -> datetime:
 
 
 def _parse_duration(text: str) -> float | None:
-    """Return the seconds of e.g. `2h30m`, `90 min`, `half an hour` or `1 day and 3 hours`; None: it is no duration."""
+    """Return the seconds of e.g. `2h30m`, `90 min`, `half an hour` or `1 day and 3 hours`; None: it
+    is no duration.
+    """
     if not text or len(text) > _MAX_SPOKEN_CHARS:
         return None
     text = _ONE.sub(lambda match: "0.5 " if match[1].startswith("half") else "1 ", text.lower())

@@ -1,4 +1,5 @@
-"""Vocabulary and services that every layer uses. Imports nothing of ours but other modules of this package.
+"""Vocabulary and services that every layer uses. Imports nothing of ours but other modules of this
+package.
 
 Vocabulary:
   events.py            platform events, posts and model usage; the types that channels and the agent
@@ -27,6 +28,7 @@ Services:
   private_files.py     files that an agent keeps; process.py: child processes; format.py: text for
                        people
 
-Deciding code takes the time, ids and settings as arguments; only `clock`, `logging`, `private_files`, `process` and
-`control_socket` do IO. Texts from platforms and models are untrusted: redact before showing, escape before printing.
+Deciding code takes the time, ids and settings as arguments; only `clock`, `logging`,
+`private_files`, `process` and `control_socket` do IO. Texts from platforms and models are
+untrusted: redact before showing, escape before printing.
 """

@@ -1,16 +1,17 @@
 """Web addresses: URLs that may be fetched, and IP addresses that may be connected to. Pure.
 
-Not to be confused with `gateway.core.events.Address`, a place on a platform. `parse_url` gives a `FetchTarget`;
-`check_target` checks it before its name is looked up, and `check_addresses` after.
+Not to be confused with `gateway.core.events.Address`, a place on a platform. `parse_url` gives a
+`FetchTarget`; `check_target` checks it before its name is looked up, and `check_addresses` after.
 
-A model may ask for a URL that anybody wrote, so a fetch must not reach what only this machine can: its own services,
-its local network, the cloud's metadata (CWE-918). A URL is parsed once, strictly, and the parsed form is what is
-requested: no second parser can find another host in it. A name proves nothing: each address that it resolves to is
-checked, and the connection goes to a checked address.
+A model may ask for a URL that anybody wrote, so a fetch must not reach what only this machine can:
+its own services, its local network, the cloud's metadata (CWE-918). A URL is parsed once, strictly,
+and the parsed form is what is requested: no second parser can find another host in it. A name
+proves nothing: each address that it resolves to is checked, and the connection goes to a checked
+address.
 
-The lists of addresses are those of IANA's registries of special-purpose addresses (www.iana.org/assignments,
-iana-ipv4-special-registry and iana-ipv6-special-registry), written out: the set that `ipaddress` counts as global has
-changed between releases of Python.
+The lists of addresses are those of IANA's registries of special-purpose addresses
+(www.iana.org/assignments, iana-ipv4-special-registry and iana-ipv6-special-registry), written out:
+the set that `ipaddress` counts as global has changed between releases of Python.
 """
 
 import re
@@ -50,7 +51,8 @@ NOT_PUBLIC_4: Final = tuple(
     )
 )
 GLOBAL_UNICAST_6: Final = IPv6Network("2000::/3")
-"""All addresses allocated so far (RFC 4291, 2.4); loopback, local and multicast addresses are outside."""
+"""All addresses allocated so far (RFC 4291, 2.4); loopback, local and multicast addresses are
+outside."""
 NOT_PUBLIC_6: Final = tuple(
     IPv6Network(network)
     for network in (
@@ -71,25 +73,73 @@ MAX_URL_CHARS: Final = 4_000
 MAX_SHOWN_HOST_CHARS: Final = 100
 """Length of a host in an error message: it comes from the model or from a page."""
 WEB_PORTS: Final = frozenset({80, 443})
-"""Allowed ports below 1024. The others there are of services open to request smuggling (mail, files, shells)."""
+"""Allowed ports below 1024. The others there are of services open to request smuggling (mail,
+files, shells)."""
 BLOCKED_PORTS: Final = frozenset(
     (
-        *(1433, 1521, 1719, 1720, 1723, 2049, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060, 5061),
-        *(5432, 5672, 5900, 5984, 6000, 6379, 6443, 6566, *range(6665, 6670), 6679, 6697, 8086, 9042, 9092, 9200),
+        *(
+            1433,
+            1521,
+            1719,
+            1720,
+            1723,
+            2049,
+            2375,
+            2376,
+            2379,
+            2380,
+            3306,
+            3389,
+            3659,
+            4045,
+            4190,
+            5060,
+            5061,
+        ),
+        *(
+            5432,
+            5672,
+            5900,
+            5984,
+            6000,
+            6379,
+            6443,
+            6566,
+            *range(6665, 6670),
+            6679,
+            6697,
+            8086,
+            9042,
+            9092,
+            9200,
+        ),
         *(9300, 10080, 10250, 11211, 27017, 50070),
     )
 )
-"""Ports of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port blocking)."""
+"""Ports of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port
+blocking)."""
 INTERNAL_NAMES: Final = (
-    *("localhost", "localdomain", "local", "internal", "intranet", "private", "lan", "home", "corp", "home.arpa"),
+    *(
+        "localhost",
+        "localdomain",
+        "local",
+        "internal",
+        "intranet",
+        "private",
+        "lan",
+        "home",
+        "corp",
+        "home.arpa",
+    ),
     *("test", "example", "invalid", "onion", "alt", "in-addr.arpa", "ip6.arpa"),
 )
-"""Last labels of names that public DNS does not have (RFC 6761, 6762, 7686, 8375, 9476; ICANN on .internal), or that
-encode an address. They are not even looked up."""
+"""Last labels of names that public DNS does not have (RFC 6761, 6762, 7686, 8375, 9476; ICANN on
+.internal), or that encode an address. They are not even looked up."""
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""A last label like this makes a name an IPv4 address for some parsers (url.spec.whatwg.org, ends in a number)."""
+"""A last label like this makes a name an IPv4 address for some parsers (url.spec.whatwg.org, ends
+in a number)."""
 _SAFE_PATH_CHARS = "/%:@!$&'()*+,;=~-._"
 
 
@@ -122,7 +172,8 @@ class FetchTarget:
 
     scheme: Literal["http", "https"]
     host: str
-    """A name in ASCII and lower case without a last dot, or an address in its usual notation, without brackets."""
+    """A name in ASCII and lower case without a last dot, or an address in its usual notation,
+    without brackets."""
     port: int
     path: str
     """Path with query; ASCII. Without the fragment."""
@@ -133,7 +184,9 @@ class FetchTarget:
     def authority(self) -> str:
         """Host and port as in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+        return (
+            host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+        )
 
     @property
     def url(self) -> str:
@@ -163,7 +216,9 @@ class AllowedHosts:
                 host, address = _parse_host(parts["host"] if parts else "")
                 port = int(parts["port"]) if parts and parts["port"] else None
             except ToolCallRefused:
-                raise ValueError(f"{entry!r} is no host, host:port or network such as 10.0.0.0/8") from None
+                raise ValueError(
+                    f"{entry!r} is no host, host:port or network such as 10.0.0.0/8"
+                ) from None
             if address is None:
                 hosts.add((host, port))
             else:
@@ -176,14 +231,18 @@ class AllowedHosts:
 
     def allows_address(self, address: IpAddress, port: int) -> bool:
         """Return whether the address may be connected to."""
-        return any(address in network and wanted in (None, port) for network, wanted in self.networks)
+        return any(
+            address in network and wanted in (None, port) for network, wanted in self.networks
+        )
 
     def allows_port(self, target: FetchTarget) -> bool:
         """Return whether the port is listed with the host."""
         if (target.host, target.port) in self.hosts:
             return True
         address = target.address
-        return address is not None and any(address in one and port == target.port for one, port in self.networks)
+        return address is not None and any(
+            address in one and port == target.port for one, port in self.networks
+        )
 
 
 def parse_url(url: str) -> FetchTarget:
@@ -192,20 +251,30 @@ def parse_url(url: str) -> FetchTarget:
     if len(text) > MAX_URL_CHARS:
         raise ToolCallRefused(f"The URL is longer than {MAX_URL_CHARS} characters.")
     if any(character <= " " or character == "\x7f" for character in text):
-        raise ToolCallRefused("A URL has no white space and no control characters; write them as %20 and the like.")
+        raise ToolCallRefused(
+            "A URL has no white space and no control characters; write them as %20 and the like."
+        )
     try:
         parts = urlsplit(text)
         path = quote(parts.path, safe=_SAFE_PATH_CHARS) or "/"
         query = f"?{quote(parts.query, safe=_SAFE_PATH_CHARS + '?')}" if parts.query else ""
     except ValueError:
-        raise ToolCallRefused("This is not a URL; write it like https://example.org/page.") from None
+        raise ToolCallRefused(
+            "This is not a URL; write it like https://example.org/page."
+        ) from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ToolCallRefused("Only the web can be fetched; write the whole URL, with https:// or http://.")
+        raise ToolCallRefused(
+            "Only the web can be fetched; write the whole URL, with https:// or http://."
+        )
     if "@" in parts.netloc:
-        raise ToolCallRefused("A URL with a user name or a password is not fetched; leave out what is before the @.")
+        raise ToolCallRefused(
+            "A URL with a user name or a password is not fetched; leave out what is before the @."
+        )
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if authority is None:
-        raise ToolCallRefused("The host of this URL cannot be read; write it like https://example.org/page.")
+        raise ToolCallRefused(
+            "The host of this URL cannot be read; write it like https://example.org/page."
+        )
     scheme: Literal["http", "https"] = "https" if parts.scheme == "https" else "http"
     host, address = _parse_host(authority["host"])
     port = int(authority["port"] or (443 if scheme == "https" else 80))
@@ -217,16 +286,21 @@ def resolve_redirect(here: FetchTarget, location: str) -> FetchTarget:
     try:
         joined = urljoin(here.url, location.strip())
     except ValueError:
-        raise ToolCallRefused(f"{display_host(here)} redirects to something that is not a URL.") from None
+        raise ToolCallRefused(
+            f"{display_host(here)} redirects to something that is not a URL."
+        ) from None
     return parse_url(joined)
 
 
 def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
     """Check everything that can be checked before the name is looked up. Raises ToolCallRefused."""
     port = target.port
-    if (port in BLOCKED_PORTS or not port or port > 65_535 or (port < 1024 and port not in WEB_PORTS)) and (  # noqa: PLR2004 - TCP's own numbers
-        not allowed.allows_port(target)
-    ):
+    if (
+        port in BLOCKED_PORTS
+        or not port
+        or port > 65_535  # noqa: PLR2004 - TCP's own numbers
+        or (port < 1024 and port not in WEB_PORTS)  # noqa: PLR2004 - the same
+    ) and (not allowed.allows_port(target)):
         raise ToolCallRefused(f"Port {port} is not one of the web's; try it without a port.")
     if target.address is not None:
         check_addresses(target, [str(target.address)], allowed)
@@ -234,11 +308,15 @@ def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
         raise _not_public_error(target)
 
 
-def check_addresses(target: FetchTarget, addresses: Sequence[str], allowed: AllowedHosts) -> list[str]:
-    """Return the addresses of the host, once all of them may be connected to. Raises ToolCallRefused.
+def check_addresses(
+    target: FetchTarget, addresses: Sequence[str], allowed: AllowedHosts
+) -> list[str]:
+    """Return the addresses of the host, once all of them may be connected to. Raises
+    ToolCallRefused.
 
-    One forbidden address is enough: a host that mixes them can choose which one is used. The message is the same for a
-    name that does not exist, so that it does not reveal names of the local network.
+    One forbidden address is enough: a host that mixes them can choose which one is used. The
+    message is the same for a name that does not exist, so that it does not reveal names of the
+    local network.
     """
     if not addresses:
         raise _not_public_error(target)
@@ -250,7 +328,11 @@ def check_addresses(target: FetchTarget, addresses: Sequence[str], allowed: Allo
         except ValueError:
             raise _not_public_error(target) from None
         embedded = embedded_ipv4(address)
-        is_allowed = any(allowed.allows_address(each, target.port) for each in (address, embedded) if each is not None)
+        is_allowed = any(
+            allowed.allows_address(each, target.port)
+            for each in (address, embedded)
+            if each is not None
+        )
         if not is_allowed and not is_public(address):
             raise _not_public_error(target)
     return list(addresses)
@@ -263,13 +345,16 @@ def display_host(target: FetchTarget) -> str:
 
 def _not_public_error(target: FetchTarget) -> ToolCallRefused:
     return ToolCallRefused(
-        f"{display_host(target)} has no address on the public web, and only those are fetched. Is the name right? "
+        f"{display_host(target)} has no address on the public web, and only those are fetched. Is "
+        "the name right? "
         "The operator can allow others in tools.web.allow_private."
     )
 
 
 def _parse_host(written: str) -> tuple[str, IpAddress | None]:
-    """Return the host as it is requested, and as an address if it is one. Raises ToolCallRefused."""
+    """Return the host as it is requested, and as an address if it is one. Raises
+    ToolCallRefused.
+    """
     if written.startswith("["):
         try:
             address = IPv6Address(written[1:-1])
@@ -289,7 +374,9 @@ def _parse_host(written: str) -> tuple[str, IpAddress | None]:
 
 
 def _to_idna(name: str) -> str:
-    """Encode a non-ASCII name for DNS (RFC 5891, mapped first by UTS 46). Raises ToolCallRefused."""
+    """Encode a non-ASCII name for DNS (RFC 5891, mapped first by UTS 46). Raises
+    ToolCallRefused.
+    """
     import idna  # noqa: PLC0415 - large tables, and most names need none
 
     try:
@@ -300,11 +387,15 @@ def _to_idna(name: str) -> str:
 
 def _is_internal_name(name: str) -> bool:
     """Return whether public DNS cannot have the name."""
-    return "." not in name or any(name == last or name.endswith(f".{last}") for last in INTERNAL_NAMES)
+    return "." not in name or any(
+        name == last or name.endswith(f".{last}") for last in INTERNAL_NAMES
+    )
 
 
 def _parse_network(entry: str) -> IpNetwork | None:
-    """Return the network or address; None: the entry is a host. Raises ValueError for what can be neither."""
+    """Return the network or address; None: the entry is a host. Raises ValueError for what can be
+    neither.
+    """
     try:
         return ip_network(entry.strip(), strict=False)
     except ValueError:
@@ -314,7 +405,9 @@ def _parse_network(entry: str) -> IpNetwork | None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether only this machine reaches this host, a name or an address (of IPv6 with or without brackets)."""
+    """Return whether only this machine reaches this host, a name or an address (of IPv6 with or
+    without brackets).
+    """
     if host == "localhost":
         return True
     try:

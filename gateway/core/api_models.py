@@ -1,7 +1,8 @@
-"""Models of the API: queries, answers and events. The store and the server build them, and the console reads them.
+"""Models of the API: queries, answers and events. The store and the server build them, and the
+console reads them.
 
-Times are UTC. Texts of people and platforms are untrusted; the server redacts and cuts them where it makes JSON of
-them.
+Times are UTC. Texts of people and platforms are untrusted; the server redacts and cuts them where
+it makes JSON of them.
 """
 
 from datetime import date
@@ -84,7 +85,9 @@ UrgencyLevel = Literal[0, 1, 2, 3]
 
 
 class ApiModel(BaseModel):
-    """Base of all models of answers and events. Each is built at its first use, for most commands use none."""
+    """Base of all models of answers and events. Each is built at its first use, for most commands
+    use none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -97,7 +100,9 @@ class TitledModel(ApiModel):
 
 
 class Page(ApiModel, Generic[ItemT]):
-    """A page of a list: of the log the newest first, with `after` the oldest first; else all of it."""
+    """A page of a list: of the log the newest first, with `after` the oldest first; else all of
+    it.
+    """
 
     items: tuple[ItemT, ...]
     next: int | None = None
@@ -197,7 +202,9 @@ class ProcessRecord(ApiModel):
 
 
 class LeaseRecord(ApiModel):
-    """The right to do all for a channel (`channel:NAME`), an agent's own work (`agent:ID`), or care for the store."""
+    """The right to do all for a channel (`channel:NAME`), an agent's own work (`agent:ID`), or care
+    for the store.
+    """
 
     name: str
     holder: str
@@ -265,7 +272,8 @@ class ConversationMessage(ApiModel):
     kind: str
     """Kind of a received message; `post` for ours."""
     fate: str
-    """Of received messages as in notifications; of ours `sent`, `uncertain`, `failed` or `waiting`."""
+    """Of received messages as in notifications; of ours `sent`, `uncertain`, `failed` or
+    `waiting`."""
 
 
 class PromptBlock(ApiModel):

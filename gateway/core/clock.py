@@ -1,4 +1,6 @@
-"""Clocks that are passed in, so that tests control the time, and ids that are unique without coordination."""
+"""Clocks that are passed in, so that tests control the time, and ids that are unique without
+coordination.
+"""
 
 import asyncio
 import heapq
@@ -41,7 +43,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until `advance`. Part of the product because simulations use it too."""
+    """A clock that stands still until `advance`. Part of the product because simulations use it
+    too.
+    """
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -64,11 +68,15 @@ class ManualClock:
         await woken
 
     def correct(self, by_s: float) -> None:
-        """Change the wall clock, as an administrator would; `monotonic` and all sleeps continue unchanged."""
+        """Change the wall clock, as an administrator would; `monotonic` and all sleeps continue
+        unchanged.
+        """
         self._start += timedelta(seconds=by_s)
 
     def advance(self, delay_s: float) -> None:
-        """Move forward, waking the sleepers that are due in order; each sees its own due time, as on a real clock."""
+        """Move forward, waking the sleepers that are due in order; each sees its own due time, as
+        on a real clock.
+        """
         end = self._elapsed_s + delay_s
         while self._sleepers and self._sleepers[0][0] <= end:
             due, _, woken = heapq.heappop(self._sleepers)
@@ -79,16 +87,23 @@ class ManualClock:
 
 
 def new_id(now: datetime) -> str:
-    """A ULID (github.com/ulid/spec): 26 characters, sorts by time to the millisecond, 80 random bits."""
+    """A ULID (github.com/ulid/spec): 26 characters, sorts by time to the millisecond, 80 random
+    bits.
+    """
     value = ((now - _EPOCH) // _MILLISECOND << 80) | secrets.randbits(80)
     return "".join(_ULID_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 
 def id_created_at(ulid: str) -> datetime | None:
-    """Return the time at which `new_id` made this id, UTC, to the millisecond. None: it is not one of our ids."""
+    """Return the time at which `new_id` made this id, UTC, to the millisecond. None: it is not one
+    of our ids.
+    """
     if len(ulid) != _ULID_CHARS or not all(char in _ULID_ALPHABET for char in ulid):
         return None
-    value = sum(_ULID_ALPHABET.index(char) << shift for char, shift in zip(ulid, range(125, -1, -5), strict=True))
+    value = sum(
+        _ULID_ALPHABET.index(char) << shift
+        for char, shift in zip(ulid, range(125, -1, -5), strict=True)
+    )
     try:
         return _EPOCH + (value >> 80) * _MILLISECOND
     except OverflowError:  # outside the range of datetime

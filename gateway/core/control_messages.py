@@ -1,4 +1,6 @@
-"""An order of the operator to a running gateway, and its answer. Pure; `gateway.core.control_socket` carries them."""
+"""An order of the operator to a running gateway, and its answer. Pure;
+`gateway.core.control_socket` carries them.
+"""
 
 from typing import Annotated, Any, Final
 
@@ -19,7 +21,9 @@ class _ControlModel(BaseModel):
 class CommandRequest(_ControlModel):
     """A command of the command table, in the words that people write in a chat."""
 
-    words: Annotated[tuple[Annotated[str, Field(max_length=4_000)], ...], Field(min_length=1, max_length=1_000)]
+    words: Annotated[
+        tuple[Annotated[str, Field(max_length=4_000)], ...], Field(min_length=1, max_length=1_000)
+    ]
     """Name, subcommand, arguments."""
     by: Annotated[str, Field(max_length=200)] = OPERATOR
     """The person asking, for people. Not verified."""
@@ -34,7 +38,8 @@ class WantedTurn(_ControlModel):
 
     conversation: ConversationId
     why: str
-    """`pending`: something waits there; `continuing`: it continues its own work; `low`: it is looking for work."""
+    """`pending`: something waits there; `continuing`: it continues its own work; `low`: it is
+    looking for work."""
 
 
 class DmnStatus(_ControlModel):

@@ -1,8 +1,9 @@
-"""Control of a running gateway from outside: a Unix socket beside its store, for its own user alone.
+"""Control of a running gateway from outside: a Unix socket beside its store, for its own user
+alone.
 
-A client sends one JSON object on one line and gets one back (`gateway.core.control_messages`), and the connection is
-closed. The empty object asks for the gateway's state: what answers is alive. Everything is bounded in size, time and
-number, and nothing that a client does stops the gateway.
+A client sends one JSON object on one line and gets one back (`gateway.core.control_messages`), and
+the connection is closed. The empty object asks for the gateway's state: what answers is alive.
+Everything is bounded in size, time and number, and nothing that a client does stops the gateway.
 
 ControlError
 ├── GatewayNotRunning     no gateway listens there: the store can be worked on instead
@@ -27,8 +28,8 @@ from gateway.core.metrics import SNAPSHOT, GatewaySnapshot
 logger = logging.getLogger("reverie.control")
 
 MAX_PATH_BYTES: Final = 103
-"""Length that every system accepts: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the last of them 0
-(https://man7.org/linux/man-pages/man7/unix.7.html)."""
+"""Length that every system accepts: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the
+last of them 0 (https://man7.org/linux/man-pages/man7/unix.7.html)."""
 STATE_REQUEST: Final = b"{}"
 MAX_REQUEST_BYTES: Final = 65_536
 MAX_RESPONSE_BYTES: Final = 4_194_304
@@ -40,7 +41,9 @@ MAX_CONNECTIONS = 16
 
 
 class ControlError(Exception):
-    """The running gateway was not reached, or did not answer. The message is one sentence for a person."""
+    """The running gateway was not reached, or did not answer. The message is one sentence for a
+    person.
+    """
 
 
 class GatewayNotRunning(ControlError):
@@ -52,14 +55,18 @@ class GatewayNotAnswering(ControlError):
 
 
 def socket_path(process: Path) -> Path:
-    """Return the path of the socket of a process: `<process>.sock`. `process`: see `process_path`."""
+    """Return the path of the socket of a process: `<process>.sock`. `process`: see
+    `process_path`.
+    """
     plain = Path(os.path.abspath(process))  # noqa: PTH100 - `absolute` leaves `..` in
     return plain.with_name(f"{plain.name}.sock")
 
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """Yield the address of a socket, which a long path has by way of its open directory (proc(5))."""
+    """Yield the address of a socket, which a long path has by way of its open directory
+    (proc(5)).
+    """
     if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         yield os.fspath(path)
         return
@@ -79,9 +86,11 @@ class ControlServer:
         handler: Callable[[CommandRequest], Awaitable[ControlResponse]],
         snapshot: Callable[[], GatewaySnapshot],
     ) -> None:
-        """`path`: as `socket_path` gives it. Exceptions of `handler` are logged and answered with a refusal.
+        """`path`: as `socket_path` gives it. Exceptions of `handler` are logged and answered with a
+        refusal.
 
-        The caller holds the lock of the store or of the process: an existing socket is the remains of a dead process.
+        The caller holds the lock of the store or of the process: an existing socket is the remains
+        of a dead process.
         """
         self._path = path
         self._handler = handler
@@ -90,16 +99,24 @@ class ControlServer:
         self._over = False
 
     async def run(self) -> None:
-        """Listen until cancelled; then the socket is removed. If it cannot be made: log a warning and return."""
+        """Listen until cancelled; then the socket is removed. If it cannot be made: log a warning
+        and return.
+        """
         try:
             listening = _bind(self._path)
         except OSError as error:
             reason = error.strerror or str(error)
-            logger.warning("cannot listen on %s (%s): `reverie ctl` cannot steer this gateway", self._path, reason)
+            logger.warning(
+                "cannot listen on %s (%s): `reverie ctl` cannot steer this gateway",
+                self._path,
+                reason,
+            )
             return
         inode = self._path.lstat().st_ino
         try:
-            server = await asyncio.start_unix_server(self._accept, sock=listening, limit=MAX_REQUEST_BYTES)
+            server = await asyncio.start_unix_server(
+                self._accept, sock=listening, limit=MAX_REQUEST_BYTES
+            )
             try:
                 await asyncio.get_running_loop().create_future()  # until cancelled
             finally:
@@ -120,7 +137,9 @@ class ControlServer:
         assert task is not None
         self._connections.add(task)
         try:
-            if self._over or len(self._connections) > MAX_CONNECTIONS:  # its task may begin after the others have ended
+            if (
+                self._over or len(self._connections) > MAX_CONNECTIONS
+            ):  # its task may begin after the others have ended
                 return
             answer = await self._answer(reader)
             async with asyncio.timeout(READ_S):
@@ -144,7 +163,9 @@ class ControlServer:
         except ValueError:  # `readline` raises it at its limit
             return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
         if line.strip() == STATE_REQUEST:
-            return ControlResponse(ok=True, lines=(), data=SNAPSHOT.dump_python(self._snapshot(), mode="json"))
+            return ControlResponse(
+                ok=True, lines=(), data=SNAPSHOT.dump_python(self._snapshot(), mode="json")
+            )
         try:
             request = CommandRequest.model_validate_json(line)
         except ValidationError as error:
@@ -158,16 +179,22 @@ class ControlServer:
             return _refusal(f"the gateway did not get to it within {ANSWER_S:.0f} s")
         except Exception:  # a bug, or a store that cannot be written, which other code reports
             logger.exception("an order broke")
-            return _refusal("that failed because of an error in the program; the gateway's log says more")
+            return _refusal(
+                "that failed because of an error in the program; the gateway's log says more"
+            )
 
 
 async def send_control_request(path: Path, request: CommandRequest) -> ControlResponse:
-    """Send a request to the gateway that listens there. Raises GatewayNotRunning or GatewayNotAnswering."""
+    """Send a request to the gateway that listens there. Raises GatewayNotRunning or
+    GatewayNotAnswering.
+    """
     return await _exchange(path, request.model_dump_json().encode(), READ_S + ANSWER_S)
 
 
 async def ask_state(path: Path, within_s: float) -> GatewaySnapshot:
-    """Ask the gateway that listens there for its state. Raises GatewayNotRunning or GatewayNotAnswering."""
+    """Ask the gateway that listens there for its state. Raises GatewayNotRunning or
+    GatewayNotAnswering.
+    """
     answer = await _exchange(path, STATE_REQUEST, within_s)
     try:
         return SNAPSHOT.validate_python(answer.data)
@@ -180,23 +207,36 @@ async def _exchange(path: Path, line: bytes, within_s: float) -> ControlResponse
     try:
         async with asyncio.timeout(within_s):
             with _address(path) as address:
-                reader, writer = await asyncio.open_unix_connection(address, limit=MAX_RESPONSE_BYTES)
+                reader, writer = await asyncio.open_unix_connection(
+                    address, limit=MAX_RESPONSE_BYTES
+                )
             writer.write(line + b"\n")
             await writer.drain()
             answer = await reader.readline()
         if not answer:
             raise GatewayNotAnswering(
-                f"the gateway on {path} is busy or ending: it closed the connection without an answer"
+                f"the gateway on {path} is busy or ending: it closed the connection without an "
+                "answer"
             )
         return ControlResponse.model_validate_json(answer)
     except ValidationError as error:
-        raise GatewayNotAnswering(f"another program, or a gateway of another version, listens on {path}") from error
+        raise GatewayNotAnswering(
+            f"another program, or a gateway of another version, listens on {path}"
+        ) from error
     except TimeoutError as error:
-        raise GatewayNotAnswering(f"the gateway on {path} did not answer in {within_s:g} s") from error
+        raise GatewayNotAnswering(
+            f"the gateway on {path} did not answer in {within_s:g} s"
+        ) from error
     except (OSError, ValueError) as error:
-        if writer is None and isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionRefusedError):
+        if writer is None and isinstance(
+            error, FileNotFoundError | NotADirectoryError | ConnectionRefusedError
+        ):
             raise GatewayNotRunning(f"no gateway listens on {path}") from error
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        reason = (
+            (error.strerror if isinstance(error, OSError) else None)
+            or str(error)
+            or type(error).__name__
+        )
         what = "cannot be asked" if writer is None else "did not answer"
         raise GatewayNotAnswering(f"the gateway on {path} {what}: {reason}") from error
     finally:

@@ -1,8 +1,8 @@
 """Vocabulary of platform events and posts, and of the places and people they name.
 
-Imports nothing of ours. Every type is frozen and keyword-only. Times are aware and in UTC. Ids are opaque: only the
-channel that made one interprets it. Text is Markdown, free of platform markup and of lone surrogates (adapters replace
-them, because they cannot be written as UTF-8).
+Imports nothing of ours. Every type is frozen and keyword-only. Times are aware and in UTC. Ids are
+opaque: only the channel that made one interprets it. Text is Markdown, free of platform markup and
+of lone surrogates (adapters replace them, because they cannot be written as UTF-8).
 """
 
 from dataclasses import dataclass
@@ -58,22 +58,30 @@ class Address:
 
     @property
     def conversation(self) -> ConversationId:
-        """This address on one line: equal for equal addresses, different for different ones; `parse` reverses it."""
+        """This address on one line: equal for equal addresses, different for different ones;
+        `parse` reverses it.
+        """
         return _format_conversation(self.channel, self.room, self.thread)
 
     @classmethod
     def parse(cls, conversation: str) -> Self:
-        """Reverse `conversation`. Raises ValueError for any text that `conversation` could not have returned."""
+        """Reverse `conversation`. Raises ValueError for any text that `conversation` could not have
+        returned.
+        """
         channel, _, rest = conversation.partition("/")
         room, _, thread = rest.partition("/")
         plain = [part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread)]
         if all(plain[:2]):
             address = cls(
-                channel=ChannelName(plain[0]), room=RoomId(plain[1]), thread=ThreadId(plain[2]) if plain[2] else None
+                channel=ChannelName(plain[0]),
+                room=RoomId(plain[1]),
+                thread=ThreadId(plain[2]) if plain[2] else None,
             )
             if address.conversation == conversation:
                 return address
-        raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
+        raise ValueError(
+            f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread"
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -100,9 +108,9 @@ class Sender:
     verified: bool = False
     """True only if the platform vouches for `id`. Never true for a nick."""
     ranks: tuple[str, ...] = ()
-    """Ranks of the sender in the place of the event, as far as the platform reports them: `role:<id>` (Discord),
-    `creator` or `administrator` (Telegram), `op`, `voice`, ... (IRC). They grant nothing unless the operator configures
-    that."""
+    """Ranks of the sender in the place of the event, as far as the platform reports them:
+    `role:<id>` (Discord), `creator` or `administrator` (Telegram), `op`, `voice`, ... (IRC). They
+    grant nothing unless the operator configures that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +137,8 @@ class QuotedMessage:
 
     sender: Sender
     text: str = ""
-    """At most `MAX_QUOTED_CHARS` of its text. Empty if the agent or the replier wrote it, and if it has none."""
+    """At most `MAX_QUOTED_CHARS` of its text. Empty if the agent or the replier wrote it, and if it
+    has none."""
     attachments: tuple[Attachment, ...] = ()
 
 
@@ -138,7 +147,9 @@ MAX_QUOTED_CHARS = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message in a conversation. `kind` is the platform's own information on whom it was addressed to."""
+    """A message in a conversation. `kind` is the platform's own information on whom it was
+    addressed to.
+    """
 
     id: MessageId
     at: Address
@@ -151,22 +162,29 @@ class Message:
     language: str | None = None
     """BCP 47, where the platform reports it."""
     carried: str = ""
-    """The part of `text` that the sender did not write but passed on: a forwarded message, a quotation, an embed.
-    Empty: all of it is the sender's own, as far as the platform reports."""
+    """The part of `text` that the sender did not write but passed on: a forwarded message, a
+    quotation, an embed. Empty: all of it is the sender's own, as far as the platform reports."""
     history: bool = False
-    """True for an old message that is only played back, and for a line in which the platform reports what `sender` did:
-    context, never a command and never a reason for a turn."""
+    """True for an old message that is only played back, and for a line in which the platform
+    reports what `sender` did: context, never a command and never a reason for a turn."""
     quoted: QuotedMessage | None = None
-    """The message that it replies to. None: it does not, it is not addressed to the agent, or nothing is reported."""
+    """The message that it replies to. None: it does not, it is not addressed to the agent, or
+    nothing is reported."""
     opens_thread: bool = False
-    """True if its answer opens the thread that `at` names. The message itself stands in the room."""
+    """True if its answer opens the thread that `at` names. The message itself stands in the
+    room."""
     as_guest: bool = False
-    """True if it was written before its sender was let in: its text counts as a guest's, whatever they are by now."""
+    """True if it was written before its sender was let in: its text counts as a guest's, whatever
+    they are by now."""
 
     @property
     def shown_attachments(self) -> tuple[Attachment, ...]:
         """Its own attachments, then those of the message that it replies to."""
-        return self.attachments if self.quoted is None else (*self.attachments, *self.quoted.attachments)
+        return (
+            self.attachments
+            if self.quoted is None
+            else (*self.attachments, *self.quoted.attachments)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +282,9 @@ class PlaceNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRenamed:
-    """Internal event: the known names of a place have changed. Holds all of them, cleaned and bounded."""
+    """Internal event: the known names of a place have changed. Holds all of them, cleaned and
+    bounded.
+    """
 
     id: EventId
     at: Address
@@ -273,14 +293,16 @@ class PlaceRenamed:
     changed: tuple[Literal["room", "server", "thread", "topic", "me"], ...] = ()
     """Names that had another value before. Empty: nothing was known."""
     role: str
-    """Lowest role among those who may have chosen the names of room, server and person. Empty: those with which the
-    operator or an admin let the agent act there."""
+    """Lowest role among those who may have chosen the names of room, server and person. Empty:
+    those with which the operator or an admin let the agent act there."""
     kind: Literal["named"] = "named"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """An administrative request: a native slash command, text with the command prefix, or a tap on a button."""
+    """An administrative request: a native slash command, text with the command prefix, or a tap on
+    a button.
+    """
 
     id: EventId
     """For text, the id of the message. A `Post` that answers it has this id as `reply_to`."""
@@ -292,8 +314,9 @@ class Command:
     """The text behind the name, trimmed."""
     sent: Time
     origin: Literal["native", "text", "button"]
-    """`button`: a tap on a button of ours. It proves only who tapped and where: a client may send any command with it,
-    and gains nothing by that, because the sender might write the same command there."""
+    """`button`: a tap on a button of ours. It proves only who tapped and where: a client may send
+    any command with it, and gains nothing by that, because the sender might write the same command
+    there."""
     direct: bool = False
     """True in a direct chat. The platform's own information, like `Message.kind`."""
     language: str | None = None
@@ -321,7 +344,8 @@ class Alarm:
 
     id: EventId
     text: str
-    """Text of the reminder, written by the person who asked for it: untrusted, unless the agent itself did."""
+    """Text of the reminder, written by the person who asked for it: untrusted, unless the agent
+    itself did."""
     sent: Time
     at: Address | None = None
     """The conversation it belongs to; None: the agent itself."""
@@ -338,8 +362,8 @@ class Alarm:
     next: Time | None = None
     """Next occurrence; None: never."""
     attended: bool = False
-    """True: the agent's inner conversation had this room attended (`gateway.core.facts.RoomAttended`). False: it is a
-    reminder."""
+    """True: the agent's inner conversation had this room attended
+    (`gateway.core.facts.RoomAttended`). False: it is a reminder."""
     kind: Literal["alarm"] = "alarm"
 
 
@@ -392,9 +416,12 @@ Notification = (
     | TaskFinished
     | DeliveryReport
 )
-"""Every event that a gateway can receive, tagged by `kind` (a `Message` by any of its four kinds)."""
+"""Every event that a gateway can receive, tagged by `kind` (a `Message` by any of its four
+kinds)."""
 
-NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Field(discriminator="kind")])
+NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(
+    Annotated[Notification, Field(discriminator="kind")]
+)
 """`dump_json` and `validate_json` are each other's inverse on every `Notification`."""
 
 
@@ -411,7 +438,8 @@ class PostFile:
 
 
 MAX_BUTTON_COMMAND_BYTES: Final = 64
-"""Limit of Telegram (core.telegram.org/bots/api#inlinekeyboardbutton); Discord takes 100 characters."""
+"""Limit of Telegram (core.telegram.org/bots/api#inlinekeyboardbutton); Discord takes 100
+characters."""
 MAX_BUTTON_LABEL_CHARS: Final = 80
 """Limit of Discord (https://discord.com/developers/docs/components/reference#button)."""
 MAX_BUTTONS: Final = 5
@@ -442,28 +470,35 @@ class Post:
     text: str
     reply_to: MessageId | None = None
     style: Literal["message", "notice"] = "message"
-    """`notice`: sent by the gateway itself (IRC NOTICE, silent elsewhere); bots must not answer it. As the answer to a
-    tap: shown for a moment (`notice`), or until it is closed (`message`), where the platform can do both."""
+    """`notice`: sent by the gateway itself (IRC NOTICE, silent elsewhere); bots must not answer it.
+    As the answer to a tap: shown for a moment (`notice`), or until it is closed (`message`), where
+    the platform can do both."""
     private: bool = False
-    """Visible only to the sender of the `Command` that `reply_to` names. On a platform that cannot do that, the post is
-    public; on one that could but no longer can (the request is too old), it is rejected."""
+    """Visible only to the sender of the `Command` that `reply_to` names. On a platform that cannot
+    do that, the post is public; on one that could but no longer can (the request is too old), it is
+    rejected."""
     file: PostFile | None = None
-    """File sent along, with `text` as its caption, where the channel supports it (`Capabilities.max_file_bytes`)."""
+    """File sent along, with `text` as its caption, where the channel supports it
+    (`Capabilities.max_file_bytes`)."""
     page: int = 1
-    """Page of the text to show, from 1, on a channel that shows long texts in pages; else without effect."""
+    """Page of the text to show, from 1, on a channel that shows long texts in pages; else without
+    effect."""
     buttons: tuple[PostButton, ...] = ()
     """Shown under the text where the channel can (`Capabilities.buttons`); else without effect."""
     replaces: PostKey | None = None
-    """Earlier post to the same place whose messages this one replaces where they stand, with their buttons. Only on a
-    channel with buttons. None: a new message."""
+    """Earlier post to the same place whose messages this one replaces where they stand, with their
+    buttons. Only on a channel with buttons. None: a new message."""
     previews: tuple[MessageId, ...] = ()
-    """Messages of ours that show the growing answer, and become the first ones of this post, in their order."""
+    """Messages of ours that show the growing answer, and become the first ones of this post, in
+    their order."""
     notify: tuple[Sender, ...] = ()
     """People whom it answers or reminds. Where mentions are possible they notify nobody else."""
     thread_title: str = ""
-    """Title of the thread, if this post opens it (`Message.opens_thread`). Untrusted. Empty: the channel finds one."""
+    """Title of the thread, if this post opens it (`Message.opens_thread`). Untrusted. Empty: the
+    channel finds one."""
     language: str = ""
-    """Language of what is added to the text, e.g. where it has pages (`gateway.core.i18n`). Empty: English."""
+    """Language of what is added to the text, e.g. where it has pages (`gateway.core.i18n`). Empty:
+    English."""
 
     def __post_init__(self) -> None:
         if not self.text.strip() or self.page < 1 or len(self.buttons) > MAX_BUTTONS:
@@ -487,7 +522,8 @@ class Usage:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
-    """Part of `cache_write_tokens` written for an hour, which costs more. 0 where a provider has no such cache."""
+    """Part of `cache_write_tokens` written for an hour, which costs more. 0 where a provider has no
+    such cache."""
     output_tokens: int = 0
 
     @property
@@ -514,7 +550,8 @@ class EvidenceRef:
     kind: str
     """Kind of text: `text`, `file`, `command`, `page`, `messages`, ..."""
     origin: str
-    """Source of the text, on one line: a path and range, a command, a URL, message ids. Untrusted."""
+    """Source of the text, on one line: a path and range, a command, a URL, message ids.
+    Untrusted."""
     chars: int
     """Length of the full text."""
     sha256: str
@@ -551,7 +588,8 @@ class ToolCallRecord:
     origin: str = ""
     """Source of the result, if its tool reports one. Empty: known from the call alone."""
     ephemeral: bool = False
-    """True if the effect of the call is kept elsewhere, so that the call leaves the view at the next fold."""
+    """True if the effect of the call is kept elsewhere, so that the call leaves the view at the
+    next fold."""
     images: tuple[ToolImage, ...] = ()
     """Images shown after the results of the same step."""
     untrusted: bool = False
@@ -569,10 +607,11 @@ class TurnStep:
     calls: tuple[ToolCallRecord, ...]
     """Calls in the model's order; not empty."""
     heard: str = ""
-    """Messages that arrived meanwhile and were shown after the results, as `agent.prompt.render_prompt_lines` writes
-    them."""
+    """Messages that arrived meanwhile and were shown after the results, as
+    `agent.prompt.render_prompt_lines` writes them."""
     thinking: str = ""
-    """Thinking in front of the calls, in the form of the client of its model, which sends it back. Empty: not known."""
+    """Thinking in front of the calls, in the form of the client of its model, which sends it back.
+    Empty: not known."""
 
 
 CacheTtl = Literal["5m", "1h"]
@@ -597,7 +636,9 @@ class BlockUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestUsage:
-    """One model request: expected use of the cache, billed usage, and the reason for the difference."""
+    """One model request: expected use of the cache, billed usage, and the reason for the
+    difference.
+    """
 
     provider: str
     """Kind of provider: anthropic, openai, llamacpp, ..."""
@@ -612,4 +653,5 @@ class RequestUsage:
     exact: bool
     """True if the tokens were counted by the model's own counter; else they were estimated."""
     missed: str = ""
-    """Expected cache read that did not happen, and which bytes in which block caused that; empty: none."""
+    """Expected cache read that did not happen, and which bytes in which block caused that; empty:
+    none."""

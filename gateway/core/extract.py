@@ -1,9 +1,11 @@
-"""Text of a web page or document. A program of its own, started by `gateway.core.media_types.extract_text`.
+"""Text of a web page or document. A program of its own, started by
+`gateway.core.media_types.extract_text`.
 
-Hostile files are not parsed beside secrets: this process has none, it has limits of memory and time, and for documents
-it can open neither files nor sockets. Standard input: one line of JSON (`kind`, `charset`, `url`, `cut`), then the
-file. Standard output: JSON (`title`, `text`, `parts`, `cut`). Status `UNREADABLE_STATUS`: it is no text. The program
-imports nothing of ours, so that it starts fast and can be run by its path.
+Hostile files are not parsed beside secrets: this process has none, it has limits of memory and
+time, and for documents it can open neither files nor sockets. Standard input: one line of JSON
+(`kind`, `charset`, `url`, `cut`), then the file. Standard output: JSON (`title`, `text`, `parts`,
+`cut`). Status `UNREADABLE_STATUS`: it is no text. The program imports nothing of ours, so that it
+starts fast and can be run by its path.
 """
 
 import contextlib
@@ -36,7 +38,8 @@ MAX_TEXT_CHARS: Final = 1_000_000
 MAX_TITLE_CHARS: Final = 300
 UNREADABLE_STATUS: Final = 3
 MAX_UNPACKED_BYTES: Final = 200_000_000
-"""Bytes of all members of a packed document, as its directory declares them and zipfile enforces."""
+"""Bytes of all members of a packed document, as its directory declares them and zipfile
+enforces."""
 MAX_SHEET_COLUMNS: Final = 100
 MAX_HREF_CHARS: Final = 2_000
 SHORT_TEXT_CHARS: Final = 250
@@ -50,19 +53,42 @@ MAX_MARKS: Final = 20_000
 """Links, headings of a level and pieces of code that are marked; more become plain text."""
 HIDDEN_SELECTORS: Final = (
     *("[hidden]", '[style*="display:none"]', '[style*="display: none"]'),
-    *('[style*="visibility:hidden"]', '[style*="visibility: hidden"]', "template", "dialog:not([open])"),
+    *(
+        '[style*="visibility:hidden"]',
+        '[style*="visibility: hidden"]',
+        "template",
+        "dialog:not([open])",
+    ),
 )
 """Selectors of invisible elements, where instructions to models are often hidden."""
 BOILERPLATE_SELECTORS: Final = (
-    *("nav", "footer", "aside", "[role=navigation]", "[role=banner]", "[role=contentinfo]", "[role=search]"),
-    *(".nav", ".navbar", ".menu", ".sidebar", ".breadcrumb", ".breadcrumbs", ".cookie-banner", ".skip-link"),
+    *(
+        "nav",
+        "footer",
+        "aside",
+        "[role=navigation]",
+        "[role=banner]",
+        "[role=contentinfo]",
+        "[role=search]",
+    ),
+    *(
+        ".nav",
+        ".navbar",
+        ".menu",
+        ".sidebar",
+        ".breadcrumb",
+        ".breadcrumbs",
+        ".cookie-banner",
+        ".skip-link",
+    ),
 )
 MAIN_SELECTORS: Final = ("main", "[role=main]", "article", "#content", "#main")
 STATEFUL_ENCODINGS: Final = ("utf-16", "iso2022")
 """Beginnings of the mapped names of encodings whose bytes can look like UTF-8."""
 _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Marks around a link's text until all is text: noncharacters (Unicode, 23.7), which the page cannot have."""
+"""Marks around a link's text until all is text: noncharacters (Unicode, 23.7), which the page
+cannot have."""
 _OPENED, _CLOSED = re.compile(f"{_OPEN}\\s*"), re.compile(f"\\s*{_CLOSE}")
 _PDF_HEAD_BYTES = 1024
 """A PDF's header may stand anywhere in these (ISO 32000-1, annex H, 3.4.1)."""
@@ -71,7 +97,8 @@ _BLANK = re.compile(r"\n\s*\n\s*\n+")
 
 
 def decode_body(body: bytes, charset: str, *, html: bool, cut: bool) -> str:
-    """Decode by the byte order mark, else as UTF-8 if it is valid, else by the label, else by detection.
+    """Decode by the byte order mark, else as UTF-8 if it is valid, else by the label, else by
+    detection.
 
     Labels are often wrong; other encodings hardly ever are valid UTF-8 (RFC 3629, 1).
     """
@@ -111,7 +138,8 @@ def extract_html(html: str, url: str) -> tuple[str, str]:
 def extract_search_hits(html: str) -> str:
     """Return the results on a page of html.duckduckgo.com as JSON, without advertisements.
 
-    Raises Unreadable if it is no page of results. Links to results go through a redirect that names them in `uddg`.
+    Raises Unreadable if it is no page of results. Links to results go through a redirect that names
+    them in `uddg`.
     """
     document = HTMLTree.parse(html).document
     if document is None or document.query_selector(".result") is None:
@@ -124,7 +152,9 @@ def extract_search_hits(html: str) -> str:
             url = parse_qs(to.query).get("uddg", [to.geturl()])[0]
             if link is not None and not f".{urlsplit(url).hostname}".endswith(".duckduckgo.com"):
                 content = flatten_title((about.text if about is not None else "") or "")
-                hits.append({"title": flatten_title(link.text or ""), "url": url, "content": content})
+                hits.append(
+                    {"title": flatten_title(link.text or ""), "url": url, "content": content}
+                )
     return json.dumps({"results": hits})
 
 
@@ -173,7 +203,9 @@ class Unreadable(Exception):
 
 
 def extract_document(head: dict[str, str], body: bytes) -> Extracted:
-    """Return the title and text of a file: PDF, docx and xlsx are known by their bytes. Raises Unreadable."""
+    """Return the title and text of a file: PDF, docx and xlsx are known by their bytes. Raises
+    Unreadable.
+    """
     if b"%PDF-" in body[:_PDF_HEAD_BYTES]:
         import pypdf  # noqa: PLC0415 - only for such a file
 
@@ -182,7 +214,11 @@ def extract_document(head: dict[str, str], body: bytes) -> Extracted:
         return _extract_alone(_extract_pdf, body)
     if body.startswith(b"PK\x03\x04"):
         return _extract_alone(_choose_office_reader(body), body)
-    if not head["kind"] and b"\0" in body[:1000] and not body.startswith(tuple(mark for mark, _ in _BOMS)):
+    if (
+        not head["kind"]
+        and b"\0" in body[:1000]
+        and not body.startswith(tuple(mark for mark, _ in _BOMS))
+    ):
         raise Unreadable("no text")
     title, text = _extract_markup(head, body)
     return Extracted(title, text[:MAX_TEXT_CHARS], cut=len(text) > MAX_TEXT_CHARS)
@@ -330,7 +366,9 @@ def _insert_markdown(tree: HTMLTree, document: DocumentNode, base_url: str) -> N
     page = base_url.partition("#")[0]
     for link in document.query_selector_all("a[href]").values()[:MAX_MARKS]:
         href = _join_url(base_url, _attribute(link, "href").strip())
-        leads = href.startswith(("http://", "https://", "mailto:")) and href.partition("#")[0] != page
+        leads = (
+            href.startswith(("http://", "https://", "mailto:")) and href.partition("#")[0] != page
+        )
         if leads and ((link.text or "").strip() or link.query_selector("img[alt]") is not None):
             _wrap_children(tree, link, _OPEN, f"{_CLOSE}({href})")
     for level in range(1, 7):
@@ -375,13 +413,27 @@ def _render_entry(entry: ET.Element) -> str:
         if not link and _local_name(one) == "link" and one.get("rel", "alternate") == "alternate":
             link = one.get("href", "")
     date = next(
-        (found for name in ("pubDate", "published", "updated", "date") if (found := _child_text(entry, name))), ""
+        (
+            found
+            for name in ("pubDate", "published", "updated", "date")
+            if (found := _child_text(entry, name))
+        ),
+        "",
     )
     summary = next(
-        (found for name in ("description", "summary", "content", "encoded") if (found := _child_text(entry, name))), ""
+        (
+            found
+            for name in ("description", "summary", "content", "encoded")
+            if (found := _child_text(entry, name))
+        ),
+        "",
     )
-    head = " · ".join(flatten_title(one) for one in (_child_text(entry, "title"), date, link) if one.strip())
-    return "\n".join(one for one in (head, clean_text(extract_plain_text(summary)) if summary else "") if one)
+    head = " · ".join(
+        flatten_title(one) for one in (_child_text(entry, "title"), date, link) if one.strip()
+    )
+    return "\n".join(
+        one for one in (head, clean_text(extract_plain_text(summary)) if summary else "") if one
+    )
 
 
 def _child_text(element: ET.Element, name: str) -> str:
@@ -402,7 +454,9 @@ def _limit() -> None:
         (resource.RLIMIT_NPROC, 0),
     ):
         _, hard = resource.getrlimit(what)
-        least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)  # only root may raise it
+        least = (
+            limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        )  # only root may raise it
         resource.setrlimit(what, (least, least))
 
 

@@ -1,7 +1,8 @@
-"""Facts: the entries of the log, that is every notification, and what the gateway itself decided and did.
+"""Facts: the entries of the log, that is every notification, and what the gateway itself decided
+and did.
 
-A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside the log is computed
-from them (`gateway.store.projections`).
+A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside
+the log is computed from them (`gateway.store.projections`).
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ AMBIENT: Final = 0
 LOW: Final = 1
 NORMAL: Final = 2
 URGENT: Final = 3
-"""Urgencies: context only; shown in the next turn; wakes the agent at its next tick; starts a turn."""
+"""Urgencies: context only; shown in the next turn; wakes the agent at its next tick; starts a
+turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +53,8 @@ class Judgement:
     """Dotted, e.g. `irc.libera.mention.#python`."""
     urgency: Literal[0, 1, 2, 3]
     fate: Literal["due", "context", "refused", "noted"]
-    """due: a turn will cover it; context: shown if a turn happens anyway; refused: by access, never shown; noted: needs
-    no turn (connection changes, membership)."""
+    """due: a turn will cover it; context: shown if a turn happens anyway; refused: by access, never
+    shown; noted: needs no turn (connection changes, membership)."""
     rule: str
     """The rule that decided, for people."""
     role: str
@@ -61,7 +63,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRef:
-    """An image or a PDF that was shown to the model. Its bytes are kept beside the store for a while."""
+    """An image or a PDF that was shown to the model. Its bytes are kept beside the store for a
+    while.
+    """
 
     sha256: str
     """Digest of the bytes, in lower-case hex: the name of the file."""
@@ -80,10 +84,13 @@ class MediaRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldDecision:
-    """Inputs and result of a fold decision: `agent.compaction.plan_compaction` returns the same for the same inputs."""
+    """Inputs and result of a fold decision: `agent.compaction.plan_compaction` returns the same for
+    the same inputs.
+    """
 
     situation: str
-    """`agent.compaction.CompactionParams`, as canonical JSON. The sizes of the turns follow from the log."""
+    """`agent.compaction.CompactionParams`, as canonical JSON. The sizes of the turns follow from
+    the log."""
     written: Time | None = None
     """Time of the newest journal entry of the place, if that was looked up."""
     verdict: str
@@ -108,18 +115,23 @@ class CompactionSummary:
     """The model that made it, by its provider's name."""
     usage: Usage
     cost_usd: float | None
-    """Cost of its requests, failed ones too; charged to the turn it was made for. None: no price is known."""
+    """Cost of its requests, failed ones too; charged to the turn it was made for. None: no price is
+    known."""
 
 
-TurnCause = Literal["addressed", "noticed", "alarm", "attended", "continued", "digest", "dream", "compact"]
-"""Reason for a turn: a message addressed to the agent; something noticed in a conversation; a reminder; a decision of
-the inner conversation (`RoomAttended`); continuation of its own work; a look at all pending work; consolidation of
-notes into memory; a request to fold the view."""
+TurnCause = Literal[
+    "addressed", "noticed", "alarm", "attended", "continued", "digest", "dream", "compact"
+]
+"""Reason for a turn: a message addressed to the agent; something noticed in a conversation; a
+reminder; a decision of the inner conversation (`RoomAttended`); continuation of its own work; a
+look at all pending work; consolidation of notes into memory; a request to fold the view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """Complete record of one turn in one conversation. Written in one transaction with its post, if it has one."""
+    """Complete record of one turn in one conversation. Written in one transaction with its post, if
+    it has one.
+    """
 
     turn: TurnId
     covers: tuple[Seq, ...]
@@ -131,11 +143,13 @@ class TurnRecord:
     upto: Seq
     """Every unread message up to here is dealt with, shown or not."""
     outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
-    """interrupted: ended from outside before it could answer; the messages shown to it are left for the next turn."""
+    """interrupted: ended from outside before it could answer; the messages shown to it are left for
+    the next turn."""
     text: str
     """The answer; empty for silent, yielded and interrupted."""
     reason: str
-    """Reason for a failure, for not asking the model, or for an interruption, without secrets; empty otherwise."""
+    """Reason for a failure, for not asking the model, or for an interruption, without secrets;
+    empty otherwise."""
     model: str
     """The model that answered, by its provider's name; empty if none did."""
     usage: Usage
@@ -144,10 +158,12 @@ class TurnRecord:
     autonomous: bool
     """True if nobody asked for the turn."""
     instead_of: str = ""
-    """Models that should have answered before a fallback did, each with why it did not. Empty: no fallback did."""
+    """Models that should have answered before a fallback did, each with why it did not. Empty: no
+    fallback did."""
     failure: str = ""
-    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). `cut` also of a reply that is half an answer. Of
-    an interrupted one: why no model answered, so that a later turn answers. Empty: models answered."""
+    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). `cut` also of a reply that is
+    half an answer. Of an interrupted one: why no model answered, so that a later turn answers.
+    Empty: models answered."""
     media: tuple[MediaRef, ...] = ()
     """Images shown with the new lines, in their order: later prompts repeat them, too."""
     accounts: tuple[RequestUsage, ...] = ()
@@ -155,33 +171,36 @@ class TurnRecord:
     agent: str = ""
     """Id of the agent. Empty: not recorded."""
     senders: tuple[SenderId, ...] = ()
-    """Sender of each of `covers`, in that order ("": nobody); the cost of the turn is shared among them. Empty: no
-    message caused it. For an interrupted turn they are present without `covers`, which are in the record of the
-    message that ended it."""
+    """Sender of each of `covers`, in that order ("": nobody); the cost of the turn is shared among
+    them. Empty: no message caused it. For an interrupted turn they are present without `covers`,
+    which are in the record of the message that ended it."""
     steps: tuple[TurnStep, ...] = ()
     """Tool calls, response by response: later prompts repeat them byte for byte, until a fold."""
     cause: TurnCause = "addressed"
     continued: bool = False
-    """True if it continued the work of the turn before it, also if a message to the agent caused it."""
+    """True if it continued the work of the turn before it, also if a message to the agent caused
+    it."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    """For a turn of the inner conversation: the conversations it looked at, and up to which entry. What was unread
-    there no longer wakes the agent."""
+    """For a turn of the inner conversation: the conversations it looked at, and up to which entry.
+    What was unread there no longer wakes the agent."""
     within: TurnId | None = None
-    """Turn of another conversation whose post here this record describes; no model was asked for it alone."""
+    """Turn of another conversation whose post here this record describes; no model was asked for it
+    alone."""
     prompt_tokens: int = 0
     """Size of the last request, as the provider billed it. 0: not reported."""
     prompt_estimate: int = 0
     """Size of the same request as estimated for the view."""
     recalled: tuple[str, ...] = ()
-    """Ids of the texts recalled for it (`gateway.context.recall`): not repeated while this turn is in view."""
+    """Ids of the texts recalled for it (`gateway.context.recall`): not repeated while this turn is
+    in view."""
     nudged: bool = False
     """True if it was asked to write down what matters, because the window is nearly full."""
     view: str = ""
-    """Hex digest of the view that its requests repeated; of the last requests, if it was folded in between
-    (`gateway.context.history.HistoryView.digest`). Empty: not recorded."""
+    """Hex digest of the view that its requests repeated; of the last requests, if it was folded in
+    between (`gateway.context.history.HistoryView.digest`). Empty: not recorded."""
     weighed: FoldDecision | None = None
-    """Reasons for not folding the view, though something could have been removed. None: nothing could, or it was
-    folded."""
+    """Reasons for not folding the view, though something could have been removed. None: nothing
+    could, or it was folded."""
     label: Label = OUTSIDE_LABEL
     """Label of all that its requests and `heard` held, and so of its answer."""
     kind: Literal["turn_ended"] = "turn_ended"
@@ -189,7 +208,9 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFolded:
-    """New form of the view of this conversation: `head`, then the turns from `start` on, in these forms."""
+    """New form of the view of this conversation: `head`, then the turns from `start` on, in these
+    forms.
+    """
 
     start: Seq
     """The first turn in view is the first that ended at or after this position."""
@@ -202,7 +223,8 @@ class ViewFolded:
     summed: Seq = Seq(0)
     """Tool loops of turns before this position are shown as summaries."""
     trimmed: Seq = Seq(0)
-    """In turns before this position old results are stubs, and ephemeral calls are removed. At least `summed`."""
+    """In turns before this position old results are stubs, and ephemeral calls are removed. At
+    least `summed`."""
     spared: int = 0
     """Number of the newest results before `trimmed` that are shown in full all the same."""
     excerpts_tokens: int = 0
@@ -247,7 +269,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRewound:
-    """Removal of turns from the view: those of this conversation that ended from `first` to `last`."""
+    """Removal of turns from the view: those of this conversation that ended from `first` to
+    `last`.
+    """
 
     first: Seq
     last: Seq
@@ -260,7 +284,9 @@ class ConversationRewound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCardPinned:
-    """A new channel card, which describes the conversation to the model until another one is pinned."""
+    """A new channel card, which describes the conversation to the model until another one is
+    pinned.
+    """
 
     text: str
     reason: str
@@ -285,9 +311,11 @@ class PartSendStarted:
     part: int
     """Index from 0."""
     bodies: tuple[str, ...] | None
-    """All rendered parts, with the first part that is sent; None afterwards: the split stays the same."""
+    """All rendered parts, with the first part that is sent; None afterwards: the split stays the
+    same."""
     after: str = ""
-    """Position of the channel at this time (`channels.base.FindsSent`); empty: none, or not known."""
+    """Position of the channel at this time (`channels.base.FindsSent`); empty: none, or not
+    known."""
     kind: Literal["sending"] = "sending"
 
 
@@ -302,8 +330,8 @@ class PartSendEnded:
     reason: str
     ids: tuple[MessageId, ...] = ()
     maybe_seen: bool = False
-    """With `waiting`: this attempt or an earlier one may have shown it all the same. It is tried again only where the
-    platform drops repeats (`Capabilities.resend_window_s`)."""
+    """With `waiting`: this attempt or an earlier one may have shown it all the same. It is tried
+    again only where the platform drops repeats (`Capabilities.resend_window_s`)."""
     may_not_post: bool = False
     """With `waiting`: the platform takes nothing from the bot there until people change that."""
     kind: Literal["part"] = "part"
@@ -311,7 +339,9 @@ class PartSendEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewShown:
-    """A preview message that shows an answer while it grows. It becomes the answer, or has to be deleted later."""
+    """A preview message that shows an answer while it grows. It becomes the answer, or has to be
+    deleted later.
+    """
 
     at: Address
     message: MessageId
@@ -340,7 +370,9 @@ class CursorMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadDismissed:
-    """Unread messages here need no turn: all of them were deleted, or a person had the view begun afresh."""
+    """Unread messages here need no turn: all of them were deleted, or a person had the view begun
+    afresh.
+    """
 
     upto: Seq
     """Everything unread here up to this is dealt with."""
@@ -349,14 +381,17 @@ class UnreadDismissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomAttended:
-    """Decision, made in the agent's inner conversation, to take a room's own turn now. It causes an `Alarm` there."""
+    """Decision, made in the agent's inner conversation, to take a room's own turn now. It causes an
+    `Alarm` there.
+    """
 
     turn: TurnId
     """The turn that decided."""
     at: Address
     """The room."""
     reason: str
-    """Reason in the model's words, which may be made of any room's text: it is never shown in the room. May be empty.
+    """Reason in the model's words, which may be made of any room's text: it is never shown in the
+    room. May be empty.
     """
     label: Label
     """Label of the request that decided."""
@@ -365,7 +400,9 @@ class RoomAttended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderSet:
-    """A new reminder. Each occurrence is an `Alarm`, whose `next` is the time of the following one."""
+    """A new reminder. Each occurrence is an `Alarm`, whose `next` is the time of the following
+    one.
+    """
 
     reminder: str
     """Id of the reminder."""
@@ -384,8 +421,8 @@ class ReminderSet:
     turn: TurnId | None = None
     """The turn that set it. None: no turn did."""
     role: str = ""
-    """Lowest role of the people who may have caused it: actions that follow from it have these rights at most. Empty:
-    only the agent itself."""
+    """Lowest role of the people who may have caused it: actions that follow from it have these
+    rights at most. Empty: only the agent itself."""
     kind: Literal["reminded"] = "reminded"
 
 
@@ -471,7 +508,8 @@ class ApprovalRequested:
     asked_by: tuple[SenderId, ...]
     """The people who asked for the call; empty: the agent itself."""
     room: ConversationId
-    """Conversation where the approval is asked for; the entry itself belongs to the conversation of the turn."""
+    """Conversation where the approval is asked for; the entry itself belongs to the conversation of
+    the turn."""
     until: Time
     """Time at which the approval counts as denied."""
     label: Label
@@ -504,7 +542,9 @@ class ApprovalEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpToolApproved:
-    """Approval of an MCP tool exactly as described here; models are shown no other description of it."""
+    """Approval of an MCP tool exactly as described here; models are shown no other description of
+    it.
+    """
 
     server: str
     tool: str
@@ -512,7 +552,8 @@ class McpToolApproved:
     definition: str
     """Description and argument schema: untrusted."""
     by: str
-    """The person who approved it. Empty: it was in the first list of a server that the operator configured."""
+    """The person who approved it. Empty: it was in the first list of a server that the operator
+    configured."""
     kind: Literal["mcp_tool_approved"] = "mcp_tool_approved"
 
 
@@ -534,7 +575,9 @@ class ToolRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
-    """Start of a tool that may change something outside. Its result is in the record of its turn, if the turn ends."""
+    """Start of a tool that may change something outside. Its result is in the record of its turn,
+    if the turn ends.
+    """
 
     turn: TurnId
     agent: str
@@ -551,14 +594,16 @@ class PlatformAction:
     turn: TurnId
     agent: str
     what: Literal["react", "unreact", "edit", "delete", "topic", "file"]
-    """`file`: a file is posted, by the `PostQueued` that this caused; the action is done with that."""
+    """`file`: a file is posted, by the `PostQueued` that this caused; the action is done with
+    that."""
     at: Address
     message: MessageId | None
     """The message that it is applied to; None: the room."""
     text: str
     """The reaction, the new text or topic, the file's name."""
     state: Literal["begun", "done", "failed"]
-    """Each state is a fact of its own: an action that has begun and not ended may have been done."""
+    """Each state is a fact of its own: an action that has begun and not ended may have been
+    done."""
     reason: str = ""
     kind: Literal["acted"] = "acted"
 
@@ -578,13 +623,15 @@ class NoteForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeIssued:
-    """A one-time code that was shown to a person and proves their identity to the person they hand it to."""
+    """A one-time code that was shown to a person and proves their identity to the person they hand
+    it to.
+    """
 
     request: str
     """Name of the request: not the code."""
     what: Literal["pair", "room", "link", "confirm"]
-    """Purpose: direct chats with the agent; approval of `room`; proof of a second account; confirmation by the first
-    account."""
+    """Purpose: direct chats with the agent; approval of `room`; proof of a second account;
+    confirmation by the first account."""
     person: str
     """The person who was shown it, in the form of `gateway.core.identity.person_key`."""
     name: str
@@ -602,7 +649,8 @@ class CodeIssued:
     """SHA-256 of salt and code, in lower-case hex."""
     until: Time
     language: str = ""
-    """Language in which the person is told the result, as `gateway.core.i18n.current_language`. Empty: English."""
+    """Language in which the person is told the result, as `gateway.core.i18n.current_language`.
+    Empty: English."""
     kind: Literal["code_given"] = "code_given"
 
 
@@ -636,7 +684,9 @@ class RoleAssigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomAccessChanged:
-    """Permission of the agent to act in this room, or in all rooms of this space, given or withdrawn."""
+    """Permission of the agent to act in this room, or in all rooms of this space, given or
+    withdrawn.
+    """
 
     room: Address
     open: bool
@@ -648,7 +698,9 @@ class RoomAccessChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudienceReported:
-    """The platform's report on who can read messages in a place, valid from the entry that caused this one."""
+    """The platform's report on who can read messages in a place, valid from the entry that caused
+    this one.
+    """
 
     at: Address
     scope: str
@@ -656,7 +708,8 @@ class AudienceReported:
     space: RoomId | None = None
     """Space of the room (`channels.base.HasSpaces`). None: none, or unknown."""
     since: Seq | None = None
-    """Position from which on it is valid, if an earlier entry reported the same scope. None: as above."""
+    """Position from which on it is valid, if an earlier entry reported the same scope. None: as
+    above."""
     kind: Literal["audience"] = "audience"
 
 
@@ -725,7 +778,8 @@ class AuditRecord:
     what: str
     """The command, or the action of the operator."""
     by: str
-    """The person, in the form of `gateway.core.identity.person_key`; `operator`: the user of the command line."""
+    """The person, in the form of `gateway.core.identity.person_key`; `operator`: the user of the
+    command line."""
     name: str
     """Their display name. Untrusted."""
     evidence: str
@@ -805,8 +859,9 @@ FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind"
 def dump_fact(fact: Fact) -> str:
     """Return a fact as JSON, as the log holds it.
 
-    Notifications, which are most of a log, are written without the fields that have their default value: so a default
-    of theirs, once released, never changes. Queries of the log may rely on fields without a default only.
+    Notifications, which are most of a log, are written without the fields that have their default
+    value: so a default of theirs, once released, never changes. Queries of the log may rely on
+    fields without a default only.
     """
     if not isinstance(fact, NOTIFICATION_CLASSES):
         return FACT.dump_json(fact).decode()
@@ -821,7 +876,9 @@ OPERATOR_CHANNEL: Final = ChannelName("console")
 
 
 def inner_conversation(agent: str) -> ConversationId:
-    """Return an agent's own conversation: for autonomous turns, and texts that nobody else is shown."""
+    """Return an agent's own conversation: for autonomous turns, and texts that nobody else is
+    shown.
+    """
     return Address(channel=INNER_CHANNEL, room=RoomId(agent)).conversation
 
 
@@ -845,10 +902,16 @@ def dedup_key(event: Notification) -> str:
     """Return the deduplication key of a notification: equal exactly for repeats of one event."""
     place = address_of(event)
     scope = (
-        place.conversation if place else event.channel if isinstance(event, ConnectionChanged) else ConversationId("")
+        place.conversation
+        if place
+        else event.channel
+        if isinstance(event, ConnectionChanged)
+        else ConversationId("")
     )
     # A line has one key, whether this or a later version parses it as a message or as a command.
-    is_message = isinstance(event, Message) or (isinstance(event, Command) and event.origin == "text")
+    is_message = isinstance(event, Message) or (
+        isinstance(event, Command) and event.origin == "text"
+    )
     family = "message" if is_message else event.kind
     return f"{family}:{scope}:{event.id}"
 

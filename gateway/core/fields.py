@@ -1,9 +1,10 @@
 """Types of configuration values: durations, time zones, and guarded regular expressions.
 
 Some regular expressions take exponential time on some texts
-(https://owasp.org/www-community/attacks/Regular_expression_Denial_of_Service_-_ReDoS), and a sender who knows one could
-block the gateway. So only the first characters of a text are searched, each search has a time limit, and after a
-timeout the expression is skipped for a while: a flood of such texts costs little, too.
+(https://owasp.org/www-community/attacks/Regular_expression_Denial_of_Service_-_ReDoS), and a sender
+who knows one could block the gateway. So only the first characters of a text are searched, each
+search has a time limit, and after a timeout the expression is skipped for a while: a flood of such
+texts costs little, too.
 """
 
 import re
@@ -17,12 +18,14 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 REGEX_TEXT_CHARS: Final = 4_096
 """Characters of a text that are searched: Telegram's longest message."""
 REGEX_TIMEOUT_S: Final = 0.005
-"""Limit of one search. The library checks the clock only now and then: measured, it takes up to eight times as long."""
+"""Limit of one search. The library checks the clock only now and then: measured, it takes up to
+eight times as long."""
 SKIPPED_AFTER_TIMEOUT: Final = 200
 """Number of texts that are not searched after a timeout."""
 _REGEX_SOURCE_CHARS: Final = 500
 _MAX_REPEATS: Final = 1_000
-"""Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the memory."""
+"""Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the
+memory."""
 _COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 RegexOutcome = Literal["yes", "no", "late"]
 """late: not known, because of a timeout in this search or a recent one."""
@@ -33,7 +36,9 @@ def _parse_duration(value: object) -> object:
         return value
     match = _DURATION.fullmatch(value.strip())
     if match is None:
-        raise ValueError("not a duration; write seconds (300) or a number with ms, s, m, h or d (5m)")
+        raise ValueError(
+            "not a duration; write seconds (300) or a number with ms, s, m, h or d (5m)"
+        )
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -45,7 +50,9 @@ def _check_time_zone(value: str) -> str:
     return value
 
 
-TimeZone = Annotated[str, AfterValidator(_check_time_zone), Field(json_schema_extra={"format": "time-zone"})]
+TimeZone = Annotated[
+    str, AfterValidator(_check_time_zone), Field(json_schema_extra={"format": "time-zone"})
+]
 """An IANA name, e.g. `Europe/Zurich`."""
 Duration = Annotated[
     float,
@@ -68,7 +75,9 @@ class GuardedRegex:
     """
 
     def __init__(self, source: str) -> None:
-        """Raises ValueError, with a reason for people, if the source is no expression or too large."""
+        """Raises ValueError, with a reason for people, if the source is no expression or too
+        large.
+        """
         self._compiled = compile_regex(source)
         self.source = source
         self._skips_left = 0
@@ -80,7 +89,9 @@ class GuardedRegex:
             return "late"
         try:
             # Keeps the global lock: getting it back would take longer than most searches.
-            found = self._compiled.search(text[:REGEX_TEXT_CHARS], timeout=REGEX_TIMEOUT_S, concurrent=False)
+            found = self._compiled.search(
+                text[:REGEX_TEXT_CHARS], timeout=REGEX_TIMEOUT_S, concurrent=False
+            )
         except TimeoutError:
             self._skips_left = SKIPPED_AFTER_TIMEOUT
             return "late"
@@ -88,7 +99,9 @@ class GuardedRegex:
 
 
 def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: ANN401 - the library has no types
-    """Compile with the `regex` library: pass a `timeout` to each search. Raises ValueError, like `GuardedRegex`."""
+    """Compile with the `regex` library: pass a `timeout` to each search. Raises ValueError, like
+    `GuardedRegex`.
+    """
     import regex  # noqa: PLC0415 - takes 3 MB, and few configurations have an expression
 
     if len(source) > _REGEX_SOURCE_CHARS:
@@ -96,9 +109,12 @@ def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: AN
     repeats = 1
     for count in _COUNT.finditer(source):
         repeats *= max([1, *(int(number[:9]) for number in count.groups() if number)])
-        if repeats > 100 * _MAX_REPEATS or any(int(number[:9]) > _MAX_REPEATS for number in count.groups() if number):
+        if repeats > 100 * _MAX_REPEATS or any(
+            int(number[:9]) > _MAX_REPEATS for number in count.groups() if number
+        ):
             raise ValueError(
-                f"repeats something more often than {_MAX_REPEATS:,} times, or {100 * _MAX_REPEATS:,} times all in all"
+                f"repeats something more often than {_MAX_REPEATS:,} times, or "
+                f"{100 * _MAX_REPEATS:,} times all in all"
             )
     try:
         return regex.compile(source, regex.IGNORECASE if ignore_case else 0)

@@ -1,13 +1,13 @@
 """Findings of checks, which `reverie doctor` shows, and how checks collect them.
 
-Checks stand beside what they check, registered by `@check` of `gateway.config.check_registry`. Probes, which
-`reverie setup` uses too, are named `probe_*`.
+Checks stand beside what they check, registered by `@check` of `gateway.config.check_registry`.
+Probes, which `reverie setup` uses too, are named `probe_*`.
 
-Rules: checks and probes change nothing and take neither the store's lock nor a session that a running gateway uses. A
-probe ends within `PROBE_TIMEOUT_S` and raises nothing but CancelledError: what goes wrong becomes a finding. A finding
-is about one thing; its code is stable and its first word is its area; docs/troubleshooting.md has an entry for each
-code. What a server says goes through `FindingCollector.clean`, so no secret and no control character reaches a
-terminal.
+Rules: checks and probes change nothing and take neither the store's lock nor a session that a
+running gateway uses. A probe ends within `PROBE_TIMEOUT_S` and raises nothing but CancelledError:
+what goes wrong becomes a finding. A finding is about one thing; its code is stable and its first
+word is its area; docs/troubleshooting.md has an entry for each code. What a server says goes
+through `FindingCollector.clean`, so no secret and no control character reaches a terminal.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from gateway.core.redaction import REDACTED, Redactor
 from gateway.core.text_safety import escape_unprintable, shorten
 
 Severity = Literal["ok", "warning", "bad", "unknown"]
-"""`warning`: it works, but will surprise somebody; `bad`: it does not work; `unknown`: the check could not look."""
+"""`warning`: it works, but will surprise somebody; `bad`: it does not work; `unknown`: the check
+could not look."""
 PROBE_TIMEOUT_S: Final = 10.0
 """Seconds for one probe as a whole."""
 _MAX_SENTENCE_CHARS: Final = 400
@@ -81,7 +82,9 @@ class FindingCollector:
     def add(self, finding: Finding) -> None:
         """Add a finding, cleaned, and at the place of this probe."""
         what, fix = self.clean(finding.what), self.clean(finding.fix)
-        self.findings.append(Finding(code=finding.code, level=finding.level, what=what, fix=fix, where=self._where))
+        self.findings.append(
+            Finding(code=finding.code, level=finding.level, what=what, fix=fix, where=self._where)
+        )
 
     @property
     def has_failed(self) -> bool:
@@ -91,7 +94,9 @@ class FindingCollector:
     def clean(self, text: object) -> str:
         """Return foreign text as one printable line, limited in length, without secrets."""
         line = self._redactor(" ".join(str(text).split()))
-        for secret in self._short_secrets:  # secrets too short for the redactor: a server may quote them
+        for (
+            secret
+        ) in self._short_secrets:  # secrets too short for the redactor: a server may quote them
             line = line.replace(secret, REDACTED)
         return shorten(escape_unprintable(line), _MAX_SENTENCE_CHARS)
 
@@ -102,7 +107,9 @@ def clean_person_name(name: str) -> str:
 
 
 async def run_in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking function in a daemon thread: neither the caller nor the end of the process has to wait for it."""
+    """Run a blocking function in a daemon thread: neither the caller nor the end of the process has
+    to wait for it.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -11,14 +11,18 @@ CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "recon
 
 
 def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ...]]:
-    """Return `CHANNEL_COLUMNS` and one row per channel; first the process that holds it if several may."""
+    """Return `CHANNEL_COLUMNS` and one row per channel; first the process that holds it if several
+    may.
+    """
     rows = [
         (
             channel.channel,
             channel.platform,
             channel.state,
             format_time(channel.since),
-            "never" if channel.last_event is None else f"{format_duration(age_s(channel.last_event, now))} ago",
+            "never"
+            if channel.last_event is None
+            else f"{format_duration(age_s(channel.last_event, now))} ago",
             str(channel.reconnects),
             channel.reason or "-",
         )
@@ -27,14 +31,19 @@ def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ..
     table: list[tuple[str, ...]] = [CHANNEL_COLUMNS, *rows]
     if not snapshot.is_shared:
         return table
-    holders = ["this one" if one.holder is None else one.holder or "none" for one in snapshot.channels]
+    holders = [
+        "this one" if one.holder is None else one.holder or "none" for one in snapshot.channels
+    ]
     return [(holder, *row) for holder, row in zip(["process", *holders], table, strict=True)]
 
 
 def format_table(lines: list[tuple[str, ...]]) -> list[str]:
     """Align columns to equal width; the last one keeps its length."""
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 def describe_channel(channel: ChannelStats, now: datetime) -> str:
@@ -45,7 +54,9 @@ def describe_channel(channel: ChannelStats, now: datetime) -> str:
         text += f", {_('last event {span} ago').format(span=span)}"
     if channel.reconnects:
         count = channel.reconnects
-        text += f", {ngettext('{count} reconnect', '{count} reconnects', count).format(count=count)}"
+        text += (
+            f", {ngettext('{count} reconnect', '{count} reconnects', count).format(count=count)}"
+        )
     return f"{text}: {channel.reason}" if channel.reason else text
 
 
@@ -85,4 +96,6 @@ def format_usd(usd: float | None) -> str:
     """Format dollars, with more decimals for smaller sums; None: the price is not known."""
     if usd is None:
         return _("price not known")
-    return f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"
+    return (
+        f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"
+    )

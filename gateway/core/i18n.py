@@ -1,11 +1,12 @@
-"""Translation of what people read in chats: `_("...")` and `ngettext`, in the language of the event at hand.
+"""Translation of what people read in chats: `_("...")` and `ngettext`, in the language of the event
+at hand.
 
-Mark a text with `_` where it is composed, with named placeholders: `_("Model: {model}.").format(model=model)`. A text
-that stands outside of functions is marked with `N_`, and translated by `_` where it is used. Untrusted text is only
-ever an argument of `format`.
+Mark a text with `_` where it is composed, with named placeholders: `_("Model:
+{model}.").format(model=model)`. A text that stands outside of functions is marked with `N_`, and
+translated by `_` where it is used. Untrusted text is only ever an argument of `format`.
 
-Text for the model, log messages and the command line are English, and not marked. English costs a look at a context
-variable; a catalog is read when its language is first used.
+Text for the model, log messages and the command line are English, and not marked. English costs a
+look at a context variable; a catalog is read when its language is first used.
 """
 
 import gettext
@@ -26,7 +27,9 @@ _language: ContextVar[str] = ContextVar("language", default="")
 
 @contextmanager
 def use_language(tag: str | None) -> Iterator[None]:
-    """Translate into this language within the block, and in tasks started there. None or unknown: English."""
+    """Translate into this language within the block, and in tasks started there. None or unknown:
+    English.
+    """
     token = _language.set(find_language(tag or ""))
     try:
         yield
@@ -35,7 +38,9 @@ def use_language(tag: str | None) -> Iterator[None]:
 
 
 def current_language() -> str:
-    """Return the language of the block, for what is written later (`use_language`). Empty: English."""
+    """Return the language of the block, for what is written later (`use_language`). Empty:
+    English.
+    """
     return _language.get()
 
 
@@ -45,14 +50,18 @@ def translations(message: str) -> frozenset[str]:
 
 
 def language_for(room: str | None, person: str | None, *, direct: bool) -> str | None:
-    """Return the tag of the language to write in: the room's, else in a direct chat that of the person's client."""
+    """Return the tag of the language to write in: the room's, else in a direct chat that of the
+    person's client.
+    """
     return room or (person if direct else None)
 
 
 @cache
 def languages() -> frozenset[str]:
     """Return the languages with a catalog, without English."""
-    return frozenset(path.parent.parent.name for path in LOCALE_DIR.glob(f"*/LC_MESSAGES/{DOMAIN}.mo"))
+    return frozenset(
+        path.parent.parent.name for path in LOCALE_DIR.glob(f"*/LC_MESSAGES/{DOMAIN}.mo")
+    )
 
 
 @lru_cache(maxsize=256)
@@ -67,7 +76,9 @@ def _known_language(tag: str) -> str:
 
 
 def find_language(tag: str) -> str:
-    """Return the catalog for a BCP 47 tag: its own, else that of the language without region. Empty: English."""
+    """Return the catalog for a BCP 47 tag: its own, else that of the language without region.
+    Empty: English.
+    """
     return _known_language(tag.replace("_", "-").lower()) if len(tag) <= _MAX_TAG_CHARS else ""
 
 
@@ -89,7 +100,9 @@ def _(message: str) -> str:
 def ngettext(one: str, many: str, count: int) -> str:
     """Return the translation of the form for this number."""
     language = _language.get()
-    return _catalog(language).ngettext(one, many, count) if language else one if count == 1 else many
+    return (
+        _catalog(language).ngettext(one, many, count) if language else one if count == 1 else many
+    )
 
 
 def N_(message: str) -> str:  # noqa: N802 - the name that gettext's tools know

@@ -1,9 +1,11 @@
-"""Identity: the role of a sender in a place (`identify`), and the sources of roles (`AccessPolicy`). Pure.
+"""Identity: the role of a sender in a place (`identify`), and the sources of roles
+(`AccessPolicy`). Pure.
 
-A person is identified by `channel:sender id`; a display name or a nick never counts. Roles are given by the operator,
-by administrators while the gateway runs (`RosterState`), and by a platform's ranks in a place, if the operator
-configures that. The strongest role counts; being blocked counts before all others; administration needs an id that the
-platform vouches for. Whether an event is accepted is decided with that in `gateway.access.policy`.
+A person is identified by `channel:sender id`; a display name or a nick never counts. Roles are
+given by the operator, by administrators while the gateway runs (`RosterState`), and by a platform's
+ranks in a place, if the operator configures that. The strongest role counts; being blocked counts
+before all others; administration needs an id that the platform vouches for. Whether an event is
+accepted is decided with that in `gateway.access.policy`.
 """
 
 import re
@@ -27,17 +29,21 @@ ADMIN_ROLES: Final[tuple[Role, ...]] = ("admin", "owner")
 ANY_ROOM: Final = RoomId("*")
 """Stands for every room in a channel's room list. Must be written out."""
 MASK_PREFIX: Final = "mask:"
-"""Prefix of ids that are only the mask that an IRC server shows. Anybody may have the same one tomorrow."""
+"""Prefix of ids that are only the mask that an IRC server shows. Anybody may have the same one
+tomorrow."""
 BRIDGE_PREFIX: Final = "bridge:"
-"""Prefix of ids of people behind an IRC bridge, `bridge:BRIDGE:NAME`. They are guests: they can take any name."""
+"""Prefix of ids of people behind an IRC bridge, `bridge:BRIDGE:NAME`. They are guests: they can
+take any name."""
 BRIDGE_MARK: Final = " (via "
 """Stands between the name of such a person and that of the bridge, in `Sender.name`."""
 AGENT_SCOPE_PREFIX: Final = "agent:"
 """Prefix of a scope that is one agent."""
 _ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
-"""Lowers no other letters: a Kelvin sign would become a `k`, and its account equal to another person's."""
+"""Lowers no other letters: a Kelvin sign would become a `k`, and its account equal to another
+person's."""
 _CASE_INSENSITIVE_PREFIXES: Final = ("account:", MASK_PREFIX)
-"""Ids of services accounts and masks ignore case (https://modern.ircdocs.horse/#casemapping-parameter)."""
+"""Ids of services accounts and masks ignore case
+(https://modern.ircdocs.horse/#casemapping-parameter)."""
 
 
 class RoleGrant(NamedTuple):
@@ -45,7 +51,8 @@ class RoleGrant(NamedTuple):
 
     role: Role
     scope: str
-    """Empty: everywhere. `agent:ID`: with that agent. Else a room, or a space of rooms: `channel/room`."""
+    """Empty: everywhere. `agent:ID`: with that agent. Else a room, or a space of rooms:
+    `channel/room`."""
     rule: str
     """The rule or person that gave it, for people."""
 
@@ -84,20 +91,25 @@ class AccessPolicy:
 
     dm_policy: DmPolicy
     roles: Mapping[str, Role]
-    """By `channel:sender id`, e.g. `telegram.main:1001` or `irc.libera:account:someone`; masks as patterns."""
+    """By `channel:sender id`, e.g. `telegram.main:1001` or `irc.libera:account:someone`; masks as
+    patterns."""
     open_rooms: Mapping[ChannelName, frozenset[RoomId]]
     grants: Mapping[str, Sequence[RoleGrant]] = field(default_factory=dict)
     """Roles that the operator gives in some places only, by the same keys."""
     platform_roles: Sequence[PlatformRoleRule] = ()
     room_policy: RoomPolicy = "listed"
-    """approval: a person who addresses the agent in another room is shown how to have it approved."""
+    """approval: a person who addresses the agent in another room is shown how to have it
+    approved."""
     allow_masks: bool = False
     """True if a person may be paired whose id the platform does not vouch for."""
     operator_channel: ChannelName | None = None
-    """The operator's own channel: every sender there is an owner, whatever other rules exist. None: there is none."""
+    """The operator's own channel: every sender there is an owner, whatever other rules exist. None:
+    there is none."""
 
     def space_of(self, at: Address) -> RoomId | None:  # noqa: ARG002 - for those that know
-        """Return the space of a room (a Discord guild); `open_rooms` may name that instead. None: none, or unknown."""
+        """Return the space of a room (a Discord guild); `open_rooms` may name that instead. None:
+        none, or unknown.
+        """
         return None
 
     def agent_of(self, at: Address) -> str:  # noqa: ARG002 - for those that know
@@ -132,10 +144,11 @@ def normalize_person_key(text: str) -> str:
 
 
 def stable_source(person: str) -> str:
-    """Return a `person_key` without what the person can change at once, for limits that count by person.
+    """Return a `person_key` without what the person can change at once, for limits that count by
+    person.
 
-    Of a mask only the host stays: nick and user can be chosen freely. All people behind one bridge are one source. All
-    other keys are returned unchanged.
+    Of a mask only the host stays: nick and user can be chosen freely. All people behind one bridge
+    are one source. All other keys are returned unchanged.
     """
     if is_bridged(person):
         return _bridge_of(person)
@@ -150,8 +163,14 @@ def is_bridged(person: str) -> bool:
 
 
 def name_to_address(sender: Sender) -> str:
-    """Return the name by which others address somebody: of a person behind a bridge, without the bridge."""
-    return sender.name.rpartition(BRIDGE_MARK)[0] or sender.name if sender.id.startswith(BRIDGE_PREFIX) else sender.name
+    """Return the name by which others address somebody: of a person behind a bridge, without the
+    bridge.
+    """
+    return (
+        sender.name.rpartition(BRIDGE_MARK)[0] or sender.name
+        if sender.id.startswith(BRIDGE_PREFIX)
+        else sender.name
+    )
 
 
 def _bridge_of(person: str) -> str:
@@ -160,7 +179,9 @@ def _bridge_of(person: str) -> str:
 
 
 def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
-    """Return the role of a sender in a place. Administration only where the platform vouches for the id."""
+    """Return the role of a sender in a place. Administration only where the platform vouches for
+    the id.
+    """
     if at.channel == policy.operator_channel:
         return Identity("owner", "the operator's own channel", "owner")
     found = list(_find_roles(policy, at, sender))
@@ -172,8 +193,14 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     allowed = [one for one in found if sender.verified or one[0] not in ADMIN_ROLES]
     if len(allowed) < len(found):
         is_global = any(everywhere for role, _, everywhere in found if role in ADMIN_ROLES)
-        allowed.append(("member", "an administrator's id that the platform does not vouch for", is_global))
-    best = max(allowed, key=lambda one: ROLE_ORDER.index(one[0]), default=("guest", "nobody gave a role", True))
+        allowed.append(
+            ("member", "an administrator's id that the platform does not vouch for", is_global)
+        )
+    best = max(
+        allowed,
+        key=lambda one: ROLE_ORDER.index(one[0]),
+        default=("guest", "nobody gave a role", True),
+    )
     global_roles: list[Role] = ["guest", *(role for role, _, everywhere in allowed if everywhere)]
     return Identity(best[0], best[1], max(global_roles, key=ROLE_ORDER.index))
 
@@ -184,12 +211,16 @@ def role_of(policy: AccessPolicy, at: Address, sender: Sender) -> Role:
 
 
 def author_role(policy: AccessPolicy, message: Message) -> Role:
-    """Return the role with which the text of a message counts: that of its sender, or less (`Message.as_guest`)."""
+    """Return the role with which the text of a message counts: that of its sender, or less
+    (`Message.as_guest`).
+    """
     role = role_of(policy, message.at, message.sender)
     return "guest" if message.as_guest and role != "blocked" else role
 
 
-def _find_roles(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:
+def _find_roles(
+    policy: AccessPolicy, at: Address, sender: Sender
+) -> Iterator[tuple[Role, str, bool]]:
     """Yield every role of a sender in a place: role, rule, and whether it holds everywhere."""
     roster, own_key = policy.roster_state(), person_key(at.channel, sender.id)
     linked = sorted(roster.links.get(own_key, ())) if sender.verified else ()
@@ -229,8 +260,9 @@ def _matching_keys(person: str, mapping: Mapping[str, object]) -> Iterator[str]:
 
 @lru_cache(maxsize=1_000)
 def _mask_pattern(mask: str) -> re.Pattern[str]:
-    # `*` and `?` as in a ban: https://modern.ircdocs.horse/#wildcard-expressions. A nick may hold a glob's brackets.
-    # `translate` tries each star once, so no pattern takes longer than its length times that of the id.
+    # `*` and `?` as in a ban: https://modern.ircdocs.horse/#wildcard-expressions. A nick may hold a
+    # glob's brackets. `translate` tries each star once, so no pattern takes longer than its length
+    # times that of the id.
     return re.compile(translate(mask.replace("[", "[[]")))
 
 
@@ -262,7 +294,9 @@ def has_role_holder(policy: AccessPolicy, channel: ChannelName, roles: Sequence[
     holders = list(_role_holders(policy))
     if any(role in roles and person.startswith(f"{channel}:") for person, role in holders):
         return True
-    if any(rule.role in roles and fnmatchcase(channel, rule.channel) for rule in policy.platform_roles):
+    if any(
+        rule.role in roles and fnmatchcase(channel, rule.channel) for rule in policy.platform_roles
+    ):
         return True
     links = policy.roster_state().links
     linked = (other for person, role in holders if role in roles for other in links.get(person, ()))

@@ -1,13 +1,14 @@
 """Labels: who wrote a text, and who may read it. Pure.
 
-A model may act upon every text in its request, and may repeat any of it. So each piece of text carries a label, for as
-long as anything made of it is kept: a message and, apart from it, what it forwards or quotes, an attachment, a topic, a
-file, a page, a note, a summary. Labels are joined: a request has the integrity of its least trusted piece, and may be
-read by those who may read every piece. A person who passes on other people's words does not lend them authority.
+A model may act upon every text in its request, and may repeat any of it. So each piece of text
+carries a label, for as long as anything made of it is kept: a message and, apart from it, what it
+forwards or quotes, an attachment, a topic, a file, a page, a note, a summary. Labels are joined: a
+request has the integrity of its least trusted piece, and may be read by those who may read every
+piece. A person who passes on other people's words does not lend them authority.
 
-The lattice is that of information-flow control (Denning, "A lattice model of secure information flow", 1976), as FIDES
-(arXiv:2505.23643) and CaMeL (arXiv:2503.18813) use it for agents. What a label allows is decided in
-`gateway.core.permissions`.
+The lattice is that of information-flow control (Denning, "A lattice model of secure information
+flow", 1976), as FIDES (arXiv:2505.23643) and CaMeL (arXiv:2503.18813) use it for agents. What a
+label allows is decided in `gateway.core.permissions`.
 """
 
 from collections.abc import Iterable
@@ -17,24 +18,29 @@ from typing import Final, Literal
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, TRUSTED_ROLES
 
 Integrity = Literal["outside", "guest", "member", "admin", "owner"]
-"""Lowest standing among the authors of a text. `outside`: they have no role here, or nobody knows who they are."""
+"""Lowest standing among the authors of a text. `outside`: they have no role here, or nobody knows
+who they are."""
 
 INTEGRITIES: Final[tuple[Integrity, ...]] = ("outside", "guest", "member", "admin", "owner")
 """The lowest first."""
 MAX_READERS: Final = 16
-"""Scopes that one label names. A text made of more places is for a verified owner in private alone."""
+"""Scopes that one label names. A text made of more places is for a verified owner in private
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Label of a piece of text. Default: written by the operator, an owner or the agent itself, for everybody."""
+    """Label of a piece of text. Default: written by the operator, an owner or the agent itself, for
+    everybody.
+    """
 
     integrity: Integrity = "owner"
     readers: tuple[str, ...] = ()
-    """Scopes (`gateway.core.scopes`), sorted: only who can read all of them may read the text. Empty: everybody."""
+    """Scopes (`gateway.core.scopes`), sorted: only who can read all of them may read the text.
+    Empty: everybody."""
     source: str = ""
-    """Piece that has this integrity, in the gateway's own words: the handle of a message, the name of a tool. Empty:
-    not known, or it is the operator's, an owner's or the agent's own."""
+    """Piece that has this integrity, in the gateway's own words: the handle of a message, the name
+    of a tool. Empty: not known, or it is the operator's, an owner's or the agent's own."""
 
     def __or__(self, other: "Label") -> "Label":
         """Return the label of both texts together."""
@@ -67,20 +73,28 @@ def join(labels: Iterable[Label]) -> Label:
     for one in labels:
         readers.add(one.readers)
         if one.integrity != lowest.integrity:
-            lowest = one if rank_integrity(one.integrity) < rank_integrity(lowest.integrity) else lowest
+            lowest = (
+                one if rank_integrity(one.integrity) < rank_integrity(lowest.integrity) else lowest
+            )
         elif one.source and not lowest.source:
             lowest = one
     source = lowest.source if lowest.integrity != "owner" else ""
-    return Label(lowest.integrity, _limit({scope for scopes in readers for scope in scopes}), source)
+    return Label(
+        lowest.integrity, _limit({scope for scopes in readers for scope in scopes}), source
+    )
 
 
 def rank_integrity(integrity: str) -> int:
-    """Return the rank of an integrity or of a role: higher means more rights. Anything unknown is `outside`."""
+    """Return the rank of an integrity or of a role: higher means more rights. Anything unknown is
+    `outside`.
+    """
     return INTEGRITIES.index(integrity) if integrity in INTEGRITIES else 0
 
 
 def label_of_role(role: str, source: str = "") -> Label:
-    """Return the label of a text whose author has this role. A blocked person counts as somebody outside."""
+    """Return the label of a text whose author has this role. A blocked person counts as somebody
+    outside.
+    """
     return Label(INTEGRITIES[rank_integrity(role)], source=source)
 
 

@@ -1,8 +1,9 @@
 """Log lines of the process, their context, and progress of slow work on standard error.
 
-The program and its libraries log through the standard library; structlog formats the lines: text on a terminal, JSON
-elsewhere. Each line has its time (UTC), level, logger and message, and the conversation, turn and post it belongs to
-(`log_context`). Lines quote servers and people: before that, secrets are redacted and terminal escapes escaped.
+The program and its libraries log through the standard library; structlog formats the lines: text on
+a terminal, JSON elsewhere. Each line has its time (UTC), level, logger and message, and the
+conversation, turn and post it belongs to (`log_context`). Lines quote servers and people: before
+that, secrets are redacted and terminal escapes escaped.
 """
 
 import io
@@ -41,10 +42,11 @@ PROGRESS_LINE_S: Final = 10.0
 
 @contextmanager
 def log_context(**what: str) -> Iterator[None]:
-    """Add these fields to log lines until the block ends, also in tasks started meanwhile, and hide earlier ones.
+    """Add these fields to log lines until the block ends, also in tasks started meanwhile, and hide
+    earlier ones.
 
-    Nothing is inherited, because a task of one conversation may be started in the middle of another's turn. Costs one
-    context variable, and nothing while nothing is logged.
+    Nothing is inherited, because a task of one conversation may be started in the middle of
+    another's turn. Costs one context variable, and nothing while nothing is logged.
     """
     before = _LOG_CONTEXT.set(what)
     try:
@@ -54,7 +56,9 @@ def log_context(**what: str) -> Iterator[None]:
 
 
 def current_log_context() -> Mapping[str, str]:
-    """Return the present fields; with `place`, the conversation's title, after `set_title_lookup`."""
+    """Return the present fields; with `place`, the conversation's title, after
+    `set_title_lookup`.
+    """
     fields, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
     if title is None or "conversation" not in fields:
         return fields
@@ -76,10 +80,11 @@ class _UnfailingFile(io.FileIO):
 
 
 def secure_standard_streams() -> None:
-    """Let no closed or full standard error end the program, and no character that an output cannot show. Call it first.
+    """Let no closed or full standard error end the program, and no character that an output cannot
+    show. Call it first.
 
-    Closed standard streams get their numbers back, as /dev/null: the next files to be opened would get these, and
-    whatever a library writes to standard error.
+    Closed standard streams get their numbers back, as /dev/null: the next files to be opened would
+    get these, and whatever a library writes to standard error.
     """
     for number in range(3):
         try:
@@ -90,7 +95,11 @@ def secure_standard_streams() -> None:
         raw = io.BufferedWriter(_UnfailingFile(2, "w", closefd=False))
         encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
         sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True)
-    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if (
+        sys.stdout is sys.__stdout__
+        and isinstance(sys.stdout, io.TextIOWrapper)
+        and sys.stdout.errors == "strict"
+    ):
         sys.stdout.reconfigure(errors="replace")
 
 
@@ -102,10 +111,12 @@ def start_logging(
     stream: TextIO | None = None,
     spare: Path | None = None,
 ) -> None:
-    """Log one line per event, to standard error if `stream` is None. `redactor`: None where no secrets are known.
+    """Log one line per event, to standard error if `stream` is None. `redactor`: None where no
+    secrets are known.
 
-    `spare`: file for the lines that cannot be written there (it is closed, or its disk is full). Nothing is raised for
-    a line that cannot be written. Uncaught exceptions are logged, too: Python itself would print them unredacted.
+    `spare`: file for the lines that cannot be written there (it is closed, or its disk is full).
+    Nothing is raised for a line that cannot be written. Uncaught exceptions are logged, too: Python
+    itself would print them unredacted.
     """
     out = stream or (sys.stderr if sys.__stderr__ is not None else None)
     handler, terminal = _LogHandler(out, spare), False
@@ -125,7 +136,8 @@ class _LogHandler(logging.Handler):
         super().__init__()
         self._stream, self._spare = stream, spare
         self._raw: io.FileIO | None = None
-        """The stream's file: a buffer would keep what cannot be written, and fail at the end of the process."""
+        """The stream's file: a buffer would keep what cannot be written, and fail at the end of the
+        process."""
         if stream is not None:
             with suppress(OSError, ValueError):
                 self._raw = io.FileIO(stream.fileno(), "w", closefd=False)
@@ -152,7 +164,9 @@ class _LogHandler(logging.Handler):
 def _append_line(path: Path, line: bytes) -> None:
     """Append a line to a file for its owner alone, which is renamed once it is large."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    opened = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     try:
         os.write(opened, line)
         is_large = os.fstat(opened).st_size > MAX_SPARE_BYTES
@@ -163,17 +177,25 @@ def _append_line(path: Path, line: bytes) -> None:
 
 
 def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> logging.Formatter:
-    """Build the formatter of log lines; with colours on a terminal unless `NO_COLOR` is set (https://no-color.org)."""
+    """Build the formatter of log lines; with colours on a terminal unless `NO_COLOR` is set
+    (https://no-color.org).
+    """
     with _without_rich():
         import structlog  # noqa: PLC0415 - the commands that log nothing start faster without it
         from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415 - the same
 
     text = form == "text" or (form == "auto" and terminal)
-    first: list[_Processor] = [_add_context, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name]
+    first: list[_Processor] = [
+        _add_context,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+    ]
     first += [structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S" if text else "iso", utc=True)]
     colors = terminal and not os.environ.get("NO_COLOR")
     lines: _Processor = (
-        ConsoleRenderer(colors=colors, sort_keys=False, pad_event_to=0, exception_formatter=plain_traceback)
+        ConsoleRenderer(
+            colors=colors, sort_keys=False, pad_event_to=0, exception_formatter=plain_traceback
+        )
         if text
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
@@ -184,7 +206,10 @@ def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> l
         lines,
     ]
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=cast("Any", first), processors=cast("Any", last), keep_exc_info=False, keep_stack_info=False
+        foreign_pre_chain=cast("Any", first),
+        processors=cast("Any", last),
+        keep_exc_info=False,
+        keep_stack_info=False,
     )
 
 
@@ -207,13 +232,17 @@ class _CleanProcessor:
         clean = self._redactor(value)
         # A traceback has several lines, and each of them may quote untrusted text.
         return (
-            "\n".join(map(escape_unprintable, clean.split("\n"))) if key == "exception" else escape_unprintable(clean)
+            "\n".join(map(escape_unprintable, clean.split("\n")))
+            if key == "exception"
+            else escape_unprintable(clean)
         )
 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """Make structlog believe that rich is missing: 8 MB and 70 ms, while tracebacks are plain here."""
+    """Make structlog believe that rich is missing: 8 MB and 70 ms, while tracebacks are plain
+    here.
+    """
     if "rich" in sys.modules:
         yield
         return
@@ -225,9 +254,14 @@ def _without_rich() -> Iterator[None]:
             del sys.modules["rich"]
 
 
-def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     if isinstance(error, MemoryError) or str(error) == "can't start new thread":
-        logger.critical("too little memory: raise the limit of this process (ulimit -d, MemoryMax), or free some")
+        logger.critical(
+            "too little memory: raise the limit of this process (ulimit -d, MemoryMax), or free "
+            "some"
+        )
     elif issubclass(kind, Exception):
         logger.critical("this is a bug, and the end", exc_info=(kind, error, trace))
     else:
@@ -238,10 +272,11 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 def show_progress(
     what: str, unit: str, out: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
 ) -> Iterator[ReportProgress]:
-    """Show the progress of `what`, counted in `unit`, until the block ends: a bar that is removed afterwards.
+    """Show the progress of `what`, counted in `unit`, until the block ends: a bar that is removed
+    afterwards.
 
-    Where `out` (None: standard error) is no terminal: a line every `PROGRESS_LINE_S` seconds, and none for shorter
-    work.
+    Where `out` (None: standard error) is no terminal: a line every `PROGRESS_LINE_S` seconds, and
+    none for shorter work.
     """
     stream = out or sys.stderr
     if stream.isatty():
@@ -252,10 +287,18 @@ def show_progress(
 
 def _progress_bar(what: str, unit: str, stream: TextIO) -> Iterator[ReportProgress]:
     from rich.console import Console  # noqa: PLC0415 - only on a terminal
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit)
-    with Progress(*columns, TimeRemainingColumn(), console=Console(file=stream), transient=True) as bar:
+    with Progress(
+        *columns, TimeRemainingColumn(), console=Console(file=stream), transient=True
+    ) as bar:
         task = bar.add_task(what, total=None)
 
         def report(done: int, whole: int) -> None:
@@ -264,7 +307,9 @@ def _progress_bar(what: str, unit: str, stream: TextIO) -> Iterator[ReportProgre
         yield report
 
 
-def _progress_lines(what: str, unit: str, stream: TextIO, now: Callable[[], float]) -> ReportProgress:
+def _progress_lines(
+    what: str, unit: str, stream: TextIO, now: Callable[[], float]
+) -> ReportProgress:
     last = now()
 
     def report(done: int, whole: int) -> None:

@@ -1,8 +1,10 @@
-"""Media files: type and size by their first bytes, descriptions, transcription of sound, text of documents.
+"""Media files: type and size by their first bytes, descriptions, transcription of sound, text of
+documents.
 
-A type is never taken from a file name or from a sender's claim. Obeys the PNG specification (5.2, 11.2.2), GIF89a
-(section 18), ITU-T T.81 (B.2.2) and developers.google.com/speed/webp/docs/riff_container. All functions are pure but
-`transcribe`, which runs a command of the operator's, and `extract_text`, which runs `extract.py`.
+A type is never taken from a file name or from a sender's claim. Obeys the PNG specification (5.2,
+11.2.2), GIF89a (section 18), ITU-T T.81 (B.2.2) and
+developers.google.com/speed/webp/docs/riff_container. All functions are pure but `transcribe`, which
+runs a command of the operator's, and `extract_text`, which runs `extract.py`.
 """
 
 import json
@@ -26,7 +28,8 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers followed by the size of the image."""
 _MAX_JPEG_MARKERS = 10_000
-"""Markers read before the size is given up: photographs have dozens, and a file of markers takes a second."""
+"""Markers read before the size is given up: photographs have dozens, and a file of markers takes a
+second."""
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length."""
 _SOUND_MAGIC = (
@@ -42,7 +45,16 @@ FILE_PLACEHOLDER = "{file}"
 """Placeholder in an argument for the path of the sound file."""
 MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
 """Longer output ends the command."""
-_PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+_PASSED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "TMPDIR",
+    "SYSTEMROOT",
+    "VIRTUAL_ENV",
+)
 """Environment of the command: a program that reads a stranger's file gets no secrets."""
 
 
@@ -56,9 +68,9 @@ def describe_attachment(
 ) -> str:
     """Describe an attachment on one line in brackets, whether or not the model sees it.
 
-    E.g. `[image photo.jpg, 640x480, 34 KB]`, `[voice note, 12 s: "on my way"]`, `[file report.pdf, 1.2 MB]`.
-    `size_bytes` and `pixels` (0: unknown): as measured, not as claimed. `words`: the transcript. `note`: why it is not
-    shown. Text from outside cannot close the brackets.
+    E.g. `[image photo.jpg, 640x480, 34 KB]`, `[voice note, 12 s: "on my way"]`, `[file report.pdf,
+    1.2 MB]`. `size_bytes` and `pixels` (0: unknown): as measured, not as claimed. `words`: the
+    transcript. `note`: why it is not shown. Text from outside cannot close the brackets.
     """
     size = attachment.size_bytes if size_bytes is None else size_bytes
     name = _short_name(attachment.name)
@@ -84,7 +96,9 @@ def _short_name(name: str | None) -> str:
 
 def _clean_label(text: str) -> str:
     """Reduce text to one line that closes neither a bracket nor a quotation."""
-    cleaned = "".join(c if c.isprintable() and c not in "[]" else " " for c in text).replace('"', "'")
+    cleaned = "".join(c if c.isprintable() and c not in "[]" else " " for c in text).replace(
+        '"', "'"
+    )
     return " ".join(cleaned.split())
 
 
@@ -129,8 +143,13 @@ def identify_image(data: bytes) -> ImageInfo | None:
 
 
 def sound_suffix(data: bytes) -> str:
-    """Return the file name suffix for this sound, for programs that check names; `.bin` if it is not known."""
-    return next((suffix for at, magic, suffix in _SOUND_MAGIC if data[at : at + len(magic)] == magic), ".bin")
+    """Return the file name suffix for this sound, for programs that check names; `.bin` if it is
+    not known.
+    """
+    return next(
+        (suffix for at, magic, suffix in _SOUND_MAGIC if data[at : at + len(magic)] == magic),
+        ".bin",
+    )
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
@@ -177,8 +196,8 @@ class TranscriptionError(Exception):
 async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) -> str:
     """Run the command on a file and return its standard output.
 
-    No shell is involved, and only `{file}` is replaced. Raises `TranscriptionError`. On return, also when cancelled,
-    the command and all processes it started have ended.
+    No shell is involved, and only `{file}` is replaced. Raises `TranscriptionError`. On return,
+    also when cancelled, the command and all processes it started have ended.
     """
     argv = [argument.replace(FILE_PLACEHOLDER, str(file)) for argument in command]
     try:
@@ -205,13 +224,72 @@ MAX_EXTRACT_BYTES: Final = 14_000_000
 UNREADABLE_STATUS: Final = 3
 """Exit status of the program for a file that is no text."""
 DOCUMENT_SUFFIXES: Final = (
-    *(".txt", ".md", ".markdown", ".rst", ".csv", ".tsv", ".log", ".json", ".jsonl", ".ndjson", ".yaml", ".yml"),
-    *(".toml", ".ini", ".cfg", ".conf", ".xml", ".html", ".htm", ".tex", ".srt", ".vtt", ".diff", ".patch", ".sql"),
-    *(".py", ".pyi", ".js", ".ts", ".tsx", ".jsx", ".css", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".java", ".kt"),
-    *(".go", ".rs", ".rb", ".php", ".pl", ".lua", ".swift", ".scala", ".r", ".sh", ".bash", ".ps1", ".bat", ".nix"),
+    *(
+        ".txt",
+        ".md",
+        ".markdown",
+        ".rst",
+        ".csv",
+        ".tsv",
+        ".log",
+        ".json",
+        ".jsonl",
+        ".ndjson",
+        ".yaml",
+        ".yml",
+    ),
+    *(
+        ".toml",
+        ".ini",
+        ".cfg",
+        ".conf",
+        ".xml",
+        ".html",
+        ".htm",
+        ".tex",
+        ".srt",
+        ".vtt",
+        ".diff",
+        ".patch",
+        ".sql",
+    ),
+    *(
+        ".py",
+        ".pyi",
+        ".js",
+        ".ts",
+        ".tsx",
+        ".jsx",
+        ".css",
+        ".c",
+        ".h",
+        ".cc",
+        ".cpp",
+        ".hpp",
+        ".cs",
+        ".java",
+        ".kt",
+    ),
+    *(
+        ".go",
+        ".rs",
+        ".rb",
+        ".php",
+        ".pl",
+        ".lua",
+        ".swift",
+        ".scala",
+        ".r",
+        ".sh",
+        ".bash",
+        ".ps1",
+        ".bat",
+        ".nix",
+    ),
     *(".pdf", ".docx", ".xlsx"),
 )
-"""Endings of names of files that are fetched to be read as text. What they are is known by their bytes."""
+"""Endings of names of files that are fetched to be read as text. What they are is known by their
+bytes."""
 OFFICE_TYPES: Final = (
     "application/pdf",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -244,7 +322,13 @@ def is_text_type(kind: str) -> bool:
         or kind.startswith("text/")
         or kind.endswith(("+xml", "+json"))
         or kind in ("application/json", "application/xml", "application/yaml", "application/x-yaml")
-        or kind in ("application/javascript", "application/x-javascript", "application/x-ndjson", "application/toml")
+        or kind
+        in (
+            "application/javascript",
+            "application/x-javascript",
+            "application/x-ndjson",
+            "application/toml",
+        )
     )
 
 
@@ -252,7 +336,9 @@ def is_document(attachment: Attachment) -> bool:
     """Return True if a file claims to be one that `extract_text` reads."""
     kind = (attachment.content_type or "").partition(";")[0].strip().lower()
     named = (attachment.name or "").lower().endswith(DOCUMENT_SUFFIXES)
-    return attachment.form == "file" and (named or kind in OFFICE_TYPES or bool(kind and is_text_type(kind)))
+    return attachment.form == "file" and (
+        named or kind in OFFICE_TYPES or bool(kind and is_text_type(kind))
+    )
 
 
 async def extract_text(
@@ -260,10 +346,12 @@ async def extract_text(
 ) -> ExtractedText:
     """Extract the text of a page or document in a process without secrets. Raises ExtractionError.
 
-    `kind`: media type as its server said; empty: not known. `url`: base of its links. `cut`: only its beginning is
-    there.
+    `kind`: media type as its server said; empty: not known. `url`: base of its links. `cut`: only
+    its beginning is there.
     """
-    head = json.dumps({"kind": kind, "charset": charset, "url": url, "cut": "yes" if cut else ""}).encode()
+    head = json.dumps(
+        {"kind": kind, "charset": charset, "url": url, "cut": "yes" if cut else ""}
+    ).encode()
     try:
         ran = await run_program(
             (sys.executable, "-I", str(EXTRACT_PROGRAM)),

@@ -71,13 +71,20 @@ class GatewaySnapshot:
 
     @property
     def is_ready(self) -> bool:
-        """True without problems and with every channel up, except refused ones, which need the operator, not time.
+        """True without problems and with every channel up, except refused ones, which need the
+        operator, not time.
 
         Channels of other processes do not count.
         """
-        wanted = [one.state for one in self.channels if one.state != "refused" and one.holder is None]
+        wanted = [
+            one.state for one in self.channels if one.state != "refused" and one.holder is None
+        ]
         is_working = all(one.partial for one in self.problems)
-        return (bool(wanted) or self.is_shared) and all(state == "up" for state in wanted) and is_working
+        return (
+            (bool(wanted) or self.is_shared)
+            and all(state == "up" for state in wanted)
+            and is_working
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +119,9 @@ class OtherProcesses(Protocol):
 
 
 class GatewayStats:
-    """Counters of channels and problems. Used on the event loop only, so that no reader sees a partial change."""
+    """Counters of channels and problems. Used on the event loop only, so that no reader sees a
+    partial change.
+    """
 
     def __init__(self, platforms: Mapping[ChannelName, str], started: datetime) -> None:
         """`platforms`: every channel and the name of its platform."""
@@ -155,10 +164,17 @@ class GatewayStats:
             self._read, self._later = now, tuple(later)
         self.on_change()
 
-    def report_problem(self, what: str, reason: str, since: datetime, *, partial: bool = False) -> bool:
+    def report_problem(
+        self, what: str, reason: str, since: datetime, *, partial: bool = False
+    ) -> bool:
         """Record a problem until `clear_problem`, or its new reason. Return whether it is new."""
         before = self._problems.get(what)
-        now = HealthProblem(what=what, since=since if before is None else before.since, reason=reason, partial=partial)
+        now = HealthProblem(
+            what=what,
+            since=since if before is None else before.since,
+            reason=reason,
+            partial=partial,
+        )
         self._problems[what] = now
         if now != before:
             self.on_change()
@@ -175,7 +191,9 @@ class GatewayStats:
         """Return the names of present problems that begin with one of these."""
         return [what for what in self._problems if what.startswith(prefixes)]
 
-    def count_events(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
+    def count_events(
+        self, channel: ChannelName, events: Iterable[Notification], now: datetime
+    ) -> None:
         """Count new events of a channel. Events of unknown channels are not counted."""
         if channel not in self._channels:
             return
@@ -198,9 +216,16 @@ class GatewayStats:
             self._was_up.add(channel)
         self._change(channel, "up" if up else "down", reason, now)
 
-    def _change(self, channel: ChannelName, state: ChannelState, reason: str, now: datetime) -> None:
+    def _change(
+        self, channel: ChannelName, state: ChannelState, reason: str, now: datetime
+    ) -> None:
         before = self._channels[channel]
-        self._set(channel, state=state, reason=reason, since=before.since if before.state == state else now)
+        self._set(
+            channel,
+            state=state,
+            reason=reason,
+            since=before.since if before.state == state else now,
+        )
         self.on_change()
 
     def _set(self, channel: ChannelName, **news: object) -> None:
@@ -209,11 +234,14 @@ class GatewayStats:
     def snapshot(self) -> GatewaySnapshot:
         """Return the present state; later changes do not affect it."""
         channels = tuple(
-            replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
+            replace(one, events=dict(sorted(self._counts[name].items())))
+            for name, one in self._channels.items()
         )
         problems = tuple(self._problems.values())
         if self.processes is not None:
-            channels += tuple(one for one in self.processes.list_elsewhere() if one.channel not in self._channels)
+            channels += tuple(
+                one for one in self.processes.list_elsewhere() if one.channel not in self._channels
+            )
             problems += tuple(self.processes.list_problems())
         return GatewaySnapshot(
             started=self._started,

@@ -1,7 +1,8 @@
 """Servers' addresses and certificates: DNS, TCP and TLS handshake, without sending anything.
 
-Codes: `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`, `net.tls.expired`,
-`net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`, `net.ok`.
+Codes: `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`,
+`net.tls.expired`, `net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`,
+`net.ok`.
 """
 
 import asyncio
@@ -17,15 +18,26 @@ from pydantic import SecretStr
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad
 from gateway.core.proxy import find_proxy, through
 
-_EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
+_EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = (
+    10,
+    9,
+    frozenset({18, 19, 20, 21}),
+    frozenset({62, 64}),
+)
 """Codes of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
-_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL})
-_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+_UNREACHABLE = frozenset(
+    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL}
+)
+_NO_TLS = frozenset(
+    {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+)
 _DEFAULT_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 """Port of a URL without one, by scheme."""
 
 
-def explain_connection_error(error: BaseException, host: str, port: int, *, ca_key: str = "") -> Finding:
+def explain_connection_error(
+    error: BaseException, host: str, port: int, *, ca_key: str = ""
+) -> Finding:
     """Explain a connection error and state a remedy.
 
     `ca_key`: the configuration key for another root certificate, where there is one.
@@ -36,15 +48,25 @@ def explain_connection_error(error: BaseException, host: str, port: int, *, ca_k
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
         if reason in _NO_TLS:
-            return bad("net.tls.none", f"{address} does not speak TLS", "use its port for TLS, or turn TLS off")
-        return bad("net.tls", f"TLS with {address} failed ({reason or 'no reason'})", "check the server's TLS settings")
+            return bad(
+                "net.tls.none",
+                f"{address} does not speak TLS",
+                "use its port for TLS, or turn TLS off",
+            )
+        return bad(
+            "net.tls",
+            f"TLS with {address} failed ({reason or 'no reason'})",
+            "check the server's TLS settings",
+        )
     if isinstance(error, socket.gaierror):
         if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
             fix = "check this machine's network and its name server (/etc/resolv.conf)"
             return bad("net.name", f"the name {host} could not be looked up", fix)
         return bad("net.name", f"there is no host called {host}", "check the spelling of the name")
     if isinstance(error, ConnectionRefusedError):
-        return bad("net.refused", f"nothing listens at {address}", "start the server, or correct the port")
+        return bad(
+            "net.refused", f"nothing listens at {address}", "start the server, or correct the port"
+        )
     if isinstance(error, TimeoutError):
         fix = "check the port and the firewalls on the way"
         return bad("net.timeout", f"{address} does not answer", fix)
@@ -57,7 +79,9 @@ def explain_connection_error(error: BaseException, host: str, port: int, *, ca_k
     )
 
 
-def _explain_certificate_error(error: ssl.SSLCertVerificationError, address: str, host: str, ca_key: str) -> Finding:
+def _explain_certificate_error(
+    error: ssl.SSLCertVerificationError, address: str, host: str, ca_key: str
+) -> Finding:
     number, subject = error.verify_code, f"the certificate of {address}"
     if number == _EXPIRED:
         fix = "whoever runs the server must renew it; also check this machine's clock"
@@ -70,8 +94,14 @@ def _explain_certificate_error(error: ssl.SSLCertVerificationError, address: str
     if number in _SELF_SIGNED:
         own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
         fix = f"install the package ca-certificates if every server is refused{own}"
-        return bad("net.tls.issuer", f"{subject} is not signed by an authority that this machine trusts", fix)
-    return bad("net.tls", f"{subject} is not valid: {error.verify_message}", "ask who runs the server")
+        return bad(
+            "net.tls.issuer",
+            f"{subject} is not signed by an authority that this machine trusts",
+            fix,
+        )
+    return bad(
+        "net.tls", f"{subject} is not valid: {error.verify_message}", "ask who runs the server"
+    )
 
 
 async def probe_net(
@@ -103,18 +133,27 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 def _not_a_host(host: str) -> Finding:
-    return bad("net.name", f"{host or 'that'} is not the name of a host", "write it as a name or an address")
+    return bad(
+        "net.name",
+        f"{host or 'that'} is not the name of a host",
+        "write it as a name or an address",
+    )
 
 
 async def probe_url(url: str, *, where: str = "", proxy: SecretStr | None = None) -> Finding:
     """Probe the host and port of an http, https, ws or wss URL. Only host and port are quoted.
 
-    With a proxy (`proxy` is the setting for it), the result is `net.proxy`: a failure may be the proxy's.
+    With a proxy (`proxy` is the setting for it), the result is `net.proxy`: a failure may be the
+    proxy's.
     """
     scheme, host, port = "", "", 0
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
-        scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
+        scheme, host, port = (
+            parts.scheme,
+            parts.hostname or "",
+            parts.port or _DEFAULT_PORTS.get(parts.scheme, 443),
+        )
     found = FindingCollector(where)
     if not host:
         found.add(_not_a_host(""))
@@ -130,8 +169,12 @@ async def probe_url(url: str, *, where: str = "", proxy: SecretStr | None = None
     return found.findings[0]
 
 
-async def probe_direct(url: str, *, where: str = "", proxy: SecretStr | None = None) -> list[Finding]:
-    """Return the result of `probe_url`; nothing if a proxy leads there, for then only a request shows what is wrong."""
+async def probe_direct(
+    url: str, *, where: str = "", proxy: SecretStr | None = None
+) -> list[Finding]:
+    """Return the result of `probe_url`; nothing if a proxy leads there, for then only a request
+    shows what is wrong.
+    """
     with contextlib.suppress(ValueError):  # told by the probe
         if find_proxy(proxy, url):
             return []
@@ -139,5 +182,6 @@ async def probe_direct(url: str, *, where: str = "", proxy: SecretStr | None = N
 
 
 PROXY_FIX: Final = (
-    "check that the proxy runs; it comes from the key `proxy` or from ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+    "check that the proxy runs; it comes from the key `proxy` or from ALL_PROXY, "
+    "HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
 )

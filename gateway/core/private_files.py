@@ -1,7 +1,8 @@
-"""Files that an agent keeps for itself: private, complete after a crash, never accessed through a link. Blocks.
+"""Files that an agent keeps for itself: private, complete after a crash, never accessed through a
+link. Blocks.
 
-Only regular files directly in the directory are read and written: a link in their place, or any other kind of file, is
-refused. All functions raise OSError.
+Only regular files directly in the directory are read and written: a link in their place, or any
+other kind of file, is refused. All functions raise OSError.
 """
 
 import contextlib
@@ -24,7 +25,8 @@ FileStamp = tuple[int, ...] | None
 _OPEN_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A link in the file's place is not followed, and a pipe does not block."""
 _MIN_OVERLAP_BYTES: Final = 2
-"""At least so much of the start of a text at the end of a file counts as an interrupted write: more than a line end."""
+"""At least so much of the start of a text at the end of a file counts as an interrupted write: more
+than a line end."""
 
 
 def agent_state_directory(store: Path, agent: str) -> Path:
@@ -33,12 +35,16 @@ def agent_state_directory(store: Path, agent: str) -> Path:
 
 
 def agent_directory(workspace: Path | None, store: Path, agent: str) -> Path:
-    """Return the directory of an agent's own files: its own workspace if it has one, else the state directory."""
+    """Return the directory of an agent's own files: its own workspace if it has one, else the state
+    directory.
+    """
     return workspace or agent_state_directory(store, agent)
 
 
 def file_stamp(path: Path) -> FileStamp:
-    """Return the present stamp. Two within one tick of the file system's clock, some ms, may be equal."""
+    """Return the present stamp. Two within one tick of the file system's clock, some ms, may be
+    equal.
+    """
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -78,11 +84,14 @@ def read_tail(path: Path, *, most: int) -> bytes:
 def append_private(path: Path, text: bytes) -> None:
     """Append text, which begins with a line end; it is on the disk on return.
 
-    An interrupted write at the file's end is completed, so a text that is appended again after a crash is there once.
+    An interrupted write at the file's end is completed, so a text that is appended again after a
+    crash is there once.
     """
     _make_directory(path.parent)
     with _open_directory(path.parent) as directory:
-        handle = os.open(path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN_FLAGS, 0o600, dir_fd=directory)
+        handle = os.open(
+            path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN_FLAGS, 0o600, dir_fd=directory
+        )
         try:
             _check_regular(path, handle)
             before, size = _read_end(handle, len(text))
@@ -99,15 +108,18 @@ def append_private(path: Path, text: bytes) -> None:
 
 
 def replace_private(path: Path, text: bytes) -> None:
-    """Replace the whole file: afterwards, and after a crash, the old or the new text is there, complete.
+    """Replace the whole file: afterwards, and after a crash, the old or the new text is there,
+    complete.
 
-    Several processes may write one file at the same time: each leaves a whole text, and the last one stays. What a
-    crash left half written is removed by the next write.
+    Several processes may write one file at the same time: each leaves a whole text, and the last
+    one stays. What a crash left half written is removed by the next write.
     """
     _make_directory(path.parent)
     with _open_directory(path.parent) as directory:
         with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode):
+            if not stat.S_ISREG(
+                os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode
+            ):
                 raise OSError(errno.ELOOP, "it is a link or no file", str(path))
         _remove_half_written(directory, path.name)
         temporary, handle = _create_temporary(directory, path.name)
@@ -136,7 +148,9 @@ def _create_temporary(directory: int, name: str) -> tuple[str, int]:
     """Create the file that is to replace another one. Nobody else removes it while it is open."""
     while True:
         temporary = f".{name}.{secrets.token_hex(8)}.new"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory)
+        handle = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory
+        )
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = os.fstat(handle).st_nlink > 0
@@ -190,7 +204,11 @@ def _overlap(before: bytes, text: bytes, *, fresh: bool) -> int:
     """Return how much of `text` is there already."""
     if fresh:
         return 1
-    lengths = (length for length in range(len(text), _MIN_OVERLAP_BYTES - 1, -1) if before.endswith(text[:length]))
+    lengths = (
+        length
+        for length in range(len(text), _MIN_OVERLAP_BYTES - 1, -1)
+        if before.endswith(text[:length])
+    )
     return next(lengths, 0)
 
 

@@ -1,4 +1,6 @@
-"""Child processes: the only place that starts programs, each in a process group that is ended completely."""
+"""Child processes: the only place that starts programs, each in a process group that is ended
+completely.
+"""
 
 import asyncio
 import contextlib
@@ -24,7 +26,9 @@ _StartedTransport = tuple[asyncio.SubprocessTransport, "_ProcessProtocol"]
 
 
 class ProgramNotStarted(Exception):
-    """A program that does not exist, or may not be started. The message gives the reason, without its arguments."""
+    """A program that does not exist, or may not be started. The message gives the reason, without
+    its arguments.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,8 @@ class ProgramResult:
     end_reason: Literal["exit", "late", "full"]
     """exit: by itself; late: ended at the time limit; full: ended at the output limit."""
     status: int
-    """Exit status, or minus the number of the signal that ended it. 0 unless `end_reason` is `exit`."""
+    """Exit status, or minus the number of the signal that ended it. 0 unless `end_reason` is
+    `exit`."""
     output: bytes
     """Start of its standard output, up to the limit."""
 
@@ -45,7 +50,9 @@ def select_environment(*names: str) -> dict[str, str]:
 
 
 class _ProcessProtocol(SubprocessStreamProtocol):
-    """Protocol that kills the process group once the program has ended, and then closes pipes held by others."""
+    """Protocol that kills the process group once the program has ended, and then closes pipes held
+    by others.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -69,7 +76,9 @@ class _ProcessProtocol(SubprocessStreamProtocol):
         super().connection_lost(exc)
 
     def kill(self) -> None:
-        if self.transport is not None and not self.exited.is_set():  # after that its id may be reused
+        if (
+            self.transport is not None and not self.exited.is_set()
+        ):  # after that its id may be reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.transport.get_pid(), signal.SIGKILL)
 
@@ -99,7 +108,9 @@ class ChildProcess:
         return self._link.transport.get_returncode()
 
     async def wait(self) -> int:
-        """Return the status of the program itself once it has ended. Does not wait for other holders of its pipes."""
+        """Return the status of the program itself once it has ended. Does not wait for other
+        holders of its pipes.
+        """
         await self._link.exited.wait()
         status = self.status
         return 0 if status is None else status
@@ -118,12 +129,15 @@ async def start_process(
     listens: bool = False,
     stderr: Literal["drop", "pipe", "join"] = "drop",
 ) -> AsyncIterator[ChildProcess]:
-    """Start a program, without a shell, and end it with its whole group when the block is left, also when cancelled.
+    """Start a program, without a shell, and end it with its whole group when the block is left,
+    also when cancelled.
 
-    `env`: its complete environment. `listens`: it has `stdin`; otherwise its standard input is empty. `stderr`: `join`
-    puts it into `stdout`, in order. It inherits nothing else. Raises ProgramNotStarted.
+    `env`: its complete environment. `listens`: it has `stdin`; otherwise its standard input is
+    empty. `stderr`: `join` puts it into `stdout`, in order. It inherits nothing else. Raises
+    ProgramNotStarted.
 
-    A process that leaves the group (`setsid`) is out of reach: untrusted programs need more than this.
+    A process that leaves the group (`setsid`) is out of reach: untrusted programs need more than
+    this.
     """
     errors = {"drop": subprocess.DEVNULL, "pipe": subprocess.PIPE, "join": subprocess.STDOUT}
     link = _ProcessProtocol()
@@ -152,7 +166,9 @@ async def start_process(
 
 
 async def _end_process(starting: asyncio.Future[_StartedTransport], link: _ProcessProtocol) -> None:
-    """End the program, also when cancelled once more: then it ends all the same, and only the waiting stops."""
+    """End the program, also when cancelled once more: then it ends all the same, and only the
+    waiting stops.
+    """
     if starting.done():
         link.kill()
     else:
@@ -160,7 +176,9 @@ async def _end_process(starting: asyncio.Future[_StartedTransport], link: _Proce
     if link.transport is None and starting.done():
         return
     try:
-        await _wait_event(link.exited, KILL_WAIT_S)  # before `close`, which would discard its status
+        await _wait_event(
+            link.exited, KILL_WAIT_S
+        )  # before `close`, which would discard its status
     finally:
         link.close()
     await _wait_event(link.closed, KILL_WAIT_S)
@@ -183,12 +201,14 @@ async def run_program(
 ) -> ProgramResult:
     """Run a program to its end and return its standard output.
 
-    `said`: its standard input, which it need not read. On return, also when cancelled, the program and its whole group
-    have ended. Raises ProgramNotStarted.
+    `said`: its standard input, which it need not read. On return, also when cancelled, the program
+    and its whole group have ended. Raises ProgramNotStarted.
     """
     output = bytearray()
     async with start_process(argv, env=env, cwd=cwd, listens=said is not None) as child:
-        writing = asyncio.ensure_future(_write_input(child.stdin, said or b""))  # it may answer before it has read all
+        writing = asyncio.ensure_future(
+            _write_input(child.stdin, said or b"")
+        )  # it may answer before it has read all
         try:
             async with asyncio.timeout(time_s):
                 full = await _read_output(child.stdout, output, max_bytes)
@@ -204,7 +224,9 @@ async def run_program(
             await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray, max_bytes: int) -> bool:
+async def _read_output(
+    stdout: asyncio.StreamReader | None, output: bytearray, max_bytes: int
+) -> bool:
     """Read until the end or the limit. Return whether the limit was exceeded."""
     while stdout is not None and (piece := await stdout.read(READ_BYTES)):
         output += piece

@@ -1,8 +1,10 @@
-"""Files of the processes of a gateway: control socket, lock and spare log, each beside `process_path`.
+"""Files of the processes of a gateway: control socket, lock and spare log, each beside
+`process_path`.
 
-A gateway with its store in SQLite is one process, whose files stand beside the store: `reverie.db.sock`. The processes
-that share a store in PostgreSQL may share its directory as well, so their names are in those of the files:
-`reverie.db@edge-1.sock`. The lock keeps two processes of the same name apart.
+A gateway with its store in SQLite is one process, whose files stand beside the store:
+`reverie.db.sock`. The processes that share a store in PostgreSQL may share its directory as well,
+so their names are in those of the files: `reverie.db@edge-1.sock`. The lock keeps two processes of
+the same name apart.
 """
 
 import contextlib
@@ -36,12 +38,16 @@ def default_process_name() -> str:
 def check_process_name(name: str) -> str:
     """Return the name. Raises ValueError if files cannot have it."""
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no name of a process: write 1 to 63 letters, digits and . _ : -")
+        raise ValueError(
+            f"{name!r} is no name of a process: write 1 to 63 letters, digits and . _ : -"
+        )
     return name
 
 
 def process_path(store: Path, name: str) -> Path:
-    """Return the path that the files of a process stand beside. `name` empty: of a gateway of one process."""
+    """Return the path that the files of a process stand beside. `name` empty: of a gateway of one
+    process.
+    """
     return store.with_name(f"{store.name}{_MARK}{name}") if name else store
 
 
@@ -51,13 +57,17 @@ def process_name(path: Path, store: Path) -> str:
 
 
 def list_process_paths(store: Path) -> list[Path]:
-    """Return the `process_path` of all that have files beside the store, running or not, and the store's own."""
+    """Return the `process_path` of all that have files beside the store, running or not, and the
+    store's own.
+    """
     head = f"{store.name}{_MARK}"
     try:
         names = [one.name for one in store.parent.iterdir()]
     except OSError:
         names = []
-    named = [store.with_name(one[:-5]) for one in names if one.startswith(head) and one.endswith(".lock")]
+    named = [
+        store.with_name(one[:-5]) for one in names if one.startswith(head) and one.endswith(".lock")
+    ]
     return [store, *sorted(named)]
 
 
@@ -70,8 +80,8 @@ def spare_log_file(process: Path) -> Path:
 def hold_process_files(store: Path, name: str, now: datetime) -> Iterator[Path]:
     """Yield the `process_path` of this process, whose name nobody else can take meanwhile.
 
-    Blocks for a few system calls. Removes what killed processes of this host have left. `name` empty: it is the only
-    one, and the store has a lock. Raises ProcessNameInUse, and OSError.
+    Blocks for a few system calls. Removes what killed processes of this host have left. `name`
+    empty: it is the only one, and the store has a lock. Raises ProcessNameInUse, and OSError.
     """
     path = process_path(store, name)
     if not name:
@@ -80,7 +90,9 @@ def hold_process_files(store: Path, name: str, now: datetime) -> Iterator[Path]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = _try_lock(path)
     if lock is None:
-        raise ProcessNameInUse(f"a process named {name} runs with the store {store}: stop it, or set another --name")
+        raise ProcessNameInUse(
+            f"a process named {name} runs with the store {store}: stop it, or set another --name"
+        )
     try:
         os.ftruncate(lock, 0)
         own = {"host": socket.gethostname(), "pid": os.getpid(), "started": now.isoformat()}
@@ -116,7 +128,9 @@ def _try_lock(process: Path) -> int | None:
 
 
 def _remove_left_over(process: Path) -> None:
-    with contextlib.suppress(OSError, ValueError, LookupError):  # it ended or began just then, or is another user's
+    with contextlib.suppress(
+        OSError, ValueError, LookupError
+    ):  # it ended or began just then, or is another user's
         if json.loads(lock_file(process).read_bytes())["host"] != socket.gethostname():
             return  # some file systems do not show its lock here
         if (lock := _try_lock(process)) is not None:

@@ -1,10 +1,12 @@
-"""Rate limiters with keys: token buckets, counts within a sliding window, and their bounded dict. Pure.
+"""Rate limiters with keys: token buckets, counts within a sliding window, and their bounded dict.
+Pure.
 
 Times are arguments.
 
-A token bucket (https://en.wikipedia.org/wiki/Token_bucket) allows a burst, then so many a minute. It counts in whole
-numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however long and in however many steps it
-fills. A sliding window allows so many in any stretch of its length, and no burst beyond them.
+A token bucket (https://en.wikipedia.org/wiki/Token_bucket) allows a burst, then so many a minute.
+It counts in whole numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however
+long and in however many steps it fills. A sliding window allows so many in any stretch of its
+length, and no burst beyond them.
 """
 
 from collections import OrderedDict, deque
@@ -17,7 +19,9 @@ MAX_REMEMBERED: Final = 10_000
 
 
 class LruDict(OrderedDict[K, V]):
-    """Dict of at most `max_size` entries: the entry that was written longest ago is dropped first. Write with `put`."""
+    """Dict of at most `max_size` entries: the entry that was written longest ago is dropped first.
+    Write with `put`.
+    """
 
     def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
         super().__init__()
@@ -67,7 +71,8 @@ class _TokenBucket:
 class TokenBuckets:
     """Token buckets by key. A key that is not remembered has a full bucket.
 
-    Times are monotonic seconds; one that is before that of an earlier call counts as the earlier one.
+    Times are monotonic seconds; one that is before that of an earlier call counts as the earlier
+    one.
     """
 
     def __init__(self, rate: Rate, max_size: int = MAX_REMEMBERED) -> None:
@@ -85,7 +90,9 @@ class TokenBuckets:
         return self.wait_s(key, now_s) == 0
 
     def wait_s(self, key: str, now_s: float, tokens: int = 1) -> float:
-        """Return the time until the bucket has so many tokens; 0: it has them. Infinite: it never will."""
+        """Return the time until the bucket has so many tokens; 0: it has them. Infinite: it never
+        will.
+        """
         bucket = self._buckets.get(key)
         level = self._capacity if bucket is None else self._refill(bucket, now_s).level
         missing = tokens * _TOKEN - level
@@ -115,7 +122,8 @@ class TokenBuckets:
         bucket = self._buckets.get(key)
         if bucket is not None:
             self._refill(bucket, now_s)
-            # Without this token the bucket may have filled in a time in which it would have been full already.
+            # Without this token the bucket may have filled in a time in which it would have been
+            # full already.
             gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
             bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
 
@@ -130,7 +138,9 @@ class TokenBuckets:
 
     def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
         now_ns = max(bucket.at_ns, _to_ns(now_s))
-        bucket.level = min(self._capacity, bucket.level + (now_ns - bucket.at_ns) * self._refill_rate)
+        bucket.level = min(
+            self._capacity, bucket.level + (now_ns - bucket.at_ns) * self._refill_rate
+        )
         bucket.at_ns = now_ns
         return bucket
 

@@ -1,15 +1,19 @@
-"""Removal of secrets from text: those of the configuration, in every encoding, and everything like a credential. Pure.
+"""Removal of secrets from text: those of the configuration, in every encoding, and everything like
+a credential. Pure.
 
-The rest stays readable: `password=hunter2-9` becomes `password=[redacted]`. The result is deterministic, and redacting
-twice equals redacting once, so a text may pass through here any number of times.
+The rest stays readable: `password=hunter2-9` becomes `password=[redacted]`. The result is
+deterministic, and redacting twice equals redacting once, so a text may pass through here any number
+of times.
 
-The log of events keeps messages as people wrote them, and is readable by its owner alone. Every text that is shown,
-sent to a model or written anywhere else is redacted here.
+The log of events keeps messages as people wrote them, and is readable by its owner alone. Every
+text that is shown, sent to a model or written anywhere else is redacted here.
 
-The patterns find well-known credentials, and the places where a secret usually stands. Each runs in linear time on any
-text: repetitions are bounded, possessive, or begin only where none of them has been before. Sources of the prefixes:
-https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns and
-https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml; other sources are beside their patterns.
+The patterns find well-known credentials, and the places where a secret usually stands. Each runs in
+linear time on any text: repetitions are bounded, possessive, or begin only where none of them has
+been before. Sources of the prefixes:
+https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns
+and https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml; other sources are beside
+their patterns.
 """
 
 import base64
@@ -29,16 +33,20 @@ _LONG_SECRET_CHARS: Final = 24
 """Length that no word has."""
 REDACTED: Final = "[redacted]"
 MIN_KNOWN_SECRET_CHARS: Final = 6
-"""Minimal length of a secret of the configuration: shorter ones reveal nothing, and would hide ordinary words."""
+"""Minimal length of a secret of the configuration: shorter ones reveal nothing, and would hide
+ordinary words."""
 _MAX_ROUNDS: Final = 4
-"""A replacement may bring the words beside it closer together; two rounds have been enough for every text so far."""
+"""A replacement may bring the words beside it closer together; two rounds have been enough for
+every text so far."""
 _CACHED_TEXTS: Final = 1_024
 _CACHED_TEXT_CHARS: Final = 100
 """Maximal length of a cached text: the same few names are in most texts."""
 
 
 def looks_random(text: str) -> bool:
-    """Return whether the text is no word, number, path or identifier: letters mixed with digits, or very long."""
+    """Return whether the text is no word, number, path or identifier: letters mixed with digits, or
+    very long.
+    """
     if len(text) < _MIN_SECRET_CHARS or _CODE_LIKE.fullmatch(text):
         return False
     letters, digits = any(char.isalpha() for char in text), any(char.isdigit() for char in text)
@@ -54,9 +62,12 @@ _CODE_LIKE: Final = re.compile(
 _PLAIN_WORDS: Final = frozenset(
     re.findall(
         r"\S+",
-        "required optional string none null true false undefined empty unset missing invalid expired wrong changed "
-        "incorrect correct needed secret secrets token tokens password passwords default example changeme hidden "
-        "redacted value number bytes integer object array boolean float double literal unknown please always never "
+        "required optional string none null true false undefined empty unset missing invalid "
+        "expired wrong changed "
+        "incorrect correct needed secret secrets token tokens password passwords default example "
+        "changeme hidden "
+        "redacted value number bytes integer object array boolean float double literal unknown "
+        "please always never "
         "accepted rejected denied refused protected",
     )
 )
@@ -64,10 +75,13 @@ _PLAIN_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CredentialRule:
-    """A pattern for a secret: group `s` of each match, or the whole match if there is no such group."""
+    """A pattern for a secret: group `s` of each match, or the whole match if there is no such
+    group.
+    """
 
     needles: tuple[str, ...]
-    """At least one of these, in lower case, is in every text with a match; searching for them is cheap."""
+    """At least one of these, in lower case, is in every text with a match; searching for them is
+    cheap."""
     pattern: re.Pattern[str]
     is_credential: Callable[[re.Match[str]], bool] = lambda _: True
     """Decide whether a match is a secret."""
@@ -90,7 +104,11 @@ def _is_assigned_secret(match: re.Match[str]) -> bool:
         named == "pwd" and value[0] in "/~"
     ):  # the working directory of a shell, https://man7.org/linux/man-pages/man1/pwd.1.html
         return False
-    if value.lower().strip("*.,;!?") in _PLAIN_WORDS or _PLACEHOLDER.fullmatch(value) or len(value) < _MIN_SECRET_CHARS:
+    if (
+        value.lower().strip("*.,;!?") in _PLAIN_WORDS
+        or _PLACEHOLDER.fullmatch(value)
+        or len(value) < _MIN_SECRET_CHARS
+    ):
         return False
     if match["quote"]:
         return " " not in value.strip() and (mark.strip() != ":" or not _CODE_LIKE.fullmatch(value))
@@ -107,7 +125,8 @@ _PLACEHOLDER: Final = re.compile(r"[.*x_-]+|[$<{\[%(].*|\.\.\..*|your[-_ ].*", r
 
 _TOKEN_PATTERNS: Final = (
     r"sk-(?:ant|proj|svcacct|admin|or-v1)-[\w-]{16,}",  # Anthropic, OpenAI, OpenRouter
-    r"(?<!-)sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{20,}",  # older OpenAI keys, DeepSeek and others with the same format
+    # older OpenAI keys, DeepSeek and others with the same format
+    r"(?<!-)sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{20,}",
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}",
     r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat)-[\w.-]{20,}",
     r"xox[abcdeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}",
@@ -131,25 +150,33 @@ _QUERY_NAMES: Final = (
 CREDENTIAL_RULES: Final = (
     _credential_rule(
         "private key",
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?P<s>(?:[^-]|-(?!----)){0,20000}+(?=-----END)"
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: "
+        r"BLOCK)?-----(?P<s>(?:[^-]|-(?!----)){0,20000}+(?=-----END)"
         r"|(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+)",
         lambda match: match["s"].strip() not in ("", "[redacted]"),
     ),
     _credential_rule(
-        "sk- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- aiza ya29. gocspx- 1//0 akia asia abia acca k_live_ "
-        "k_test_ whsec_ hf_ npm_ pypi- gsk_ xai- tvly- pplx- r8_ sg. dop_v1_ shpat_ ntn_ lin_api_ hvs. age-secret-key-",
+        "sk- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- aiza ya29. gocspx- 1//0 akia asia "
+        "abia acca k_live_ "
+        "k_test_ whsec_ hf_ npm_ pypi- gsk_ xai- tvly- pplx- r8_ sg. dop_v1_ shpat_ ntn_ lin_api_ "
+        "hvs. age-secret-key-",
         rf"(?<![A-Za-z0-9_])(?P<s>{'|'.join(_TOKEN_PATTERNS)})",
     ),
     # https://core.telegram.org/bots/features#botfather
     _credential_rule(":", r"(?<!\d)\d{6,12}:(?P<s>[\w-]{35})(?![\w-])", _is_random_match),
     # https://docs.discord.com/developers/reference#authentication
     _credential_rule(
-        ".", r"(?<![\w-])(?P<s>[A-Z][\w-]{22,28}\.[\w-]{6}\.[\w-]{27,45}|mfa\.[\w-]{60,})(?![\w-])", _is_random_match
+        ".",
+        r"(?<![\w-])(?P<s>[A-Z][\w-]{22,28}\.[\w-]{6}\.[\w-]{27,45}|mfa\.[\w-]{60,})(?![\w-])",
+        _is_random_match,
     ),
     _credential_rule(
         "webhooks/ interactions/", r"/(?:webhooks|interactions)/\d{5,25}/(?P<s>[\w-]{20,})"
     ),  # Discord: the URL is the only credential
-    _credential_rule("hooks.slack.com", r"(?i:hooks\.slack\.com)/(?:services|workflows|triggers)/(?P<s>[\w/-]{10,})"),
+    _credential_rule(
+        "hooks.slack.com",
+        r"(?i:hooks\.slack\.com)/(?:services|workflows|triggers)/(?P<s>[\w/-]{10,})",
+    ),
     # https://www.rfc-editor.org/rfc/rfc7519#section-3
     _credential_rule("eyj", r"(?<![\w-])(?P<s>eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,3})"),
     # https://www.rfc-editor.org/rfc/rfc9110#section-11.6.2
@@ -158,7 +185,11 @@ CREDENTIAL_RULES: Final = (
         r"(?i)authorization\\{0,3}[\"']?\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?:bearer|basic|bot|token|digest|apikey)\s{1,3}"
         r"(?![$<{])(?P<s>[^\s\"'\\,;]{4,}+)",
     ),
-    _credential_rule("bearer basic", r"(?i)\b(?:bearer|basic)\s{1,3}(?P<s>[\w.~+/-]{8,}+={0,2})", _is_random_match),
+    _credential_rule(
+        "bearer basic",
+        r"(?i)\b(?:bearer|basic)\s{1,3}(?P<s>[\w.~+/-]{8,}+={0,2})",
+        _is_random_match,
+    ),
     # https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1
     _credential_rule("://", r"://[^\s/?#@:\"'<>`]*+:(?P<s>[^\s/?#\"'<>`]{1,400})(?=@[\w\[])"),
     _credential_rule("://", r"://(?P<s>[^\s/?#@:\"'<>`]{8,400})(?=@[\w\[])", _is_random_match),
@@ -172,20 +203,29 @@ CREDENTIAL_RULES: Final = (
     ),
     _credential_rule(
         "--",
-        rf"(?i)(?<![\w-])--[\w-]{{0,20}}?(?:{_CREDENTIAL_NAMES})[ =](?![-<$\[{{])[\"']?(?P<s>[^\s\"']{{4,}}+)",
+        rf"(?i)(?<![\w-])--[\w-]{{0,20}}?(?:{_CREDENTIAL_NAMES})[ "
+        rf"=](?![-<$\[{{])[\"']?(?P<s>[^\s\"']{{4,}}+)",
         _is_random_match,
     ),
     _credential_rule(" -u", r"\s-u\s{0,2}[\"']?[\w.@-]{1,64}:(?P<s>[^\s\"'@]{4,}+)(?=[\"'\s]|\Z)"),
-    # https://modern.ircdocs.horse/#pass-message; commands of services, e.g. https://libera.chat/guides/registration
-    _credential_rule("pass ", r"(?m)(?:^|[\"'>]\s?)PASS :?(?P<s>[^\s/\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
-    _credential_rule("oper ", r"(?m)(?:^|[\"'>]\s?)OPER \S{1,50} :?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
+    # https://modern.ircdocs.horse/#pass-message; commands of services, e.g.
+    # https://libera.chat/guides/registration
+    _credential_rule(
+        "pass ", r"(?m)(?:^|[\"'>]\s?)PASS :?(?P<s>[^\s/\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"
+    ),
+    _credential_rule(
+        "oper ", r"(?m)(?:^|[\"'>]\s?)OPER \S{1,50} :?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"
+    ),
     _credential_rule(
         "identify regain ghost recover release",
-        r"(?i)\b(?:ns|nickserv|nickserv@\S{1,64}) {1,2}:?(?:identify|id|regain|ghost|recover|release)"
+        r"(?i)\b(?:ns|nickserv|nickserv@\S{1,64}) "
+        r"{1,2}:?(?:identify|id|regain|ghost|recover|release)"
         r" (?P<s>[^\s\"']{1,64}+(?: [^\s\"'\\]{4,64}+)?)",
     ),
     _credential_rule(
-        "identify", r"(?m)(?:^|[:>\"']\s?)IDENTIFY (?:\S{1,64}+ (?=\S))?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"
+        "identify",
+        r"(?m)(?:^|[:>\"']\s?)IDENTIFY (?:\S{1,64}+ "
+        r"(?=\S))?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)",
     ),
     _credential_rule(
         "pass oper identify",
@@ -194,12 +234,14 @@ CREDENTIAL_RULES: Final = (
     ),
     _credential_rule(
         "register set",
-        r"(?im)\b(?:ns|nickserv|nickserv@\S{1,64})\s{1,2}:?(?:register|set password) (?P<s>[^\s\"']{4,}+)",
+        r"(?im)\b(?:ns|nickserv|nickserv@\S{1,64})\s{1,2}:?(?:register|set password) "
+        r"(?P<s>[^\s\"']{4,}+)",
     ),
     # https://ircv3.net/specs/extensions/sasl-3.1
     _credential_rule(
         "authenticate",
-        r"AUTHENTICATE :?(?!(?:PLAIN|EXTERNAL|SCRAM-\S*|ECDSA\S*|[+*])(?:\s|$))(?P<s>[A-Za-z0-9+/]{8,}+={0,2})",
+        r"AUTHENTICATE "
+        r":?(?!(?:PLAIN|EXTERNAL|SCRAM-\S*|ECDSA\S*|[+*])(?:\s|$))(?P<s>[A-Za-z0-9+/]{8,}+={0,2})",
         _is_random_match,
     ),
 )
@@ -220,16 +262,23 @@ class Redactor:
 
     def add_secrets(self, known: Iterable[str]) -> None:
         """Redact these from now on, too."""
-        self._known |= {one for one in (secret.strip() for secret in known) if len(one) >= MIN_KNOWN_SECRET_CHARS}
+        self._known |= {
+            one
+            for one in (secret.strip() for secret in known)
+            if len(one) >= MIN_KNOWN_SECRET_CHARS
+        }
         forms = {form for secret in self._known for form in encoded_forms(secret)}
         self._encoded = tuple(sorted(forms, key=lambda form: (-len(form), form)))
-        self._cached_clean = lru_cache(_CACHED_TEXTS)(self._clean)  # calls in other threads finish on the cache before
+        self._cached_clean = lru_cache(_CACHED_TEXTS)(
+            self._clean
+        )  # calls in other threads finish on the cache before
 
     def __call__(self, text: str) -> str:
-        """Return the text without secrets. Takes time linear in its length, and microseconds for a line.
+        """Return the text without secrets. Takes time linear in its length, and microseconds for a
+        line.
 
-        Invisible characters do not hide a secret: they are removed from a text that has a secret around them. (Other
-        code removes them from many texts later on.)
+        Invisible characters do not hide a secret: they are removed from a text that has a secret
+        around them. (Other code removes them from many texts later on.)
         """
         return self._cached_clean(text) if len(text) <= _CACHED_TEXT_CHARS else self._clean(text)
 
@@ -271,7 +320,9 @@ def _apply_rule(rule: CredentialRule, text: str) -> str:
 
 
 def encoded_forms(secret: str) -> Iterator[str]:
-    """Yield the forms of a secret in texts: plain, escaped as in URLs, JSON and terminals, and in base64."""
+    """Yield the forms of a secret in texts: plain, escaped as in URLs, JSON and terminals, and in
+    base64.
+    """
     yield secret
     for escaped in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
         yield escaped
@@ -285,7 +336,9 @@ def encoded_forms(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(secret: bytes) -> Iterator[str]:
-    """Yield the base64 characters that are independent of the context: three bytes are four, so three forms."""
+    """Yield the base64 characters that are independent of the context: three bytes are four, so
+    three forms.
+    """
     for before in range(3):
         shifted = b"\0" * before + secret
         encoded = base64.b64encode(shifted).decode()

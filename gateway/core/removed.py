@@ -8,10 +8,18 @@ from gateway.core.i18n import N_
 _NAME_CONFIG: Final = "`--store` is gone here: name the configuration with `--config DIR`."
 _REMOVED: Final[Mapping[str, str]] = {
     "trust": N_("`trust` is gone: start over with `new`, or approve the call that waits."),
-    "context": N_("`context` is gone: write `compact`, `rewind` or `new`, and `--in CONVERSATION`."),
-    "revoke": N_("`revoke` is gone: each approval is for one call. A rule in `tools.rules` opens a tool for longer."),
+    "context": N_(
+        "`context` is gone: write `compact`, `rewind` or `new`, and `--in CONVERSATION`."
+    ),
+    "revoke": N_(
+        "`revoke` is gone: each approval is for one call. A rule in `tools.rules` opens a tool for "
+        "longer."
+    ),
     "replay": N_("`replay` is gone: `why` explains what was decided about an entry."),
-    "run --role": "`--role` is gone: each process does everything for the channels that it holds; leave it out.",
+    "run --role": (
+        "`--role` is gone: each process does everything for the channels that it holds; "
+        "leave it out."
+    ),
     "console --run": "`--run` is gone: start the gateway with `reverie run`, then the console.",
     "log why": "`log why` is gone: write `reverie why ENTRY`.",
     "why --store": _NAME_CONFIG,
@@ -20,11 +28,16 @@ _REMOVED: Final[Mapping[str, str]] = {
     "restore --replace": "--replace is gone: move away what is there, and restore",
     "cache --conversation": "`--conversation` is gone here: write `--in CONVERSATION`.",
 }
-"""By the command, and a subcommand or a flag of it. Those of commands alone are said in chats, too."""
+"""By the command, and a subcommand or a flag of it. Those of commands alone are said in chats,
+too."""
 
 
 def find_removed(words: Sequence[str]) -> str:
     """Return what to do in place of this command line. Empty: nothing of it is gone."""
     plain = [word.partition("=")[0] for word in words]
-    lines = [" ".join(plain[:2]), *plain[:1], *(f"{plain[0]} {flag}" for flag in plain[1:] if flag.startswith("--"))]
+    lines = [
+        " ".join(plain[:2]),
+        *plain[:1],
+        *(f"{plain[0]} {flag}" for flag in plain[1:] if flag.startswith("--")),
+    ]
     return next((_REMOVED[line] for line in lines if line in _REMOVED), "")

@@ -1,9 +1,10 @@
 """Visibility of remembered texts: what may be shown in which place. Pure.
 
-Each message, note and memory carries the scope of its origin, which names the people who can read there: `public`
-(everybody), all of one space (a Discord server: `space:` and its conversation), or one conversation. A turn sees what
-everybody may read, what all readers of its own place can read too, and, in private with a verified owner, everything.
-Every text made of more than one conversation is filtered by `Visibility.only_visible`.
+Each message, note and memory carries the scope of its origin, which names the people who can read
+there: `public` (everybody), all of one space (a Discord server: `space:` and its conversation), or
+one conversation. A turn sees what everybody may read, what all readers of its own place can read
+too, and, in private with a verified owner, everything. Every text made of more than one
+conversation is filtered by `Visibility.only_visible`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,8 @@ T = TypeVar("T")
 PUBLIC: Final = "public"
 """Scope of a place that everybody can read, as the platform or the operator declares."""
 OWNER_SCOPE: Final = "owner:"
-"""Scope of what nobody but a verified owner in private is shown: a text of many places, or of an unknown one."""
+"""Scope of what nobody but a verified owner in private is shown: a text of many places, or of an
+unknown one."""
 _SPACE: Final = "space:"
 """Prefix of space scopes. No channel name has a colon, so no conversation begins like that."""
 TRUSTED_ROLES: Final = ("owner", "admin")
@@ -46,12 +48,16 @@ class Visibility:
     alone_with: PlatformUser | None = None
     """Who is alone with the agent here and may be shown what they are a member of. None: nobody."""
     asked: frozenset[str] = frozenset()
-    """Scopes about which the platform of `alone_with` was asked (`PrivacyCache.with_memberships`)."""
+    """Scopes about which the platform of `alone_with` was asked
+    (`PrivacyCache.with_memberships`)."""
     since: Mapping[str, int] = field(default_factory=dict)
-    """Scope -> log position of the first entry that may be shown of it, where members cannot read older ones."""
+    """Scope -> log position of the first entry that may be shown of it, where members cannot read
+    older ones."""
 
     def can_see(self, scope: str, seq: int | None = None) -> bool:
-        """Return whether a text of that scope may be shown here. `seq`: its log position; None: it has none."""
+        """Return whether a text of that scope may be shown here. `seq`: its log position; None: it
+        has none.
+        """
         if self.sees_everything or scope in (PUBLIC, self.scope):
             return True
         return scope in self.other_scopes and (seq is None or seq >= self.since.get(scope, 0))
@@ -66,7 +72,8 @@ class Visibility:
 
 
 EVERYBODY: Final = Visibility(scope=PUBLIC)
-"""Everybody: those who see a public place, or what is sent to a server that is not the operator's."""
+"""Everybody: those who see a public place, or what is sent to a server that is not the
+operator's."""
 
 
 def space_scope(channel: ChannelName, space: RoomId) -> str:
@@ -75,13 +82,17 @@ def space_scope(channel: ChannelName, space: RoomId) -> str:
 
 
 def parse_space_scope(scope: str) -> Address | None:
-    """Return the channel of a space's scope, with the space as its room. None: it is no such scope."""
+    """Return the channel of a space's scope, with the space as its room. None: it is no such
+    scope.
+    """
     name = scope.removeprefix(_SPACE)
     return None if name == scope or name.startswith("/") else Address.parse(ConversationId(name))
 
 
 def group_scope(name: str) -> str:
-    """Return the scope of texts of the rooms that the operator put into that group. No channel is called like that."""
+    """Return the scope of texts of the rooms that the operator put into that group. No channel is
+    called like that.
+    """
     return f"{_SPACE}/{name}"
 
 

@@ -1,19 +1,22 @@
-"""Text that deceives readers: invisible characters, lookalike names, mass mentions, terminal escapes. Pure.
+"""Text that deceives readers: invisible characters, lookalike names, mass mentions, terminal
+escapes. Pure.
 
-Invisible characters (`reveal_hidden`, `strip_hidden`) are marked or removed where the model reads a text
-(`agent.prompt`), and removed from names (`channels.text.clean_name`) and from our posts
-(`gateway.stream.outbox`). Characters that languages and emoji need stay: joiners in Indic and Arabic scripts, direction
-marks beside right-to-left letters, joined emoji, flags, one selector after a character that has variants
-(https://www.unicode.org/reports/tr51/, https://www.unicode.org/reports/tr31/#Layout_and_Format_Control_Characters). All
-others can hide words from people that a model reads, or show people other words than the model reads.
+Invisible characters (`reveal_hidden`, `strip_hidden`) are marked or removed where the model reads a
+text (`agent.prompt`), and removed from names (`channels.text.clean_name`) and from our posts
+(`gateway.stream.outbox`). Characters that languages and emoji need stay: joiners in Indic and
+Arabic scripts, direction marks beside right-to-left letters, joined emoji, flags, one selector
+after a character that has variants (https://www.unicode.org/reports/tr51/,
+https://www.unicode.org/reports/tr31/#Layout_and_Format_Control_Characters). All others can hide
+words from people that a model reads, or show people other words than the model reads.
 
-Mentions (`break_mentions`, `break_nicks`): Discord accepts with each message that it mentions nobody
-(`allowed_mentions`); Telegram and IRC do not, and a name there notifies its owner. A few names in a post are ordinary
-talk; in a post with more, each is split by a character of no width, so that it looks the same and notifies nobody.
+Mentions (`break_mentions`, `break_nicks`): Discord accepts with each message that it mentions
+nobody (`allowed_mentions`); Telegram and IRC do not, and a name there notifies its owner. A few
+names in a post are ordinary talk; in a post with more, each is split by a character of no width, so
+that it looks the same and notifies nobody.
 
-Names (`check_name`, used by `gateway.context.conversation`): two names look alike if they have the same skeleton
-(https://www.unicode.org/reports/tr39/#Confusable_Detection). The table is that of Unicode 15.0, as ICU 72 has it
-(`tests/checks/confusables.py` writes it).
+Names (`check_name`, used by `gateway.context.conversation`): two names look alike if they have the
+same skeleton (https://www.unicode.org/reports/tr39/#Confusable_Detection). The table is that of
+Unicode 15.0, as ICU 72 has it (`tests/checks/confusables.py` writes it).
 """
 
 import gzip
@@ -31,8 +34,11 @@ _INVISIBLE: Final = re.compile(
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""Characters ignorable by default (DerivedCoreProperties.txt). For control characters: `channels.text.clean_text`."""
-_INVISIBLE_OR_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|{_INVISIBLE.pattern}")
+"""Characters ignorable by default (DerivedCoreProperties.txt). For control characters:
+`channels.text.clean_text`."""
+_INVISIBLE_OR_CONTROL: Final = re.compile(
+    rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|{_INVISIBLE.pattern}"
+)
 """The same, and control characters except white space."""
 _SUSPICIOUS: Final = re.compile("[\u202a-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]")
 """Characters that reverse lines, or spell words with no width: a single one is reported."""
@@ -45,9 +51,13 @@ _JAMO: Final = re.compile("[\u1100-\u11ff\ua960-\ua97c\ud7b0-\ud7fb]")
 _FILLERS: Final = frozenset("\u115f\u1160")
 _MONGOLIAN: Final = re.compile("[\u1820-\u18aa]")
 _REGION_FLAG: Final = re.compile(
-    "|".join("".join(chr(0xE0000 + ord(letter)) for letter in region) for region in ("gbeng", "gbsct", "gbwls"))
+    "|".join(
+        "".join(chr(0xE0000 + ord(letter)) for letter in region)
+        for region in ("gbeng", "gbsct", "gbwls")
+    )
 )
-"""The only region flags for general use: https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences."""
+"""The only region flags for general use:
+https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences."""
 _BLACK_FLAG, _END_OF_FLAG = "\U0001f3f4", "\U000e007f"
 _KEYCAPS: Final = frozenset("#*0123456789‼⁉〰〽ℹ")  # noqa: RUF001 - it is the emoji
 """Characters with an emoji variant that are no symbols by category."""
@@ -67,7 +77,8 @@ _AT_NAME_START: Final = re.compile(r"@(?=[A-Za-z]|\Z)")
 _NICK_CHARS: Final = re.compile(r"[\w\[\]\\`^{}|\-]+")
 """Characters of nicks: https://modern.ircdocs.horse/#clients."""
 _NICK_CORE: Final = re.compile(r"[\w|\-]+")
-"""The same without those that also surround words: for most clients `nick` in brackets or backticks notifies, too."""
+"""The same without those that also surround words: for most clients `nick` in brackets or backticks
+notifies, too."""
 CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
 """Lines of a character and its lookalike."""
 _ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
@@ -88,12 +99,16 @@ def reveal_hidden(text: str) -> str:
 
 
 def strip_hidden(text: str) -> str:
-    """Remove hidden characters as `reveal_hidden` does, without marking them: for names, and for our posts."""
+    """Remove hidden characters as `reveal_hidden` does, without marking them: for names, and for
+    our posts.
+    """
     return _HiddenTextReader(text, tells=False).read() if _INVISIBLE.search(text) else text
 
 
 def strip_invisible(text: str) -> str:
-    """Remove all invisible characters, also where a language needs them: for searching in the text."""
+    """Remove all invisible characters, also where a language needs them: for searching in the
+    text.
+    """
     return _INVISIBLE_OR_CONTROL.sub("", text)
 
 
@@ -146,7 +161,10 @@ class _HiddenTextReader:
         if char in _DIRECTION_MARKS:
             return int(before not in _DIRECTION_MARKS and self._is_right_to_left())
         if char in _JOINERS:
-            return int(_takes_joiner(before) or (char == _ZWJ and self._follows_emoji() and _is_emoji_base(behind)))
+            return int(
+                _takes_joiner(before)
+                or (char == _ZWJ and self._follows_emoji() and _is_emoji_base(behind))
+            )
         if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
             return int(_takes_selector(before, char))
         if "\u180b" <= char <= "\u180f":
@@ -154,19 +172,24 @@ class _HiddenTextReader:
         if char in _FILLERS:
             return int(bool(_JAMO.match(behind) and behind not in _FILLERS))
         flag = _REGION_FLAG.match(self._text, at) if before == _BLACK_FLAG else None
-        return flag.end() - at + 1 if flag and self._text[flag.end() :].startswith(_END_OF_FLAG) else 0
+        return (
+            flag.end() - at + 1 if flag and self._text[flag.end() :].startswith(_END_OF_FLAG) else 0
+        )
 
     def _is_right_to_left(self) -> bool:
         if self._rtl is None:
             self._rtl = any(
-                unicodedata.bidirectional(char) in _RTL for char in self._text if char not in _DIRECTION_MARKS
+                unicodedata.bidirectional(char) in _RTL
+                for char in self._text
+                if char not in _DIRECTION_MARKS
             )
         return self._rtl
 
     def _follows_emoji(self) -> bool:
         """Return whether an emoji precedes, perhaps with a selector or a skin tone."""
         return not self._revealed() and any(
-            _is_emoji_base(char) for char in self._out[-1:] + (self._out[-2:-1] if self._out[-1:] == ["\ufe0f"] else [])
+            _is_emoji_base(char)
+            for char in self._out[-1:] + (self._out[-2:-1] if self._out[-1:] == ["\ufe0f"] else [])
         )
 
 
@@ -178,7 +201,9 @@ def _is_emoji_base(char: str) -> bool:
 
 
 def _takes_joiner(before: str) -> bool:
-    """Return whether a joiner after this changes the writing: after a virama, or in a joined script."""
+    """Return whether a joiner after this changes the writing: after a virama, or in a joined
+    script.
+    """
     if not before:
         return False
     joined = unicodedata.bidirectional(before) == "AL" or bool(_MONGOLIAN.match(before))
@@ -186,7 +211,8 @@ def _takes_joiner(before: str) -> bool:
 
 
 def _is_indic(char: str) -> bool:
-    # Devanagari to Sinhala, Tibetan, Myanmar, Khmer: there a joiner also follows letters and vowel signs.
+    # Devanagari to Sinhala, Tibetan, Myanmar, Khmer: there a joiner also follows letters and vowel
+    # signs.
     spans = (("\u0900", "\u0dff"), ("\u0f00", "\u0fff"), ("\u1000", "\u109f"), ("\u1780", "\u17d3"))
     return any(first <= char <= last for first, last in spans) and char.isprintable()
 
@@ -204,12 +230,15 @@ def _takes_selector(before: str, selector: str) -> bool:
 
 
 _JSON_ESCAPE: Final = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
 )
 
 
 def replace_half_escapes(json_text: str) -> str:
-    """Return JSON with U+FFFD for each escape of half a character: many parsers refuse the whole text for it."""
+    """Return JSON with U+FFFD for each escape of half a character: many parsers refuse the whole
+    text for it.
+    """
     return _JSON_ESCAPE.sub(lambda found: r"\ufffd" if found[1] else found[0], json_text)
 
 
@@ -219,7 +248,9 @@ def mentions_many(text: str) -> bool:
 
 
 def break_mentions(piece: str) -> str:
-    """Split the @names in a piece of such a text; an `@` at the end may continue in the next piece."""
+    """Split the @names in a piece of such a text; an `@` at the end may continue in the next
+    piece.
+    """
     return _AT_NAME_START.sub(f"@{WORD_JOINER}", piece)
 
 
@@ -253,8 +284,9 @@ class NameWarning(NamedTuple):
     """Reason to doubt a sender's name."""
 
     reason: Literal["alike", "same", "perhaps", "mixed"]
-    """alike: it looks like another's; same: another sender has it, too; perhaps: a sender known to the platform had it,
-    and the platform does not confirm that this is the same person; mixed: its letters are of several alphabets."""
+    """alike: it looks like another's; same: another sender has it, too; perhaps: a sender known to
+    the platform had it, and the platform does not confirm that this is the same person; mixed: its
+    letters are of several alphabets."""
     other: str
     """The other's name, untrusted; for mixed: the alphabets."""
     id: str = ""
@@ -273,7 +305,11 @@ def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
         if other.name.casefold() != sender.name.casefold():
             return NameWarning("alike", other.name)
         if other.verified:  # otherwise only the name is known: it may be the same person
-            return NameWarning("same", other.name, sender.id) if sender.verified else NameWarning("perhaps", other.name)
+            return (
+                NameWarning("same", other.name, sender.id)
+                if sender.verified
+                else NameWarning("perhaps", other.name)
+            )
     alphabets = mixed_alphabets(sender.name)
     return NameWarning("mixed", " and ".join(alphabets)) if alphabets else None
 
@@ -300,7 +336,9 @@ def mixed_alphabets(name: str) -> tuple[str, ...]:
     """Return the alphabets that are mixed in one word of a name; empty: none."""
     if name.isascii():
         return ()
-    for word in "".join(char if char.isalpha() or unicodedata.combining(char) else " " for char in name).split():
+    for word in "".join(
+        char if char.isalpha() or unicodedata.combining(char) else " " for char in name
+    ).split():
         scripts = {unicodedata.name(char, "").split(" ")[0] for char in word}
         mixed = [alphabet for alphabet in _ALPHABETS if alphabet in scripts]
         if len(mixed) > 1:
@@ -315,7 +353,9 @@ def _name_skeletons(name: str) -> frozenset[str]:
 
 
 def _skeleton(text: str) -> str:
-    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).translate(_confusables()))
+    return unicodedata.normalize(
+        "NFD", unicodedata.normalize("NFD", text).translate(_confusables())
+    )
 
 
 @lru_cache(maxsize=1)
@@ -341,7 +381,9 @@ def escape_markdown(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
 
 
 def escape_frame(name: str, marks: str = "[]():") -> str:
-    """Replace characters of an untrusted name that are not visible, or that could end the frame around it, by `_`."""
+    """Replace characters of an untrusted name that are not visible, or that could end the frame
+    around it, by `_`.
+    """
     return "".join(char if char.isprintable() and char not in marks else "_" for char in name)
 
 
@@ -353,4 +395,6 @@ def escape_unprintable(text: str) -> str:
     """Escape everything that a terminal could interpret."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if _is_printable(char) else char.encode("unicode_escape").decode() for char in text)
+    return "".join(
+        char if _is_printable(char) else char.encode("unicode_escape").decode() for char in text
+    )

@@ -15,13 +15,22 @@ from gateway.core.facts import TurnId
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, role_of_integrity
 from gateway.core.permissions import ALLOW_ANYBODY, OUT, Effect, ToolPermit
 from gateway.core.scopes import Visibility
-from gateway.core.tool_spec import Image, ResultExcerpt, ToolArguments, ToolCall, ToolSpec, define_tool, parse_arguments
+from gateway.core.tool_spec import (
+    Image,
+    ResultExcerpt,
+    ToolArguments,
+    ToolCall,
+    ToolSpec,
+    define_tool,
+    parse_arguments,
+)
 
 ThreadResult = TypeVar("ThreadResult")
 DEFAULT_TIMEOUT_S: Final = 30.0
 _DECLARATION: Final = "declared_tool"
 THREAD_STOP_S: Final = 5.0
-"""How long cancelled work is waited for: a disk that does not answer must not keep the gateway from ending."""
+"""How long cancelled work is waited for: a disk that does not answer must not keep the gateway from
+ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +66,8 @@ class ToolContext:
 
     @property
     def least_role(self) -> str:
-        """The lowest role of those who may have caused what the turn does; anybody outside counts as a guest.
+        """The lowest role of those who may have caused what the turn does; anybody outside counts
+        as a guest.
 
         `owner`: the request holds the words of the operator, of owners and of the agent alone.
         """
@@ -73,7 +83,8 @@ class ToolOutput:
     origin: str = ""
     excerpt: ResultExcerpt | None = None
     is_untrusted: bool = False
-    """True for other people's words: they are fenced when shown to the model. Tools must not fence them."""
+    """True for other people's words: they are fenced when shown to the model. Tools must not fence
+    them."""
     label: Label = TRUSTED_LABEL
     """Label of the text. Without a source, the tool's name becomes it."""
     images: tuple[tuple[ToolImage, Image], ...] = ()
@@ -82,10 +93,11 @@ class ToolOutput:
 
 
 ToolHandler = Callable[..., Awaitable[str | ToolOutput]]
-"""Called with the `ToolContext` and the arguments by name. Returns the result for the model, of any length.
+"""Called with the `ToolContext` and the arguments by name. Returns the result for the model, of any
+length.
 
-Raises ToolCallRefused if the call is not allowed or not possible. It is cancelled at its time limit or when its turn is
-cancelled, and then leaves nothing running.
+Raises ToolCallRefused if the call is not allowed or not possible. It is cancelled at its time limit
+or when its turn is cancelled, and then leaves nothing running.
 """
 HandlerT = TypeVar("HandlerT", bound=ToolHandler)
 EffectFinder = Callable[..., Awaitable[Effect]]
@@ -97,13 +109,16 @@ class Tool:
 
     spec: ToolSpec
     arguments: type[ToolArguments] | None
-    """None: the handler gets one argument, `arguments`: JSON text as the model wrote it, perhaps malformed."""
+    """None: the handler gets one argument, `arguments`: JSON text as the model wrote it, perhaps
+    malformed."""
     handler: ToolHandler
     permit: ToolPermit = ALLOW_ANYBODY
     timeout_s: Callable[[], float] = lambda: DEFAULT_TIMEOUT_S
-    """Returns the time limit of one call; then it is cancelled. Waiting for an approval does not count."""
+    """Returns the time limit of one call; then it is cancelled. Waiting for an approval does not
+    count."""
     effect: Effect | EffectFinder = OUT
-    """What a call can do outside of its place; a function is called as the handler, and raises StoreError."""
+    """What a call can do outside of its place; a function is called as the handler, and raises
+    StoreError."""
 
     def parse(self, call: ToolCall) -> dict[str, Any]:
         """Return the arguments of a call by name. Raises ToolCallRefused if they are not valid."""
@@ -112,8 +127,14 @@ class Tool:
         return dict(parse_arguments(self.arguments, call.arguments))
 
     async def find_effect(self, call: ToolCall, context: ToolContext) -> Effect:
-        """Return the effect of a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
-        return self.effect if isinstance(self.effect, Effect) else await self.effect(context, **self.parse(call))
+        """Return the effect of a call as the model wrote it. Raises StoreError, ToolCallRefused for
+        bad arguments.
+        """
+        return (
+            self.effect
+            if isinstance(self.effect, Effect)
+            else await self.effect(context, **self.parse(call))
+        )
 
 
 def build_tool(
@@ -128,9 +149,11 @@ def build_tool(
     parallel: bool = False,
     polls: bool = False,
 ) -> Tool:
-    """Build a tool from a function: its keyword-only parameters are the arguments that the model gives.
+    """Build a tool from a function: its keyword-only parameters are the arguments that the model
+    gives.
 
-    `name`: empty for the function's own. `effect`: as in `Tool`. The other options are those of `ToolSpec`.
+    `name`: empty for the function's own. `effect`: as in `Tool`. The other options are those of
+    `ToolSpec`.
     """
     fields: dict[str, Any] = {
         one.name: (one.annotation, ... if one.default is one.empty else one.default)
@@ -139,7 +162,9 @@ def build_tool(
     }
     name = name or handler.__name__
     arguments = create_model(name, __base__=ToolArguments, **fields)
-    spec = define_tool(name, description, arguments, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls)
+    spec = define_tool(
+        name, description, arguments, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls
+    )
     return Tool(spec, arguments, handler, permit, effect=effect)
 
 
@@ -156,7 +181,8 @@ def tool(
 ) -> Callable[[HandlerT], HandlerT]:
     """Declare a method as the tool of its name; `tools_of` binds it to its object.
 
-    `timeout_s` and `effect`: as in `Tool`, called with the object first. The others: as in `build_tool`.
+    `timeout_s` and `effect`: as in `Tool`, called with the object first. The others: as in
+    `build_tool`.
     """
 
     def declare(method: HandlerT) -> HandlerT:
@@ -183,7 +209,9 @@ def tools_of(*owners: object) -> list[Tool]:
             built,
             handler=partial(built.handler, owner),
             timeout_s=partial(timeout_s, owner),
-            effect=built.effect if isinstance(built.effect, Effect) else partial(built.effect, owner),
+            effect=built.effect
+            if isinstance(built.effect, Effect)
+            else partial(built.effect, owner),
         )
         for owner in owners
         for built, timeout_s in _declared_tools(type(owner))
@@ -197,18 +225,25 @@ def specs_of(*owners: type) -> list[ToolSpec]:
 
 def permits_of(*owners: type) -> dict[str, ToolPermit]:
     """Return the requirements of the tools declared by these classes, by name."""
-    return {built.spec.name: built.permit for owner in owners for built, _ in _declared_tools(owner)}
+    return {
+        built.spec.name: built.permit for owner in owners for built, _ in _declared_tools(owner)
+    }
 
 
 def _declared_tools(owner: type) -> list[tuple[Tool, Callable[[Any], float]]]:
-    return [one.__dict__[_DECLARATION] for one in vars(owner).values() if _DECLARATION in getattr(one, "__dict__", ())]
+    return [
+        one.__dict__[_DECLARATION]
+        for one in vars(owner).values()
+        if _DECLARATION in getattr(one, "__dict__", ())
+    ]
 
 
 async def run_in_thread(work: Callable[[Callable[[], bool]], ThreadResult]) -> ThreadResult:
-    """Return the result of `work`, which runs in a thread and gets a function that returns whether to stop.
+    """Return the result of `work`, which runs in a thread and gets a function that returns whether
+    to stop.
 
-    When cancelled, tells the work to stop and waits until it has ended (`THREAD_STOP_S` at most), so that its effects
-    are complete or absent.
+    When cancelled, tells the work to stop and waits until it has ended (`THREAD_STOP_S` at most),
+    so that its effects are complete or absent.
     """
     stop = threading.Event()
     running = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))

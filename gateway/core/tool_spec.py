@@ -1,4 +1,6 @@
-"""Tool specifications: JSON Schema for the language model, made of a pydantic model, and arguments read back. Pure."""
+"""Tool specifications: JSON Schema for the language model, made of a pydantic model, and arguments
+read back. Pure.
+"""
 
 import contextlib
 import json
@@ -16,7 +18,9 @@ MAX_PROBLEM_CHARS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image, or a PDF whose pages are looked at, for a model with vision. Only the user's side holds any."""
+    """An image, or a PDF whose pages are looked at, for a model with vision. Only the user's side
+    holds any.
+    """
 
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
     data: bytes = field(repr=False)
@@ -45,9 +49,11 @@ class ToolCall:
     arguments: str
     """JSON text as the model wrote it: untrusted and perhaps malformed."""
     is_recovered: bool = False
-    """True if it was found in the text of an answer: its author is not known. Not sent to the model."""
+    """True if it was found in the text of an answer: its author is not known. Not sent to the
+    model."""
     extra: str = ""
-    """What its provider wants back with the call, in the form of the client of that provider. Empty: nothing."""
+    """What its provider wants back with the call, in the form of the client of that provider.
+    Empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +65,25 @@ class ToolSpec:
     schema: str
     """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
     is_task: bool = True
-    """True if a call is work on a task, which the agent may continue. False: it only ends the turn, looks something up
-    in the agent's memory or writes something down. Not sent to the model."""
+    """True if a call is work on a task, which the agent may continue. False: it only ends the turn,
+    looks something up in the agent's memory or writes something down. Not sent to the model."""
     is_ephemeral: bool = False
-    """True if the effect is kept elsewhere, so its calls leave the view at the next fold. Not sent to the model."""
+    """True if the effect is kept elsewhere, so its calls leave the view at the next fold. Not sent
+    to the model."""
     is_parallel: bool = False
-    """True if it may run beside other tools of the same answer: it changes nothing that they read. Not sent to the
-    model."""
+    """True if it may run beside other tools of the same answer: it changes nothing that they read.
+    Not sent to the model."""
     is_polling: bool = False
-    """True if the same call may return a different result each time, so each is carried out. Not sent to the model."""
+    """True if the same call may return a different result each time, so each is carried out. Not
+    sent to the model."""
     is_read_only: bool = False
     """True if the MCP server says that it changes nothing. Not sent to the model."""
 
 
 class ToolCallRefused(Exception):
-    """A tool call that was not carried out. The message, for the model: one sentence with the reason and a remedy."""
+    """A tool call that was not carried out. The message, for the model: one sentence with the
+    reason and a remedy.
+    """
 
 
 class ToolArguments(BaseModel):
@@ -85,7 +95,11 @@ class ToolArguments(BaseModel):
     @classmethod
     def _drop_nulls(cls, data: object) -> object:
         """Treat null as left out: models write both."""
-        return {key: one for key, one in data.items() if one is not None} if isinstance(data, dict) else data
+        return (
+            {key: one for key, one in data.items() if one is not None}
+            if isinstance(data, dict)
+            else data
+        )
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
@@ -101,7 +115,9 @@ def define_tool(
     parallel: bool = False,
     polls: bool = False,
 ) -> ToolSpec:
-    """Describe a tool. The same model always gives the same bytes: they are at the start of every cached prompt."""
+    """Describe a tool. The same model always gives the same bytes: they are at the start of every
+    cached prompt.
+    """
     schema = _simplify_schema(arguments.model_json_schema())
     assert isinstance(schema, dict)
     schema.setdefault("properties", {})  # llama.cpp and OpenAI need it, even if it is empty
@@ -123,10 +139,11 @@ def canonical_json(schema: object) -> str:
 
 
 def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
-    """Parse the arguments of a call. Raises ToolCallRefused, whose message does not quote the arguments.
+    """Parse the arguments of a call. Raises ToolCallRefused, whose message does not quote the
+    arguments.
 
-    Unknown arguments are left out (`find_unknown_arguments`). A text that is no valid argument is read as JSON: models
-    write `"null"` and `"[1]"`.
+    Unknown arguments are left out (`find_unknown_arguments`). A text that is no valid argument is
+    read as JSON: models write `"null"` and `"[1]"`.
     """
     json_text = json_text.strip() or "{}"
     try:
@@ -135,11 +152,18 @@ def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
     wrong = {one["loc"][0] for one in errors if one["loc"]}
     if wrong:  # else it is no JSON object
-        known = {name: one for name, one in json.loads(json_text).items() if name in arguments.model_fields}
+        known = {
+            name: one
+            for name, one in json.loads(json_text).items()
+            if name in arguments.model_fields
+        }
         amended = {name: _read_json(one) if name in wrong else one for name, one in known.items()}
         with contextlib.suppress(ValidationError):
             return arguments.model_validate_json(json.dumps(amended))
-    problems = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in errors]
+    problems = [
+        f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS]
+        for one in errors
+    ]
     raise ToolCallRefused("; ".join(" ".join(one.split()) for one in problems[:MAX_PROBLEMS]))
 
 
@@ -153,11 +177,14 @@ def _read_json(value: object) -> object:
 
 def find_unknown_arguments(arguments: type[ToolArguments], json_text: str) -> list[str]:
     """Return the names of the arguments that `parse_arguments` has left out of a call."""
-    return [name for name in json.loads(json_text.strip() or "{}") if name not in arguments.model_fields]
+    return [
+        name for name in json.loads(json_text.strip() or "{}") if name not in arguments.model_fields
+    ]
 
 
 def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
-    """Remove pydantic's titles, the null that only marks an argument as optional, and what says nothing to a model.
+    """Remove pydantic's titles, the null that only marks an argument as optional, and what says
+    nothing to a model.
 
     That an argument is not known, or that a text is empty or too long, is said when it happens.
     """

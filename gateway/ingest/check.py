@@ -16,7 +16,8 @@ from gateway.stream.supervisor import import_adapter
 _NICK_SUFFIX: Final = "-dr"
 """Suffix of our nick while the gateway may be using the nick itself."""
 _NICK_CHARS: Final = 6
-"""Characters of the nick that are kept, so that nick and suffix fit every server (9 characters, RFC 1459, 1.2)."""
+"""Characters of the nick that are kept, so that nick and suffix fit every server (9 characters, RFC
+1459, 1.2)."""
 
 
 def _list_channels(settings: Settings) -> Sequence[str]:
@@ -25,7 +26,9 @@ def _list_channels(settings: Settings) -> Sequence[str]:
 
 @check("libraries of", each=_list_channels, timed=False, online=True)
 def check_library(context: CheckContext, name: str) -> Sequence[Finding]:
-    """Import the adapter: that takes up to a second, which does not count for the check of its channel."""
+    """Import the adapter: that takes up to a second, which does not count for the check of its
+    channel.
+    """
     import_adapter(context.settings.channels[name])
     return []
 
@@ -38,9 +41,17 @@ async def check_channel(context: CheckContext, name: str) -> Sequence[Finding]:
         case "irc":
             from channels.irc.check import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
 
-            new = () if alive else await _find_unseen_rooms(name, config.rooms, store_location(context.settings.store))
+            new = (
+                ()
+                if alive
+                else await _find_unseen_rooms(
+                    name, config.rooms, store_location(context.settings.store)
+                )
+            )
             nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}" if alive else config.nick
-            return await probe_irc(config.model_copy(update={"nick": nick, "rooms": new}), where=name)
+            return await probe_irc(
+                config.model_copy(update={"nick": nick, "rooms": new}), where=name
+            )
         case "telegram":
             from channels.telegram.check import probe_telegram  # noqa: PLC0415 - heavy: only where it is used
 
@@ -50,22 +61,32 @@ async def check_channel(context: CheckContext, name: str) -> Sequence[Finding]:
 
             probed, reached = await asyncio.gather(
                 probe_discord(config, where=name),
-                probe_direct(config.gateway_url, where=f"channels.{name}.gateway_url", proxy=config.proxy),
+                probe_direct(
+                    config.gateway_url, where=f"channels.{name}.gateway_url", proxy=config.proxy
+                ),
             )
             return [*probed.findings, *reached]
         case "console":
             return []
 
 
-async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: StoreLocation) -> tuple[str, ...]:
+async def _find_unseen_rooms(
+    name: str, rooms: Sequence[str], path: StoreLocation
+) -> tuple[str, ...]:
     """Return the rooms without entries in the log.
 
     A room that the gateway was in exists, even if it is hidden from those outside.
     """
-    places = {room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms}
+    places = {
+        room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms
+    }
     try:
         async with await open_reader(path, alive=False) as reader:
-            known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
+            known = {
+                room
+                for room, at in places.items()
+                if await reader.entry_rows(conversation=at, limit=1)
+            }
     except (StoreError, OSError):  # the store's own check reports the reason
         known = set()
     return tuple(room for room in rooms if room not in known)

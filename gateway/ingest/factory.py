@@ -1,4 +1,6 @@
-"""Channel factory: makes the adapter of a platform from a channel's settings. Only this module knows all platforms."""
+"""Channel factory: makes the adapter of a platform from a channel's settings. Only this module
+knows all platforms.
+"""
 
 from channels.base import Channel
 from gateway.commands.table import COMMAND_SPECS
@@ -15,17 +17,24 @@ class ChannelUnavailable(Exception):
 
 
 def check_adapters(settings: Settings) -> None:
-    """Raise `ChannelUnavailable` for channels that `make_channel` cannot make, or that disturb each other."""
+    """Raise `ChannelUnavailable` for channels that `make_channel` cannot make, or that disturb each
+    other.
+    """
     for keys, why in find_unrunnable(settings):
         raise ChannelUnavailable(f"{format_key(keys)}: {why}")
 
 
 def make_channel(
-    name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None = None
+    name: ChannelName,
+    settings: Settings,
+    clock: Clock,
+    cursor: str | None,
+    before: Channel | None = None,
 ) -> Channel:
     """Return the adapter of one account, which goes on from `cursor`. Call `check_adapters` first.
 
-    `before`: the stopped channel of that name, if there was one; the new adapter takes over its state.
+    `before`: the stopped channel of that name, if there was one; the new adapter takes over its
+    state.
     """
     config = settings.channels[name]
     match config.platform:
@@ -40,7 +49,12 @@ def make_channel(
             from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
 
             return TelegramChannel(
-                name, config, clock, cursor=cursor, commands=COMMAND_SPECS, ranks=find_ranked_rooms(name, settings)
+                name,
+                config,
+                clock,
+                cursor=cursor,
+                commands=COMMAND_SPECS,
+                ranks=find_ranked_rooms(name, settings),
             )
         case "discord":
             from channels.discord.channel import DiscordChannel, create_channel  # noqa: PLC0415 - heavy: only where it is used

@@ -1,8 +1,8 @@
 """Intake of events: the `emit` of every channel.
 
-`EventJudge` judges events by access and attention. `Intake` decides about each event with its help (as a command, by
-loop guard and limits, with a notice to strangers), and appends a batch in one transaction. Whoever acts on an event
-subscribes to the log.
+`EventJudge` judges events by access and attention. `Intake` decides about each event with its help
+(as a command, by loop guard and limits, with a notice to strangers), and appends a batch in one
+transaction. Whoever acts on an event subscribes to the log.
 """
 
 import hashlib
@@ -79,11 +79,15 @@ from gateway.stream.routing import (
 
 logger = logging.getLogger("reverie.judging")
 
-LOOP_TEXT = N_("You answer faster than a person can read. I do not answer here for {count} seconds.")
+LOOP_TEXT = N_(
+    "You answer faster than a person can read. I do not answer here for {count} seconds."
+)
 
 
 class EventJudge:
-    """Judges events of all channels by access and attention. Commands are judged by their dispatcher."""
+    """Judges events of all channels by access and attention. Commands are judged by their
+    dispatcher.
+    """
 
     def __init__(
         self,
@@ -106,7 +110,9 @@ class EventJudge:
         """Newest state of each channel's link to its platform in the log, as far as it was read."""
 
     def on_link(self, entries: Sequence[LogEntry]) -> None:
-        """Update the states of links, whichever process holds the channel. Subscribes to `ConnectionChanged`."""
+        """Update the states of links, whichever process holds the channel. Subscribes to
+        `ConnectionChanged`.
+        """
         for entry in entries:
             if isinstance(entry.fact, ConnectionChanged):
                 self._links_up[entry.fact.channel] = entry.fact.up
@@ -117,10 +123,17 @@ class EventJudge:
         return judged if judged.fate == "context" else None
 
     async def judge_link(self, link: ConnectionChanged) -> tuple[Judgement, ConversationId | None]:
-        """Route a change of the link to the agent of that account. A repeated report is only noted."""
+        """Route a change of the link to the agent of that account. A repeated report is only
+        noted.
+        """
         if (was_up := self._links_up.get(link.channel)) is None:
             was_up = next(
-                (one.up for one in await self._reader.connection_states() if one.channel == link.channel), True
+                (
+                    one.up
+                    for one in await self._reader.connection_states()
+                    if one.channel == link.channel
+                ),
+                True,
             )
         is_change, self._links_up[link.channel] = link.up != was_up, link.up
         judged = self.judge(link)
@@ -133,7 +146,9 @@ class EventJudge:
         return replace(judged, fate="noted", rule=rule), None
 
     async def judge_reaction(self, reaction: ReactionChanged) -> Judgement:
-        """Only note a reaction, unless it is to a message of the agent: one look into an index tells that."""
+        """Only note a reaction, unless it is to a message of the agent: one look into an index
+        tells that.
+        """
         judged = self.judge(reaction)
         if judged.fate in ("due", "context"):
             ours = await self._reader.find_own_post(reaction.at.conversation, reaction.message)
@@ -142,7 +157,8 @@ class EventJudge:
         return judged
 
     async def judge_edit(self, edit: MessageEdited) -> Judgement:
-        """Make the new text of a message that is for the model context for the next turn. Other edits are only noted.
+        """Make the new text of a message that is for the model context for the next turn. Other
+        edits are only noted.
 
         Platforms report edits that leave the text as it is, too: a link got a preview.
         """
@@ -156,7 +172,9 @@ class EventJudge:
         is_heard = known is not None and known.fate in ("due", "context")
         if not is_new or not is_heard or first.fact.sender.id != edit.sender.id:
             return judged
-        return replace(judged, fate="context", urgency=AMBIENT, rule="a new text of an earlier message")
+        return replace(
+            judged, fate="context", urgency=AMBIENT, rule="a new text of an earlier message"
+        )
 
     def listen_mode(self, event: Notification) -> ListenMode:
         """Return how the agent listens in the event's place."""
@@ -166,16 +184,28 @@ class EventJudge:
     def judge(self, event: Notification) -> Judgement:
         """Return the judgement of an event by access and attention alone."""
         decision = decide(self.access_policy, event)
-        return judge(self._attention.policy, event, decision, self.listen_mode(event), level=self._presence.level)
+        return judge(
+            self._attention.policy,
+            event,
+            decision,
+            self.listen_mode(event),
+            level=self._presence.level,
+        )
 
     async def judge_message(self, message: Message) -> Judgement:
         """Judge a message, and break a loop of two bots.
 
-        A repeated message counts again: at worst a loop ends, or a person's message counts, one message too late.
+        A repeated message counts again: at worst a loop ends, or a person's message counts, one
+        message too late.
         """
         decision, level = decide(self.access_policy, message), self._presence.level
         judged = judge(
-            self._attention.policy, message, decision, self.listen_mode(message), self._find_salience, level=level
+            self._attention.policy,
+            message,
+            decision,
+            self.listen_mode(message),
+            self._find_salience,
+            level=level,
         )
         conversation = message.at.conversation
         if message.sender.is_bot and judged.fate != "due":
@@ -188,13 +218,17 @@ class EventJudge:
                     EXCHANGE_LOOK_BACK, kinds=MESSAGE_KINDS, conversation=conversation
                 )
             )
-            before = recount_exchanges((one for one in recent if isinstance(one, Message)), self.judge)
+            before = recount_exchanges(
+                (one for one in recent if isinstance(one, Message)), self.judge
+            )
         now = count_exchanges(before or 0, message, judged)
         self._exchanges.put(conversation, now)
         return break_loop(judged, now, self._live.settings.access.max_bot_exchanges)
 
     def _find_salience(self, message: Message) -> str | None:
-        return self._salience.find_reason(self._live.settings.attention.salience, message, self._clock.now())
+        return self._salience.find_reason(
+            self._live.settings.attention.salience, message, self._clock.now()
+        )
 
 
 class _DecidedEvent(NamedTuple):
@@ -220,7 +254,9 @@ class Intake:
         limits: UsageLimiter | None,
         owners: OwnerNotifier | None,
     ) -> None:
-        """`greeter` None: strangers are not greeted. `limits` None: there are none. `owners` None: nobody is told."""
+        """`greeter` None: strangers are not greeted. `limits` None: there are none. `owners` None:
+        nobody is told.
+        """
         self._store, self._clock, self._stats = store, clock, stats
         self._places, self._titles = places, places.titles
         self._judge, self._dispatcher = judge, dispatcher
@@ -236,12 +272,15 @@ class Intake:
             if first and entry.conversation is not None:
                 self._loop_guard.record_sending(entry.conversation, self._clock.monotonic())
 
-    async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Append a batch of a channel with the decisions about it, in one transaction. See `channels.base.Emit`.
+    async def accept(
+        self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None
+    ) -> None:
+        """Append a batch of a channel with the decisions about it, in one transaction. See
+        `channels.base.Emit`.
 
-        A command with an effect ends a transaction, because the events after it are decided by the new state; the
-        cursor moves in the last one. If cancelled, a running transaction is completed first: the platform repeats its
-        events, and then they are not new.
+        A command with an effect ends a transaction, because the events after it are decided by the
+        new state; the cursor moves in the last one. If cancelled, a running transaction is
+        completed first: the platform repeats its events, and then they are not new.
         """
         decided, name_entries = list[_DecidedEvent](), list[NewEntry]()
         names = dict[ConversationId, PlaceRenamed]()
@@ -255,28 +294,41 @@ class Intake:
         await run_to_completion(self._write(channel, decided, name_entries, cursor))
 
     def _find_language(self, event: Notification) -> str | None:
-        """Return the tag of the language in which an answer to this event is written. None: English."""
+        """Return the tag of the language in which an answer to this event is written. None:
+        English.
+        """
         at = address_of(event)
         room = self._judge.bindings.find(at).language if at is not None else None
         person = event.language if isinstance(event, Message | Command) else None
-        direct = event.kind == "direct" if isinstance(event, Message) else getattr(event, "direct", False)
+        direct = (
+            event.kind == "direct"
+            if isinstance(event, Message)
+            else getattr(event, "direct", False)
+        )
         return language_for(room, person, direct=direct)
 
     async def _build_name_entries(
         self, event: Notification, written: dict[ConversationId, PlaceRenamed]
     ) -> list[NewEntry]:
-        """Return the new names of the event's place, and their judgement, if they are shown as a line.
+        """Return the new names of the event's place, and their judgement, if they are shown as a
+        line.
 
         `written`: names that stand in the same transaction; the new ones are added.
         """
-        named = await self._titles.find_new_names(event, self._clock.now(), written, self._judge.access_policy)
+        named = await self._titles.find_new_names(
+            event, self._clock.now(), written, self._judge.access_policy
+        )
         if named is None:
             return []
         now, place = self._clock.now(), named.at.conversation
         entry = NewEntry(fact=named, at=now, conversation=place, key=dedup_key(named))
         announced = isinstance(event, MembershipChanged) and event.change in ("title", "topic")
         judged = None if announced else self._judge.judge_name(named)
-        return [entry] if judged is None else [entry, NewEntry(fact=judged, at=now, conversation=place, cause=entry)]
+        return (
+            [entry]
+            if judged is None
+            else [entry, NewEntry(fact=judged, at=now, conversation=place, cause=entry)]
+        )
 
     async def _write(
         self,
@@ -288,7 +340,9 @@ class Intake:
         """Append one transaction. At most the last event has an effect."""
         entries = [*name_entries, *(entry for one in decided for entry in one.entries)]
         if cursor is not None:
-            entries.append(NewEntry(fact=CursorMoved(channel=channel, value=cursor), at=self._clock.now()))
+            entries.append(
+                NewEntry(fact=CursorMoved(channel=channel, value=cursor), at=self._clock.now())
+            )
         written = dict[int, AppendResult]()
         try:
             written = dict(zip(map(id, entries), await self._store.append(entries), strict=True))
@@ -299,7 +353,11 @@ class Intake:
         fresh = [one for one in decided if written[id(one.entries[0])].is_new]
         for one in decided:
             is_repeated = not written[id(one.entries[0])].is_new
-            if is_repeated and self._limits is not None and isinstance(one.event, Message | Command):
+            if (
+                is_repeated
+                and self._limits is not None
+                and isinstance(one.event, Message | Command)
+            ):
                 self._limits.give_back(one.event)
         self._stats.count_events(channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
@@ -318,31 +376,49 @@ class Intake:
         event, handled, place = await self._handle(event)
         now = self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
-        entries = [noticed, NewEntry(fact=handled.judgement, at=now, conversation=place, cause=noticed)]
+        entries = [
+            noticed,
+            NewEntry(fact=handled.judgement, at=now, conversation=place, cause=noticed),
+        ]
         if isinstance(event, Message) and handled.judgement.fate != "refused":
             known = self._places.find_new_audience(event)
-            entries += [NewEntry(fact=known, at=now, conversation=place, cause=noticed)] if known is not None else []
+            entries += (
+                [NewEntry(fact=known, at=now, conversation=place, cause=noticed)]
+                if known is not None
+                else []
+            )
         if handled.effect is not None:
             entries += handled.effect.entries(noticed)
         if handled.post is not None:
             queued = PostQueued(post=handled.post)
             key = f"post:{handled.post.key}"
             where = handled.post.to.conversation
-            entries.append(NewEntry(fact=queued, at=now, conversation=where, key=key, cause=noticed))
+            entries.append(
+                NewEntry(fact=queued, at=now, conversation=where, key=key, cause=noticed)
+            )
         return _DecidedEvent(event, handled, tuple(entries))
 
     async def _keep_place(self, message: Message) -> Message:
-        """Return the message at the place where it is known, if it is: whether it opens a thread may have changed."""
+        """Return the message at the place where it is known, if it is: whether it opens a thread
+        may have changed.
+        """
         room = replace(message.at, thread=None)
-        if message.opens_thread and await self._store.entry_by_key(f"message:{room.conversation}:{message.id}"):
+        if message.opens_thread and await self._store.entry_by_key(
+            f"message:{room.conversation}:{message.id}"
+        ):
             return replace(message, at=room, opens_thread=False)
         thread = replace(message.at, thread=ThreadId(message.id))
-        if message.at.thread is None and await self._store.entry_by_key(f"message:{thread.conversation}:{message.id}"):
+        if message.at.thread is None and await self._store.entry_by_key(
+            f"message:{thread.conversation}:{message.id}"
+        ):
             return replace(message, at=thread, opens_thread=True)
         return message
 
-    async def _handle(self, event: Notification) -> tuple[Notification, CommandResult, ConversationId | None]:
-        """Return the event as it was understood (text may be a command), its result, and its conversation.
+    async def _handle(
+        self, event: Notification
+    ) -> tuple[Notification, CommandResult, ConversationId | None]:
+        """Return the event as it was understood (text may be a command), its result, and its
+        conversation.
 
         The conversation is where it is unread, if it is due, else where it happened. None: nowhere.
         """
@@ -368,7 +444,9 @@ class Intake:
             handled = CommandResult(judgement=judged)
         else:
             handled = CommandResult(judgement=judge.judge(event))
-        quiet = getattr(event, "history", False) or (isinstance(event, Command) and event.origin == "button")
+        quiet = getattr(event, "history", False) or (
+            isinstance(event, Command) and event.origin == "button"
+        )
         if handled.judgement.fate == "refused" and handled.post is None and not quiet:
             handled = self._add_greeting(event, handled)
         if handled.post is None and isinstance(event, Command):
@@ -383,10 +461,15 @@ class Intake:
         if judged.fate != "due" or judged.role in ADMIN_ROLES:
             return None
         sender, conversation = message.sender, message.at.conversation
-        pause = self._loop_guard.check_line(conversation, sender.id, message.text, self._clock.monotonic())
+        pause = self._loop_guard.check_line(
+            conversation, sender.id, message.text, self._clock.monotonic()
+        )
         if pause is None:
             return None
-        rule = f"loop broken: no person answers so fast; they are answered again in {pause.remaining_s:.0f} s"
+        rule = (
+            "loop broken: no person answers so fast; they are answered again in "
+            f"{pause.remaining_s:.0f} s"
+        )
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=rule)
         if not pause.is_new:
             return CommandResult(judgement=judged)
@@ -395,7 +478,8 @@ class Intake:
             self._owners.notify(
                 f"loop:{conversation}",
                 lambda _to: _(
-                    "{person} answers all my messages in {room} faster than a person can, so it is probably a program. "
+                    "{person} answers all my messages in {room} faster than a person can, so it is "
+                    "probably a program. "
                     "I answer it less and less. `block` ends that. I tell you this once a day."
                 ).format(person=who, room=format_room(conversation)),
             )
@@ -403,7 +487,9 @@ class Intake:
             return CommandResult(judgement=judged)
         key = PostKey(hashlib.sha256(f"loop:{dedup_key(message)}".encode()).hexdigest()[:26])
         text = _(LOOP_TEXT).format(count=round(pause.remaining_s))
-        return CommandResult(judgement=judged, post=Post(key=key, to=message.at, text=text, style="notice"))
+        return CommandResult(
+            judgement=judged, post=Post(key=key, to=message.at, text=text, style="notice")
+        )
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:
         """Apply the limits to a message."""
@@ -427,7 +513,9 @@ class Intake:
         if greeting is None:
             return handled
         changes = [one for one in (handled.effect, greeting.change) if one is not None]
-        return replace(handled, post=greeting.post, effect=sum(changes[1:], changes[0]) if changes else None)
+        return replace(
+            handled, post=greeting.post, effect=sum(changes[1:], changes[0]) if changes else None
+        )
 
 
 def _log_event(event: Notification, judged: Judgement) -> None:

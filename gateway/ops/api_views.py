@@ -1,7 +1,8 @@
-"""Answers of the API: status, conversations with their last request, pages of the log, costs, outbox and audit.
+"""Answers of the API: status, conversations with their last request, pages of the log, costs,
+outbox and audit.
 
-Each view takes the `ApiBackend` and its query and returns one model of `api_models`. `PAGES` and `COMMANDS` list them.
-Every path needs the token.
+Each view takes the `ApiBackend` and its query and returns one model of `api_models`. `PAGES` and
+`COMMANDS` list them. Every path needs the token.
 """
 
 import asyncio
@@ -30,7 +31,14 @@ from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.core import api_models as models
 from gateway.core.clock import Clock
 from gateway.core.control_messages import CommandRequest, ControlResponse, DmnStatus
-from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
+from gateway.core.events import (
+    Address,
+    CacheTtl,
+    ChannelName,
+    ConversationId,
+    DeliveryReport,
+    Usage,
+)
 from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
@@ -49,7 +57,9 @@ logger = logging.getLogger("reverie.ops")
 
 
 class ApiBackend:
-    """What the API reads of a running gateway, and a connection of its own to the store, opened at the first use."""
+    """What the API reads of a running gateway, and a connection of its own to the store, opened at
+    the first use.
+    """
 
     def __init__(
         self,
@@ -66,7 +76,9 @@ class ApiBackend:
         cluster: Cluster | None = None,
         processes: ProcessMonitor | None = None,
     ) -> None:
-        """`channels`: with the operator's own. `cluster` and `processes`: if others share the store. Close it."""
+        """`channels`: with the operator's own. `cluster` and `processes`: if others share the
+        store. Close it.
+        """
         self.cluster, self.processes = cluster or Cluster(), processes
         self.store, self.clock, self.stats, self.turn_tracker = store, clock, stats, turn_tracker
         self.agents, self.channels, self.titles, self.redactor = agents, channels, titles, redactor
@@ -119,7 +131,9 @@ def build_usage(
 ) -> models.UsageSum:
     """Return the sum of some requests."""
     share = read_share(usage)
-    return models.UsageSum(key=key, at=at, requests=requests, read_share=share, **models.token_fields(usage, cost_usd))
+    return models.UsageSum(
+        key=key, at=at, requests=requests, read_share=share, **models.token_fields(usage, cost_usd)
+    )
 
 
 @cache
@@ -136,7 +150,10 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
     """Return the state of the gateway."""
     now, snapshot = backend.clock.now().astimezone(UTC), backend.stats.snapshot()
     reader = await backend.open_reader()
-    spent, growth = await reader.spending_sums("all", since=now.date().isoformat()), await reader.growth(now)
+    spent, growth = (
+        await reader.spending_sums("all", since=now.date().isoformat()),
+        await reader.growth(now),
+    )
     usage = sum((one.usage for one in spent), Usage())
     lag = backend.processes.lag if backend.processes is not None else None
     return models.GatewayStatus(
@@ -146,7 +163,9 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
         ready=snapshot.is_ready,
         model=backend.agents.model_labels,
         agents=tuple(backend.agents.dmn_status),
-        today=build_usage(sum(one.requests for one in spent), usage, sum(one.cost_usd for one in spent)),
+        today=build_usage(
+            sum(one.requests for one in spent), usage, sum(one.cost_usd for one in spent)
+        ),
         store=models.StoreSize(
             size_bytes=growth.size_bytes,
             bytes_per_day=growth.bytes_per_day,
@@ -167,7 +186,9 @@ async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.Pag
     return models.Page(items=tuple(backend.agents.dmn_status))
 
 
-async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> models.Page[models.DmnModeChange]:
+async def get_dmn_history(
+    backend: ApiBackend, query: models.HoursQuery
+) -> models.Page[models.DmnModeChange]:
     """Return the changes of DMN modes, oldest first."""
     since = backend.clock.now() - timedelta(hours=query.hours)
     modes, states = dict[str, str](), list[models.DmnModeChange]()
@@ -200,25 +221,38 @@ def build_prompt_snapshot(planned: PlannedRequest) -> models.PromptSnapshot:
 def _build_blocks(planned: PlannedRequest) -> Iterator[models.PromptBlock]:
     marks = {(mark.behind, mark.index): mark.lifetime for mark in planned.request.breakpoints}
     marked: list[CacheTtl | None] = [
-        marks.get((unit.behind, unit.number)) if unit.takes_breakpoint else None for unit in planned.segments
+        marks.get((unit.behind, unit.number)) if unit.takes_breakpoint else None
+        for unit in planned.segments
     ]
     numbered = list(enumerate(planned.segments))
     for name, group in groupby(numbered, key=lambda one: one[1].name):
         units = list(group)
         while units:
-            upto = next((place for place, (index, _) in enumerate(units) if marked[index] is not None), len(units) - 1)
+            upto = next(
+                (place for place, (index, _) in enumerate(units) if marked[index] is not None),
+                len(units) - 1,
+            )
             part, units = units[: upto + 1], units[upto + 1 :]
             yield _build_block(planned, name, part, marked[part[-1][0]])
     last = "\n\n".join(filter(str.strip, [planned.request.aside, planned.request.now]))
     if last:
         tokens = planned.estimate.correct(planned.estimate.size.now)
         yield models.PromptBlock(
-            name=NOW_BLOCK, lifetime=None, marked=False, tokens=tokens, read_tokens=0, written_tokens=0, text=last
+            name=NOW_BLOCK,
+            lifetime=None,
+            marked=False,
+            tokens=tokens,
+            read_tokens=0,
+            written_tokens=0,
+            text=last,
         )
 
 
 def _build_block(
-    planned: PlannedRequest, name: str, part: Sequence[tuple[int, PromptSegment]], mark: CacheTtl | None
+    planned: PlannedRequest,
+    name: str,
+    part: Sequence[tuple[int, PromptSegment]],
+    mark: CacheTtl | None,
 ) -> models.PromptBlock:
     tokens, read, written = 0, 0, 0
     writes = max([index for index, _ in planned.plan.writes], default=-1)
@@ -240,10 +274,15 @@ def _build_block(
     )
 
 
-def _render_units(request: ModelRequest, segments: Sequence[PromptSegment], part: Sequence[int]) -> str:
+def _render_units(
+    request: ModelRequest, segments: Sequence[PromptSegment], part: Sequence[int]
+) -> str:
     first = segments[part[0]]
     if first.behind == "tools":
-        tools = [{"name": one.name, "description": one.description, "schema": one.schema} for one in request.tools]
+        tools = [
+            {"name": one.name, "description": one.description, "schema": one.schema}
+            for one in request.tools
+        ]
         return json.dumps(tools, ensure_ascii=False, indent=1)
     if first.behind == "block":
         return "\n\n".join(request.blocks[segments[index].number].text for index in part)
@@ -260,7 +299,10 @@ def _render_units(request: ModelRequest, segments: Sequence[PromptSegment], part
 def _find_piece_index(segments: Sequence[PromptSegment], index: int) -> int:
     """Return the index of the message part that a segment stands for."""
     first = index
-    while first > 0 and (segments[first - 1].behind, segments[first - 1].number) == ("said", segments[index].number):
+    while first > 0 and (segments[first - 1].behind, segments[first - 1].number) == (
+        "said",
+        segments[index].number,
+    ):
         first -= 1
     return index - first
 
@@ -274,21 +316,27 @@ def _render_piece(piece: MessagePart) -> str:
         case ToolCall():
             return f"[call {piece.id}: {piece.name} {piece.arguments}]"
         case result:
-            return f"[result of {result.id}{', an error' if result.is_error else ''}]\n{result.text}"
+            return (
+                f"[result of {result.id}{', an error' if result.is_error else ''}]\n{result.text}"
+            )
 
 
 MAX_LAST_TEXT_CHARS = 300
 """Longest text of the last message in a list of conversations."""
 
 
-async def list_conversations(backend: ApiBackend, query: models.LimitQuery) -> models.Page[models.ConversationSummary]:
+async def list_conversations(
+    backend: ApiBackend, query: models.LimitQuery
+) -> models.Page[models.ConversationSummary]:
     """Return the most recently active conversations."""
     found = await (await backend.open_reader()).recent_conversations(query.limit)
     running = {one.conversation for one in backend.list_turns()}
     return models.Page(items=tuple(_build_summary(backend, one, running) for one in found))
 
 
-def _build_summary(backend: ApiBackend, one: ConversationRow, running: set[str]) -> models.ConversationSummary:
+def _build_summary(
+    backend: ApiBackend, one: ConversationRow, running: set[str]
+) -> models.ConversationSummary:
     place, last = Address.parse(one.conversation), one.last
     channel = backend.channels.get(ChannelName(place.channel))
     return models.ConversationSummary(
@@ -317,22 +365,31 @@ def parse_conversation(text: str) -> ConversationId:
     try:
         return Address.parse(text).conversation
     except ValueError:
-        raise HTTPException(400, "that is no conversation: write channel/room or channel/room/thread") from None
+        raise HTTPException(
+            400, "that is no conversation: write channel/room or channel/room/thread"
+        ) from None
 
 
-async def get_conversation(backend: ApiBackend, query: models.ConversationQuery) -> models.ConversationDetail:
+async def get_conversation(
+    backend: ApiBackend, query: models.ConversationQuery
+) -> models.ConversationDetail:
     """Return one conversation with its last request."""
     conversation = parse_conversation(query.id)
     reader = await backend.open_reader()
     entries = await reader.spoken_entries(conversation, query.limit)
-    events = {event.seq: event for event in await reader.notifications_at([one.seq for one in entries])}
+    events = {
+        event.seq: event for event in await reader.notifications_at([one.seq for one in entries])
+    }
     agent = find_agent(backend, conversation)
     return models.ConversationDetail(
         conversation=conversation,
         agent=agent,
         messages=tuple(
             _build_message(
-                one, find_outcome(events[one.seq]).value if one.seq in events else one.delivered or "waiting"
+                one,
+                find_outcome(events[one.seq]).value
+                if one.seq in events
+                else one.delivered or "waiting",
             )
             for one in entries
         ),
@@ -358,7 +415,9 @@ MAX_WAITING = 200
 MAX_DELIVERIES = 100
 
 
-async def list_notifications(backend: ApiBackend, query: models.PageQuery) -> models.Page[models.NotificationRecord]:
+async def list_notifications(
+    backend: ApiBackend, query: models.PageQuery
+) -> models.Page[models.NotificationRecord]:
     """Return a page of notifications with their outcomes."""
     found = await (await backend.open_reader()).notifications(
         query.limit,
@@ -386,7 +445,9 @@ def build_notification(event: NotificationRow) -> models.NotificationRecord:
     )
 
 
-async def list_turns(backend: ApiBackend, query: models.PageQuery) -> models.Page[models.TurnSummary]:
+async def list_turns(
+    backend: ApiBackend, query: models.PageQuery
+) -> models.Page[models.TurnSummary]:
     """Return a page of turns."""
     found = await (await backend.open_reader()).recent_turns(
         query.limit, before=query.before, after=query.after or 0, conversation=_parse_filter(query)
@@ -404,7 +465,9 @@ LoggedT = TypeVar("LoggedT", bound=_Logged)
 
 def _build_page(query: models.PageQuery, items: Sequence[LoggedT]) -> models.Page[LoggedT]:
     """Return a page of the log. It is the last one if it is not full."""
-    return models.Page(items=tuple(items), next=items[-1].seq if len(items) == query.limit else None)
+    return models.Page(
+        items=tuple(items), next=items[-1].seq if len(items) == query.limit else None
+    )
 
 
 def _parse_filter(query: models.PageQuery) -> ConversationId | None:
@@ -414,7 +477,10 @@ def _parse_filter(query: models.PageQuery) -> ConversationId | None:
 
 async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> models.CacheReport:
     """Return usage and cost, by hour or by day, and the share read from the cache."""
-    since, daily = backend.clock.now() - timedelta(hours=query.hours), query.hours > MAX_HOURLY_BUCKETS
+    since, daily = (
+        backend.clock.now() - timedelta(hours=query.hours),
+        query.hours > MAX_HOURLY_BUCKETS,
+    )
     found = await (await backend.open_reader()).spending_over_time(query.by, since, daily=daily)
     sums = dict[str, tuple[int, Usage, float]]()
     for one in found:
@@ -423,8 +489,13 @@ async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> 
     order = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][1].prompt_tokens, item[0]))
     return models.CacheReport(
         by=query.by,
-        buckets=tuple(build_usage(one.requests, one.usage, one.cost_usd, key=one.key, at=one.at) for one in found),
-        totals=tuple(build_usage(requests, usage, cost, key=key) for key, (requests, usage, cost) in order),
+        buckets=tuple(
+            build_usage(one.requests, one.usage, one.cost_usd, key=one.key, at=one.at)
+            for one in found
+        ),
+        totals=tuple(
+            build_usage(requests, usage, cost, key=key) for key, (requests, usage, cost) in order
+        ),
     )
 
 
@@ -441,7 +512,12 @@ async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.Out
                 conversation=one.post.to.conversation,
                 text=hide_codes(one.post.text),
                 parts=tuple(
-                    models.PendingPart(index=part.index, state=part.state, attempts=part.attempts, reason=part.reason)
+                    models.PendingPart(
+                        index=part.index,
+                        state=part.state,
+                        attempts=part.attempts,
+                        reason=part.reason,
+                    )
                     for part in one.parts
                 ),
             )
@@ -461,7 +537,9 @@ async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.Out
     )
 
 
-async def list_audit(backend: ApiBackend, query: models.PageQuery) -> models.Page[models.AuditEntry]:
+async def list_audit(
+    backend: ApiBackend, query: models.PageQuery
+) -> models.Page[models.AuditEntry]:
     """Return a page of the audit log."""
     found = await (await backend.open_reader()).newest_entries(
         query.limit,
@@ -488,7 +566,9 @@ async def list_audit(backend: ApiBackend, query: models.PageQuery) -> models.Pag
 
 
 async def carry_out(backend: ApiBackend, request: CommandRequest) -> ControlResponse:
-    """Carry out a command of the command table as the operator: `words`, as `reverie ctl` takes them."""
+    """Carry out a command of the command table as the operator: `words`, as `reverie ctl` takes
+    them.
+    """
     return await backend.dispatcher.carry_out(request)
 
 
@@ -539,11 +619,15 @@ async def serialize_answer(backend: ApiBackend, answer: BaseModel) -> bytes:
     add_titles(tree, titles)
     chars = MAX_PROMPT_CHARS if isinstance(answer, models.ConversationDetail) else MAX_TEXT_CHARS
     redacted = redact_tree(tree, backend.redactor, chars)
-    return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "replace"
+    )
 
 
 def find_untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield each part of a dumped answer that has a conversation and an empty title, with that conversation."""
+    """Yield each part of a dumped answer that has a conversation and an empty title, with that
+    conversation.
+    """
     if isinstance(tree, dict):
         named = next((tree[key] for key in _CONVERSATION_KEYS if tree.get(key)), None)
         if isinstance(named, str) and tree.get("title") == "":

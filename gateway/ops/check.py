@@ -36,14 +36,24 @@ async def check_port(context: CheckContext) -> Sequence[Finding]:
         found.append(ok("ops.port", f"{place} is in use while the gateway runs"))
     elif is_running and not problem and context.settings.store.url is None:
         fix = "see the gateway's log for why it could not listen, then restart it"
-        found.append(warning("ops.silent", f"the gateway runs, but does not listen at {place}", fix, "ops.port"))
+        found.append(
+            warning(
+                "ops.silent", f"the gateway runs, but does not listen at {place}", fix, "ops.port"
+            )
+        )
     elif problem == PORT_TAKEN:
         what = f"{place} is in use by another program, so there are no dashboard and no metrics"
         fix = "set ops.port to a free port (0: any free one), or end that program"
         found.append(warning("ops.port", what, fix, "ops.port"))
     elif problem:
-        fix = "set ops.host to an address of this machine (127.0.0.1) and ops.port to one above 1023"
-        found.append(warning("ops.unbound", f"the gateway cannot listen at {place}: {problem}", fix, "ops.host"))
+        fix = (
+            "set ops.host to an address of this machine (127.0.0.1) and ops.port to one above 1023"
+        )
+        found.append(
+            warning(
+                "ops.unbound", f"the gateway cannot listen at {place}: {problem}", fix, "ops.host"
+            )
+        )
     else:
         found.append(ok("ops.port", f"{place} is free"))
     return found
@@ -51,18 +61,27 @@ async def check_port(context: CheckContext) -> Sequence[Finding]:
 
 def _judge_token(host: str, token: str | None) -> Finding:
     if token is None:
-        return ok("ops.token", "there is no ops.token: the dashboard and the console are off", "ops.token")
+        return ok(
+            "ops.token", "there is no ops.token: the dashboard and the console are off", "ops.token"
+        )
     if is_loopback_host(host) or looks_random(token):
         return ok("ops.token", "the dashboard asks for a token", "ops.token")
-    what = f"the token looks like words, which can be guessed, and {host} can be reached over the network"
+    what = (
+        f"the token looks like words, which can be guessed, and {host} can be reached over the "
+        "network"
+    )
     fix = "make a random one (openssl rand -hex 24), or set ops.host: 127.0.0.1"
     return warning("ops.token", what, fix, "ops.token")
 
 
 def _try_bind(host: str, port: int) -> str:
-    """Return why the port cannot be bound; empty: it can. It is bound for a moment without listening."""
+    """Return why the port cannot be bound; empty: it can. It is bound for a moment without
+    listening.
+    """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
@@ -83,10 +102,19 @@ async def check_running(context: CheckContext) -> Sequence[Finding]:
                 found += _judge_snapshot(state.snapshot, str(context.environment.directory))
             return found
         case "hangs":
-            return [bad("gateway.hangs", state.reason, f"{HUNG_REMEDY}; nothing that was saved is lost", where)]
+            return [
+                bad(
+                    "gateway.hangs",
+                    state.reason,
+                    f"{HUNG_REMEDY}; nothing that was saved is lost",
+                    where,
+                )
+            ]
         case "died":
             what = "the gateway does not run, and the last one was killed or crashed"
-            fix = "find the reason at the end of its log, then start it; it goes on where it stopped"
+            fix = (
+                "find the reason at the end of its log, then start it; it goes on where it stopped"
+            )
             return [warning("gateway.died", what, fix, where)]
         case "stopped":
             return [ok("gateway.running", "the gateway is stopped")]
@@ -95,11 +123,19 @@ async def check_running(context: CheckContext) -> Sequence[Finding]:
 def _judge_snapshot(snapshot: GatewaySnapshot, where: str) -> Iterator[Finding]:
     """Judge the configuration of the running gateway."""
     if snapshot.broken:
-        what = "the running gateway could not use the changed configuration, and goes on with the earlier one"
-        fix = "its log says why; most often, its environment lacks a variable that you have (then restart it)"
+        what = (
+            "the running gateway could not use the changed configuration, and goes on with the "
+            "earlier one"
+        )
+        fix = (
+            "its log says why; most often, its environment lacks a variable that you have (then "
+            "restart it)"
+        )
         yield warning("gateway.config_newer", what, fix, where)
     elif snapshot.later:
-        what = f"{', '.join(sorted(snapshot.later))} changed, which takes effect only after a restart"
+        what = (
+            f"{', '.join(sorted(snapshot.later))} changed, which takes effect only after a restart"
+        )
         yield warning("gateway.restart", what, "restart the gateway when convenient", where)
 
 
@@ -110,9 +146,14 @@ def _judge_channels(wanted: Iterable[str], snapshot: GatewaySnapshot) -> list[Fi
         one = running.get(name)
         if one is None:
             fix = "restart it, or `/reload`, if the channel was added since it started"
-            found.append(bad("gateway.channel", "the running gateway does not have this channel", fix, name))
+            found.append(
+                bad("gateway.channel", "the running gateway does not have this channel", fix, name)
+            )
         elif one.state == "refused":
-            fix = "correct what the platform complains about (see the findings of this channel), then restart it"
+            fix = (
+                "correct what the platform complains about (see the findings of this channel), "
+                "then restart it"
+            )
             what = f"its platform refuses it: {one.reason or 'no reason is known'}"
             found.append(bad("gateway.channel", what, fix, name))
         elif one.state != "up":
@@ -128,7 +169,8 @@ BASE_BYTES: Final = 160_000_000
 EMBEDDED_BYTES: Final = 300_000_000
 """Additional memory of the embedded model (facts, section 10)."""
 MIN_OPEN_FILES: Final = 256
-"""Open files of a gateway: sockets of channels, models and readers, files of the store and of tools."""
+"""Open files of a gateway: sockets of channels, models and readers, files of the store and of
+tools."""
 
 
 @check("machine")
@@ -137,13 +179,19 @@ def check_machine(context: CheckContext) -> Iterator[Finding]:
     need = BASE_BYTES + (EMBEDDED_BYTES if _uses_embedded_model(context.settings) else 0)
     available = _read_available_memory(context.environment.root)
     if available is not None and available < need:
-        what = f"{format_bytes(available)} of memory are free, but a gateway like this needs about {format_bytes(need)}"
+        what = (
+            f"{format_bytes(available)} of memory are free, but a gateway like this needs "
+            "about "
+            f"{format_bytes(need)}"
+        )
         yield warning("machine.memory", what, "end other programs, or add memory")
     elif available is not None:
         yield ok("machine.memory", f"{format_bytes(available)} of memory are free")
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if open_files < MIN_OPEN_FILES:
-        what = f"a process may have {open_files} files open, and a gateway may need {MIN_OPEN_FILES}"
+        what = (
+            f"a process may have {open_files} files open, and a gateway may need {MIN_OPEN_FILES}"
+        )
         yield warning("machine.files", what, "raise it (ulimit -n 1024; systemd: LimitNOFILE=1024)")
 
 
@@ -160,4 +208,7 @@ def _read_available_memory(root: Path) -> int | None:
 
 def _uses_embedded_model(settings: Settings) -> bool:
     llm = settings.llm
-    return any(llm.providers[llm.models[key].provider].kind == "local" for key in list_used_models(settings))
+    return any(
+        llm.providers[llm.models[key].provider].kind == "local"
+        for key in list_used_models(settings)
+    )

@@ -1,11 +1,13 @@
-"""Health of a gateway, seen from outside its process, and outages that a channel's link does not show.
+"""Health of a gateway, seen from outside its process, and outages that a channel's link does not
+show.
 
-`reverie health` and `reverie channels` ask the running gateway for its `GatewaySnapshot` on its control socket. No port
-is needed, and a process that hangs is detected: it does not answer.
+`reverie health` and `reverie channels` ask the running gateway for its `GatewaySnapshot` on its
+control socket. No port is needed, and a process that hangs is detected: it does not answer.
 
-`OutageMonitor` reports configured rooms that cannot be entered, places where the bot may not post, people whose posts
-wait until they are seen and models that do not answer as problems in `GatewayStats`, so `/ready`, `reverie health` and
-`reverie channels` show them. Owners are notified once when an outage begins, and when a model answers again.
+`OutageMonitor` reports configured rooms that cannot be entered, places where the bot may not post,
+people whose posts wait until they are seen and models that do not answer as problems in
+`GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show them. Owners are notified
+once when an outage begins, and when a model answers again.
 
 `gateway.ops.server.OpsService` runs the control socket and the HTTP server of one gateway.
 """
@@ -28,7 +30,12 @@ from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoin
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus, channel_lease
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
-from gateway.core.control_socket import GatewayNotAnswering, GatewayNotRunning, ask_state, socket_path
+from gateway.core.control_socket import (
+    GatewayNotAnswering,
+    GatewayNotRunning,
+    ask_state,
+    socket_path,
+)
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import TurnRecord
 from gateway.core.format import (
@@ -39,7 +46,13 @@ from gateway.core.format import (
     format_time,
 )
 from gateway.core.i18n import N_, _, ngettext
-from gateway.core.metrics import ChannelStats, GatewaySnapshot, GatewayState, GatewayStats, HealthProblem
+from gateway.core.metrics import (
+    ChannelStats,
+    GatewaySnapshot,
+    GatewayState,
+    GatewayStats,
+    HealthProblem,
+)
 from gateway.core.process_files import list_process_paths, lock_file, process_name, process_path
 from gateway.store import (
     ConnectionState,
@@ -61,7 +74,8 @@ logger = logging.getLogger("reverie.health")
 
 CHECK_INTERVAL_S = 5.0
 ANSWER_S = 5.0
-"""Seconds in which a gateway answers on its control socket, longer than any pause of a healthy process."""
+"""Seconds in which a gateway answers on its control socket, longer than any pause of a healthy
+process."""
 HUNG_REMEDY: Final = "if it hangs, stop it (kill PID, after a minute kill -9) and start it again"
 
 
@@ -72,7 +86,11 @@ async def find_gateway_state(store: Path, name: str = "") -> GatewayState:
     """
     paths = list_process_paths(process_path(store, name))
     states = dict(
-        zip((process_name(one, store) for one in paths), await asyncio.gather(*map(_ask, paths)), strict=True)
+        zip(
+            (process_name(one, store) for one in paths),
+            await asyncio.gather(*map(_ask, paths)),
+            strict=True,
+        )
     )
     alive = {name: one for name, one in states.items() if one.is_alive}
     if len(alive) <= 1:
@@ -99,8 +117,8 @@ async def _ask(process: Path) -> GatewayState:
 
 
 UNSEEN_S: Final = 120.0
-"""Seconds after its start in which the lock of a process is seen: a network file system may show a new file a minute
-late."""
+"""Seconds after its start in which the lock of a process is seen: a network file system may show a
+new file a minute late."""
 
 
 def find_unseen(statuses: Iterable[MemberStatus], store: Path, now: datetime) -> str:
@@ -118,13 +136,17 @@ def find_unseen(statuses: Iterable[MemberStatus], store: Path, now: datetime) ->
     if not found:
         return ""
     return (
-        f"{store.parent} has no lock of {', '.join(found)}: another directory is used there; let every process see one "
+        f"{store.parent} has no lock of {', '.join(found)}: another directory is used there; let "
+        "every process see one "
         "writable directory there, e.g. a volume that all machines mount"
     )
 
 
-def _merge_snapshots(alive: Mapping[str, GatewaySnapshot], hung: Mapping[str, str]) -> GatewaySnapshot:
-    """Return what several processes say together. `hung`: what was seen of those that do not answer.
+def _merge_snapshots(
+    alive: Mapping[str, GatewaySnapshot], hung: Mapping[str, str]
+) -> GatewaySnapshot:
+    """Return what several processes say together. `hung`: what was seen of those that do not
+    answer.
 
     What keeps some from their work, and not all, is a problem in part.
     """
@@ -136,8 +158,12 @@ def _merge_snapshots(alive: Mapping[str, GatewaySnapshot], hung: Mapping[str, st
             else:
                 channels.setdefault(channel.channel, channel)
     # As the gateway as a whole sees them: what nobody holds is a channel of its own that is down.
-    channels = {name: one if one.holder else replace(one, holder=None) for name, one in channels.items()}
-    is_working = any(all(problem.partial for problem in snapshot.problems) for snapshot in alive.values())
+    channels = {
+        name: one if one.holder else replace(one, holder=None) for name, one in channels.items()
+    }
+    is_working = any(
+        all(problem.partial for problem in snapshot.problems) for snapshot in alive.values()
+    )
     problems = [
         replace(
             problem,
@@ -150,7 +176,9 @@ def _merge_snapshots(alive: Mapping[str, GatewaySnapshot], hung: Mapping[str, st
     ]
     since = min(one.started for one in alive.values())
     problems += [
-        HealthProblem(what=f"{name}:process", since=since, reason=f"{reason}: {HUNG_REMEDY}", partial=True)
+        HealthProblem(
+            what=f"{name}:process", since=since, reason=f"{reason}: {HUNG_REMEDY}", partial=True
+        )
         for name, reason in hung.items()
     ]
     return GatewaySnapshot(
@@ -181,7 +209,9 @@ class GatewayReport:
     """Why the store cannot be read. Empty: it can."""
 
     def judge(self) -> tuple[bool, list[str]]:
-        """Return whether it does its work, and one line each: what keeps it, else what is up; what it lacks."""
+        """Return whether it does its work, and one line each: what keeps it, else what is up; what
+        it lacks.
+        """
         if not self.running:
             return False, [self.finding]
         bad = [describe_problem(one) for one in self.snapshot.problems if not one.partial]
@@ -200,11 +230,17 @@ class GatewayReport:
         """Render for people. Contains untrusted text unchanged."""
         problems = [describe_problem(one) for one in self.snapshot.problems]
         last = [] if self.running else ["the last that is known:"]
-        table = [*last, *format_table(channel_rows(self.snapshot, now))] if self.snapshot.channels else []
+        table = (
+            [*last, *format_table(channel_rows(self.snapshot, now))]
+            if self.snapshot.channels
+            else []
+        )
         return [self.finding, *problems, *table]
 
     def to_json(self, now: datetime) -> str:
-        """Render as JSON: `running`, `finding`, `problems`, `channels`. ASCII, one line. Missing values are null."""
+        """Render as JSON: `running`, `finding`, `problems`, `channels`. ASCII, one line. Missing
+        values are null.
+        """
         channels = [
             {
                 "channel": one.channel,
@@ -221,7 +257,12 @@ class GatewayReport:
         ]
         problems = [describe_problem(one) for one in self.snapshot.problems]
         return json.dumps(
-            {"running": self.running, "finding": self.finding, "problems": problems, "channels": channels}
+            {
+                "running": self.running,
+                "finding": self.finding,
+                "problems": problems,
+                "channels": channels,
+            }
         )
 
 
@@ -232,7 +273,8 @@ def _describe_missing(store: Path, name: str) -> str:
 async def read_gateway_report(
     location: StoreLocation, platforms: Mapping[ChannelName, str], now: datetime, name: str = ""
 ) -> GatewayReport:
-    """Read the state of the gateway that uses this store. `platforms`: those of the configured channels.
+    """Read the state of the gateway that uses this store. `platforms`: those of the configured
+    channels.
 
     `name`: of one of its processes.
     """
@@ -243,7 +285,9 @@ async def read_gateway_report(
     try:
         async with await Store.open_readonly(location) as reader:
             if state.snapshot is None:
-                snapshot = replace(snapshot, channels=_read_links(await reader.connection_states(), platforms))
+                snapshot = replace(
+                    snapshot, channels=_read_links(await reader.connection_states(), platforms)
+                )
             storage = (await reader.growth(now)).describe(now, shutil.disk_usage(store.parent).free)
     except StoreError as error:
         unreadable = str(error)
@@ -252,7 +296,9 @@ async def read_gateway_report(
     elif state.kind == "hangs":
         finding = f"{state.reason}: {HUNG_REMEDY}"
     else:
-        finding = f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
+        finding = (
+            f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
+        )
         finding += ": the last one was killed or crashed" if state.kind == "died" else ""
         finding += f" ({unreadable})" if unreadable else ""
     return GatewayReport(
@@ -265,7 +311,9 @@ async def read_gateway_report(
     )
 
 
-def _read_links(links: Iterable[ConnectionState], platforms: Mapping[ChannelName, str]) -> tuple[ChannelStats, ...]:
+def _read_links(
+    links: Iterable[ConnectionState], platforms: Mapping[ChannelName, str]
+) -> tuple[ChannelStats, ...]:
     return tuple(
         ChannelStats(
             channel=one.channel,
@@ -279,34 +327,57 @@ def _read_links(links: Iterable[ConnectionState], platforms: Mapping[ChannelName
 
 
 STORE_OUTAGE_TOLD_S: Final = 10.0
-"""Seconds after which owners are told of an outage of the log while it lasts; of a shorter one afterwards."""
+"""Seconds after which owners are told of an outage of the log while it lasts; of a shorter one
+afterwards."""
 STORE_FAILED_S: Final = 5.0
 """Seconds in which owners are told, before the process ends, that the log cannot be used."""
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
 """Failures of a turn that are caused by the provider, not by the request."""
 FAILURE_REMEDIES: Final[Mapping[str, str]] = {
     "overloaded": N_(
-        "I try again by myself. With a model of another provider in its `fallbacks`, I could answer meanwhile."
+        "I try again by myself. With a model of another provider in its `fallbacks`, I could "
+        "answer meanwhile."
     ),
-    "unreachable": N_("Check that its server runs and that `base_url` is right: `reverie doctor` tries it."),
-    "misconfigured": N_("Correct its key, `base_url` or name in `llm`: `reverie doctor` shows what is wrong."),
-    "budget": N_("Add credit at the provider, or add a model of another provider to its `fallbacks`."),
-    "tools": N_("A model that follows instructions better, or a higher `tools.max_rounds`, may help."),
-    "nothing": N_("Its answers were empty. If that happens again, choose another model in `llm.models`."),
+    "unreachable": N_(
+        "Check that its server runs and that `base_url` is right: `reverie doctor` tries it."
+    ),
+    "misconfigured": N_(
+        "Correct its key, `base_url` or name in `llm`: `reverie doctor` shows what is wrong."
+    ),
+    "budget": N_(
+        "Add credit at the provider, or add a model of another provider to its `fallbacks`."
+    ),
+    "tools": N_(
+        "A model that follows instructions better, or a higher `tools.max_rounds`, may help."
+    ),
+    "nothing": N_(
+        "Its answers were empty. If that happens again, choose another model in `llm.models`."
+    ),
     "cut": N_("Raise `max_output_tokens` of this model in `llm.models`, or lower its `effort`."),
     "too_long": N_(
-        "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools that you do not need."
+        "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools "
+        "that you do not need."
     ),
     "conversation": N_(
-        "Its model answers elsewhere, so what stands in that conversation makes the model's server fail. The server's "
+        "Its model answers elsewhere, so what stands in that conversation makes the model's server "
+        "fail. The server's "
         "log may say why."
     ),
-    "broken": N_("This is an error in the program: please report it, with the lines of the log about it."),
+    "broken": N_(
+        "This is an error in the program: please report it, with the lines of the log about it."
+    ),
 }
-"""What owners can do, by the cause of a failed turn. None for `refused`: it is about what was asked."""
+"""What owners can do, by the cause of a failed turn. None for `refused`: it is about what was
+asked."""
 FALLBACK_REMEDIES: Final[Mapping[str, str]] = {
-    "overloaded": N_("I try again by myself. I asked its fallbacks as well ({models}), and none of them answered."),
-    "budget": N_("Add credit at the provider. I asked its fallbacks as well ({models}), and none of them answered."),
+    "overloaded": N_(
+        "I try again by myself. I asked its fallbacks as well ({models}), and none of them "
+        "answered."
+    ),
+    "budget": N_(
+        "Add credit at the provider. I asked its fallbacks as well ({models}), and none of them "
+        "answered."
+    ),
 }
 """The same for a model with fallbacks, where it is another text."""
 _TROUBLES: Final = ("workspace:", "room:", "mute:", "account:", "absent:", "window:")
@@ -328,7 +399,9 @@ def _render(text: str, _to: Address | None, **values: str) -> str:
     return _(text).format(**values)
 
 
-def _render_failure(text: str, turn: TurnRecord, where: str, fallbacks: str, _to: Address | None) -> str:
+def _render_failure(
+    text: str, turn: TurnRecord, where: str, fallbacks: str, _to: Address | None
+) -> str:
     tried = FALLBACK_REMEDIES.get(turn.failure, "") if fallbacks else ""
     remedy = _(tried).format(models=fallbacks) if tried else _(FAILURE_REMEDIES[turn.failure])
     return _(text).format(agent=turn.agent, room=where, reason=turn.reason, remedy=remedy)
@@ -353,10 +426,11 @@ class OutageMonitor:
         models: Callable[[], Iterable[CachingModel]] = tuple,
         cluster: Cluster | None = None,
     ) -> None:
-        """`room_language`: returns the tag of the language that is set for a place. None: none is set.
+        """`room_language`: returns the tag of the language that is set for a place. None: none is
+        set.
 
-        `models`: returns those in use. `cluster`: of several processes, which all see what is wrong, the one that cares
-        for the store tells owners. None: this is the only one.
+        `models`: returns those in use. `cluster`: of several processes, which all see what is
+        wrong, the one that cares for the store tells owners. None: this is the only one.
         """
         self._cluster = cluster or Cluster()
         self._models = models
@@ -365,7 +439,8 @@ class OutageMonitor:
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
         self._outbox, self._owners, self._titles, self._mute = outbox, owners, titles, mute
         self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
-        """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
+        """The outage of the log, and what each channel had dropped before it. None: the log can be
+        written."""
         self._is_store_outage_told = False
         """True if owners were told of the outage while it lasts."""
         self._waiting: dict[str, set[ConversationId | None]] = {}
@@ -379,18 +454,32 @@ class OutageMonitor:
         self._stats.record_reload(result.after_restart, self._clock.now(), broken=is_broken)
 
     def on_store_outage(self, outage: StoreOutage | None) -> None:
-        """Report that the log cannot be written, or that it can again. Meanwhile nothing is received or posted."""
-        dropped = {name: one.dropped_count for name, one in self._channels.items() if isinstance(one, CountsDropped)}
+        """Report that the log cannot be written, or that it can again. Meanwhile nothing is
+        received or posted.
+        """
+        dropped = {
+            name: one.dropped_count
+            for name, one in self._channels.items()
+            if isinstance(one, CountsDropped)
+        }
         if outage is not None:
-            logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
-            self._stats.report_problem("store", f"the log cannot be written: {outage.reason}", outage.since)
+            logger.error(
+                "the log cannot be written: %s; it is tried again and again", outage.reason
+            )
+            self._stats.report_problem(
+                "store", f"the log cannot be written: {outage.reason}", outage.since
+            )
             self._store_outage = outage, self._store_outage[1] if self._store_outage else dropped
             return
         self._stats.clear_problem("store")
         if self._store_outage is None:
             return
         (began, before), self._store_outage = self._store_outage, None
-        losses = {name: count - before.get(name, 0) for name, count in dropped.items() if count > before.get(name, 0)}
+        losses = {
+            name: count - before.get(name, 0)
+            for name, count in dropped.items()
+            if count > before.get(name, 0)
+        }
         # Of a short one in which nothing was lost the cause is told once a day.
         cause = began.since.isoformat() if self._is_store_outage_told or losses else began.reason
         self._is_store_outage_told = False
@@ -399,9 +488,12 @@ class OutageMonitor:
         def text(_to: Address | None) -> str:
             texts = [
                 _(
-                    "I could not write my log from {since} to {until} ({reason}). In that time I read and answered "
+                    "I could not write my log from {since} to {until} ({reason}). In that time I "
+                    "read and answered "
                     "nothing; now I work again."
-                ).format(since=format_time(began.since), until=format_time(until), reason=began.reason)
+                ).format(
+                    since=format_time(began.since), until=format_time(until), reason=began.reason
+                )
             ]
             for name, lost in losses.items():
                 more = ngettext(
@@ -416,17 +508,22 @@ class OutageMonitor:
             self._owners.notify(f"store:{cause}", text)
 
     async def tell_store_failed(self, error: StoreError) -> None:
-        """Tell owners, past the log, that the process ends because its log cannot be used. Returns in bounded time."""
+        """Tell owners, past the log, that the process ends because its log cannot be used. Returns
+        in bounded time.
+        """
         reason = str(error)
         told = self._owners.tell_unrecorded(
             lambda _to: _(
-                "I stop now, because my log cannot be used: {reason}. Until that is repaired I read and answer nothing."
+                "I stop now, because my log cannot be used: {reason}. Until that is repaired I "
+                "read and answer nothing."
             ).format(reason=reason)
         )
         await asyncio.wait([told], timeout=STORE_FAILED_S)
 
     async def check_store(self) -> None:
-        """Look after the store's files, tell owners of an outage that lasts, and give the log up in time."""
+        """Look after the store's files, tell owners of an outage that lasts, and give the log up in
+        time.
+        """
         self._store.check_files()
         if self._store_outage is None:
             return
@@ -436,7 +533,8 @@ class OutageMonitor:
             self._is_store_outage_told = True
             self._owners.tell_unrecorded(
                 lambda _to: _(
-                    "I cannot write my log: {reason}. Until that works again, I read and answer nothing. I keep "
+                    "I cannot write my log: {reason}. Until that works again, I read and answer "
+                    "nothing. I keep "
                     "trying, and tell you when it works."
                 ).format(reason=outage.reason)
             )
@@ -445,11 +543,15 @@ class OutageMonitor:
             self.store_given_up.set()
 
     async def look(self) -> None:
-        """Look for what does not work, tell owners of it, and forget what is over. Call it every few seconds."""
+        """Look for what does not work, tell owners of it, and forget what is over. Call it every
+        few seconds.
+        """
         await self.check_store()
         found = {one.what: one for one in self._find_troubles()}
         for what, one in found.items():
-            is_new = self._stats.report_problem(what, one.reason, one.since or self._clock.now(), partial=True)
+            is_new = self._stats.report_problem(
+                what, one.reason, one.since or self._clock.now(), partial=True
+            )
             if is_new and one.notice is not None:
                 self._owners.notify(what, one.notice)
         for what in self._stats.problem_names(_TROUBLES):
@@ -469,7 +571,9 @@ class OutageMonitor:
         for name, channel in self._channels.items():
             yield from self._find_channel_troubles(name, channel)
         for mute in self._mute.places.values():
-            if mute.at.channel in self._channels and self._cluster.holds(channel_lease(mute.at.channel)):
+            if mute.at.channel in self._channels and self._cluster.holds(
+                channel_lease(mute.at.channel)
+            ):
                 room = self._titles.label(mute.at.conversation)
                 reason = f"cannot post in {room}: {mute.reason}"
                 yield _Trouble(what=f"mute:{mute.at.conversation}", reason=reason, since=mute.since)
@@ -485,22 +589,32 @@ class OutageMonitor:
             yield _Trouble(what=f"account:{name}", reason=f"{name}: {problem}", notice=notice)
         if count := self._outbox.count_absent(name):
             whom = "1 person is" if count == 1 else f"{count} people are"
-            yield _Trouble(what=f"absent:{name}", reason=f"{name}: posts wait until {whom} online there")
+            yield _Trouble(
+                what=f"absent:{name}", reason=f"{name}: posts wait until {whom} online there"
+            )
         if isinstance(channel, KnowsJoinRefusals):
             for place in self._configured_rooms(name):
                 if why := channel.join_refusal(place):
                     at = Address(channel=name, room=place).conversation
                     room, told = self._titles.label(at), N_("I cannot enter {room}: {reason}.")
                     notice = partial(_render, told, room=room, reason=why)
-                    yield _Trouble(what=f"room:{at}", reason=f"cannot enter {room}: {why}", notice=notice)
+                    yield _Trouble(
+                        what=f"room:{at}", reason=f"cannot enter {room}: {why}", notice=notice
+                    )
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Update the state of the models from the turns that ended. Subscribes to `TurnRecord`."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
-                where = self._titles.label(entry.conversation) if entry.conversation is not None else ""
+                where = (
+                    self._titles.label(entry.conversation) if entry.conversation is not None else ""
+                )
                 waiting = self._waiting.setdefault(entry.fact.agent, set())
-                if entry.fact.failure and entry.fact.outcome == "interrupted" and not entry.fact.autonomous:
+                if (
+                    entry.fact.failure
+                    and entry.fact.outcome == "interrupted"
+                    and not entry.fact.autonomous
+                ):
                     waiting.add(entry.conversation)
                 else:
                     waiting.discard(entry.conversation)
@@ -514,12 +628,14 @@ class OutageMonitor:
             text = f"No model answers {turn.agent}: {turn.reason}"
             self._stats.report_problem(what, text, self._clock.now())
             told = N_(
-                "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, and I tell you when a "
+                "No model answers {agent} (in {room}): {reason}. {remedy} I tell people who ask, "
+                "and I tell you when a "
                 "model answers again."
             )
             if turn.outcome == "interrupted":  # perhaps it fails there alone
                 told = N_(
-                    "{agent} has got no answer from its model in {room} so far: {reason}. {remedy} I told whoever "
+                    "{agent} has got no answer from its model in {room} so far: {reason}. {remedy} "
+                    "I told whoever "
                     "waits, and I tell you when nobody waits any more."
                 )
             if tells:
@@ -534,7 +650,9 @@ class OutageMonitor:
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
                 self._owners.notify(key, partial(_render_failure, told, turn, where, fallbacks))
-        is_answering = turn.failure == "conversation" or (turn.requests and turn.outcome != "failed")
+        is_answering = turn.failure == "conversation" or (
+            turn.requests and turn.outcome != "failed"
+        )
         if is_answering:
             self._stats.clear_problem(what)
         if is_answering and is_over:

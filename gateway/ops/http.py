@@ -1,13 +1,16 @@
-"""The operator's site on Starlette, and the connections that serve it on uvicorn. Imported at the first connection.
+"""The operator's site on Starlette, and the connections that serve it on uvicorn. Imported at the
+first connection.
 
-A browser lets every page that a user visits send requests to this machine, under any host name whose owner points it at
-this machine (DNS rebinding). So only known host names are accepted, and data requires the token, which no browser sends
-on its own. The dashboard's files contain no data, so they need no token; their content security policy allows nothing
-from other addresses, and no script or style in the markup.
+A browser lets every page that a user visits send requests to this machine, under any host name
+whose owner points it at this machine (DNS rebinding). So only known host names are accepted, and
+data requires the token, which no browser sends on its own. The dashboard's files contain no data,
+so they need no token; their content security policy allows nothing from other addresses, and no
+script or style in the markup.
 
-uvicorn bounds neither the time of a request nor that of a reader (https://www.uvicorn.org/deployment/). So bodies and
-answers have a deadline, a stream is dropped when its client stops reading, and `HttpServer` drops connections that have
-no request to be answered.
+uvicorn bounds neither the time of a request nor that of a reader
+(https://www.uvicorn.org/deployment/). So bodies and answers have a deadline, a stream is dropped
+when its client stops reading, and `HttpServer` drops connections that have no request to be
+answered.
 """
 
 import asyncio
@@ -46,7 +49,14 @@ from gateway.core.clock import Clock
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.api_views import COMMANDS, PAGES, View, find_input_type, release_version, serialize_answer
+from gateway.ops.api_views import (
+    COMMANDS,
+    PAGES,
+    View,
+    find_input_type,
+    release_version,
+    serialize_answer,
+)
 from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import ChannelMetrics, RedactedMetrics
 from gateway.store import StoreError
@@ -56,18 +66,21 @@ logger = logging.getLogger("reverie.ops")
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
 REQUEST_TIMEOUT_S = 5.0
-"""Seconds for a client to send its body, and between two looks for connections without a request."""
+"""Seconds for a client to send its body, and between two looks for connections without a
+request."""
 RESPONSE_TIMEOUT_S = 20.0
 """Seconds for the gateway to build a response. Orders wait until they are carried out."""
 STALLED_READER_S = 30.0
 """Seconds without reading after which the client of a stream is considered gone."""
 MAX_CONNECTIONS = 48
-"""Connections without those of streams. Where there are more, those without a request are dropped."""
+"""Connections without those of streams. Where there are more, those without a request are
+dropped."""
 MAX_STREAMS = 16
 DENIAL_DELAY_S = 1.0
 """Seconds before a wrong token is refused."""
 MAX_DENIALS = 32
-"""Wrong tokens that may wait for their refusal: beside them no other token is looked at, so that few can be tried."""
+"""Wrong tokens that may wait for their refusal: beside them no other token is looked at, so that
+few can be tried."""
 RETRY_SOON: Final = {"Retry-After": "1"}
 JSON_TYPE: Final = "application/json"
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -75,7 +88,8 @@ PROBLEM_TYPE: Final = "application/problem+json"
 METRICS_PATH: Final = "/metrics"
 EVENTS_PATH: Final = "/api/events"
 PUBLIC_PATHS: Final = frozenset({"/health", "/ready"})
-"""Paths that accept every host name: they contain no secrets, and process monitors call them by any name."""
+"""Paths that accept every host name: they contain no secrets, and process monitors call them by any
+name."""
 DEFAULT_HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -85,7 +99,8 @@ DEFAULT_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 ASSET_CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
+    "data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
@@ -95,10 +110,11 @@ _BEARER = re.compile(r"bearer +(?P<token>\S.*)", re.IGNORECASE)
 
 
 def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
-    """Return whether a `Host` header names us: a loopback name, the address that we listen on, or one of `names`.
+    """Return whether a `Host` header names us: a loopback name, the address that we listen on, or
+    one of `names`.
 
-    `host`: the address that we listen on. A numeric address does not come from a foreign name server, so it is accepted
-    when we listen on an address that others can reach.
+    `host`: the address that we listen on. A numeric address does not come from a foreign name
+    server, so it is accepted when we listen on an address that others can reach.
     """
     found = _HOST.fullmatch(header)
     if found is None:
@@ -114,10 +130,14 @@ def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
 
 
 def has_token(authorization: str, token: str) -> bool:
-    """Return whether a request carries the token. The comparison takes the same time for every wrong token."""
+    """Return whether a request carries the token. The comparison takes the same time for every
+    wrong token.
+    """
     match = _BEARER.fullmatch(authorization)
     sent_token = match["token"].strip() if match is not None else ""
-    return hmac.compare_digest(sent_token.encode("utf-8", "replace"), token.encode()) and bool(sent_token)
+    return hmac.compare_digest(sent_token.encode("utf-8", "replace"), token.encode()) and bool(
+        sent_token
+    )
 
 
 @cache
@@ -128,7 +148,9 @@ def load_assets() -> Mapping[str, Response]:
         kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
         if kind is not None:
             path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"
-            found[path] = Response(file.read_bytes(), media_type=kind, headers={"Content-Security-Policy": ASSET_CSP})
+            found[path] = Response(
+                file.read_bytes(), media_type=kind, headers={"Content-Security-Policy": ASSET_CSP}
+            )
     return MappingProxyType(found)
 
 
@@ -145,12 +167,16 @@ class OpsSite:
         sources: Iterable[Collector] = (),
         stream: EventBroadcaster | None = None,
     ) -> None:
-        """`stream` is there if the configuration has a token. `sources`: of metrics besides those of the channels."""
+        """`stream` is there if the configuration has a token. `sources`: of metrics besides those
+        of the channels.
+        """
         self._host, self._names = config.host, frozenset(name.lower() for name in config.hosts)
         self._token = config.token.get_secret_value() if config.token is not None else None
         self._clock, self._stats, self._redactor, self._stream = clock, stats, redactor, stream
         channels = ChannelMetrics(stats, clock, release_version())
-        self._collector = RedactedMetrics((ProcessCollector(registry=None), channels, *sources), redactor)
+        self._collector = RedactedMetrics(
+            (ProcessCollector(registry=None), channels, *sources), redactor
+        )
         self._denied, self._waiting_denials = 0, 0
         self._app = Starlette(
             routes=[
@@ -192,8 +218,12 @@ class OpsSite:
     async def _check(self, request: Request) -> None:
         """Raise HTTPException for a request that is refused whatever its body."""
         path = request.url.path
-        if path not in PUBLIC_PATHS and not is_known_host(request.headers.get("host", ""), self._host, self._names):
-            raise HTTPException(403, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts")
+        if path not in PUBLIC_PATHS and not is_known_host(
+            request.headers.get("host", ""), self._host, self._names
+        ):
+            raise HTTPException(
+                403, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts"
+            )
         is_api = path.startswith("/api/")
         if is_api or (path == METRICS_PATH and not is_loopback_host(self._host)):
             await self._check_token(request)
@@ -205,11 +235,14 @@ class OpsSite:
         if self._token is None:
             raise HTTPException(
                 403,
-                "there is no API without a token: set ops.token, at least 16 characters, and start the gateway anew",
+                "there is no API without a token: set ops.token, at least 16 characters, and start "
+                "the gateway anew",
             )
         authorization = request.headers.get("authorization")
         if self._waiting_denials >= MAX_DENIALS:
-            raise HTTPException(429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON)
+            raise HTTPException(
+                429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON
+            )
         if has_token(authorization or "", self._token):
             return
         if authorization is not None:
@@ -235,9 +268,15 @@ class OpsSite:
         """The gateway is connected."""
         now = self._stats.snapshot()
         reasons = [self._redactor(describe_problem(one)) for one in now.problems]
-        reasons += [self._redactor(_describe_channel(one)) for one in now.channels if one.state != "up"]
+        reasons += [
+            self._redactor(_describe_channel(one)) for one in now.channels if one.state != "up"
+        ]
         return JSONResponse(
-            {"ready": now.is_ready, "channels": {one.channel: one.state for one in now.channels}, "reasons": reasons},
+            {
+                "ready": now.is_ready,
+                "channels": {one.channel: one.state for one in now.channels},
+                "reasons": reasons,
+            },
             status_code=200 if now.is_ready else 503,
         )
 
@@ -288,7 +327,9 @@ def _validate(kind: TypeAdapter[Any], sent: dict[str, str] | bytes) -> Any:  # n
 
 
 class EventResponse(StreamingResponse):
-    """A response that continues until the client disconnects, stops reading, or the server closes."""
+    """A response that continues until the client disconnects, stops reading, or the server
+    closes.
+    """
 
     body_iterator: AsyncGenerator[bytes]
 
@@ -328,7 +369,9 @@ class HttpServer:
         return len(self._state.connections)
 
     def connect(self) -> H11Protocol:
-        """Return the protocol of a new connection. A crowd without requests is dropped, so that it silences nobody."""
+        """Return the protocol of a new connection. A crowd without requests is dropped, so that it
+        silences nobody.
+        """
         if self.connection_count >= MAX_CONNECTIONS:
             self._idle = self._find_idle()
             self._drop_idle()
@@ -363,7 +406,9 @@ class HttpServer:
 
 
 async def _read_body(request: Request) -> bytes:
-    """Return the whole body. A body that declares itself too long is not read at all. Raises HTTPException."""
+    """Return the whole body. A body that declares itself too long is not read at all. Raises
+    HTTPException.
+    """
     too_long = HTTPException(413, f"at most {MAX_BODY_BYTES} bytes are taken")
     declared, found = request.headers.get("content-length", "0"), bytearray()
     if len(declared) > len(str(MAX_BODY_BYTES)) or int(declared) > MAX_BODY_BYTES:
@@ -377,11 +422,16 @@ async def _read_body(request: Request) -> bytes:
 
 
 async def _answer_problem(_request: Request, error: Exception) -> Response:
-    """Build a problem document (RFC 9457): what is wrong and how to correct it. It never quotes the request."""
+    """Build a problem document (RFC 9457): what is wrong and how to correct it. It never quotes the
+    request.
+    """
     assert isinstance(error, HTTPException)
     detail, headers = error.detail, dict(error.headers or {})
     if error.status_code == HTTPStatus.NOT_FOUND:
-        detail = f"there is /, /health, /ready, {METRICS_PATH}, {EVENTS_PATH}, {', '.join([*PAGES, *COMMANDS])}"
+        detail = (
+            f"there is /, /health, /ready, {METRICS_PATH}, {EVENTS_PATH}, "
+            f"{', '.join([*PAGES, *COMMANDS])}"
+        )
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = detail = ", ".join(sorted(headers["Allow"].split(", ")))
         detail = f"only {detail}"
@@ -401,7 +451,9 @@ async def _answer_bug(_request: Request, error: Exception) -> Response:
     return _problem_response(500, "the gateway could not answer; its log says why")
 
 
-def _problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def _problem_response(
+    status: int, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
     body = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return JSONResponse(body, status_code=status, media_type=PROBLEM_TYPE, headers=headers)
 

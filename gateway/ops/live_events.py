@@ -2,11 +2,13 @@
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
-`EventBroadcaster` collects what happens while at least one client listens. Every `BATCH_INTERVAL_S` it has that encoded
-once (`SseEncoder`) and offers the frames to every `EventSubscriber`. A subscriber's buffer is bounded; events that do
-not fit are counted, and the client receives that number as a `LostEvent`.
+`EventBroadcaster` collects what happens while at least one client listens. Every `BATCH_INTERVAL_S`
+it has that encoded once (`SseEncoder`) and offers the frames to every `EventSubscriber`. A
+subscriber's buffer is bounded; events that do not fit are counted, and the client receives that
+number as a `LostEvent`.
 
-A client that connects again with the last position it received first gets the events behind it from the log.
+A client that connects again with the last position it received first gets the events behind it from
+the log.
 """
 
 import asyncio
@@ -30,7 +32,13 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ConversationId, DeliveryReport
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
 from gateway.core.metrics import ChannelStats
-from gateway.ops.api_views import ApiBackend, add_titles, build_notification, build_running_turn, redact_tree
+from gateway.ops.api_views import (
+    ApiBackend,
+    add_titles,
+    build_notification,
+    build_running_turn,
+    redact_tree,
+)
 from gateway.store import LogEntry, StoreError, total_cost_usd
 from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow
@@ -71,7 +79,10 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
             )
         case PostQueued(post=post) as queued:
             yield models.PostRecord(
-                at=entry.at, seq=entry.seq, conversation=post.to.conversation, text=describe_contents(queued)
+                at=entry.at,
+                seq=entry.seq,
+                conversation=post.to.conversation,
+                text=describe_contents(queued),
             )
         case DeliveryReport() as report:
             yield models.DeliveryRecord(
@@ -126,11 +137,13 @@ MAX_BACKLOG_EVENTS = 1_000
 MAX_EVENT_TEXT_CHARS = 4_000
 """Longest text in an event."""
 MAX_LONG_TEXT_CHARS = 32_000
-"""Longest arguments and results of tools, answers and thinking: clients want to see what the model sees and writes."""
+"""Longest arguments and results of tools, answers and thinking: clients want to see what the model
+sees and writes."""
 MAX_FATES_REVISITED = 200
 """Most notifications of a conversation whose outcomes are updated when a turn there has ended."""
 _LAST_WORD = re.compile(r"[!-~]+\Z")
-"""Last word of a growing text. It may be the beginning of a secret, which is redacted only when it is complete."""
+"""Last word of a growing text. It may be the beginning of a secret, which is redacted only when it
+is complete."""
 
 
 @dataclass(slots=True)
@@ -157,10 +170,19 @@ class SseEncoder:
 
     async def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
         """Serialize what happened, and what has changed of connections and agents."""
-        frames, ended = list[SseFrame](), list[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]()
+        frames, ended = (
+            list[SseFrame](),
+            list[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]](),
+        )
         for one in happened:
             if not isinstance(one, Sequence):
-                if events := [*(self._build_growth_events(one) if isinstance(one, AnswerGrown) else self._flush(one))]:
+                if events := [
+                    *(
+                        self._build_growth_events(one)
+                        if isinstance(one, AnswerGrown)
+                        else self._flush(one)
+                    )
+                ]:
                     frames.append(self._encode_frame(events))
                 continue
             if rest := [event for entry in one for event in self._build_closing_events(entry)]:
@@ -169,7 +191,10 @@ class SseEncoder:
             for entry in one:
                 if events := [*build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))]:
                     frames.append(self._encode_frame(events, entry.seq))
-                if isinstance(entry.fact, TurnRecord | UnreadDismissed) and entry.conversation is not None:
+                if (
+                    isinstance(entry.fact, TurnRecord | UnreadDismissed)
+                    and entry.conversation is not None
+                ):
                     ended.append((entry.seq, entry.conversation, entry.fact))
                 if isinstance(entry.fact, TurnRecord):
                     self._recorded.add(entry.fact.turn)
@@ -190,7 +215,9 @@ class SseEncoder:
             backlog.append((noticed.seq, [build_notification(noticed)]))
         for turn in await reader.recent_turns(most, after=after, before=end):
             backlog.append((turn.seq, [turn]))
-        for entry in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
+        for entry in await reader.newest_entries(
+            most, after=after, before=end, kinds=["post", "delivery"]
+        ):
             backlog.append((entry.seq, [*build_entry_events(entry)]))
         recent = sorted(backlog, key=lambda one: one[0])[-most:]
         lost = missed - len(recent)
@@ -199,7 +226,9 @@ class SseEncoder:
 
     def encode_lost(self, count: int) -> bytes:
         """Serialize a `LostEvent`."""
-        return self._encode_frame([models.LostEvent(at=self._backend.clock.now(), count=count)]).data
+        return self._encode_frame(
+            [models.LostEvent(at=self._backend.clock.now(), count=count)]
+        ).data
 
     def _encode_frame(self, events: Sequence[models.ApiEvent], seq: int = 0) -> SseFrame:
         """Serialize events.
@@ -214,11 +243,17 @@ class SseEncoder:
             dumped = to_jsonable_python(event)
             add_titles(dumped, self._backend.titles)
             redacted = redact_tree(
-                dumped, self._backend.redactor, MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS
+                dumped,
+                self._backend.redactor,
+                MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS,
             )
-            data = json.dumps(redacted, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
+            data = json.dumps(
+                redacted, ensure_ascii=False, separators=(",", ":")
+            )  # one line: JSON escapes line ends
             lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
-        return SseFrame(seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events))
+        return SseFrame(
+            seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events)
+        )
 
     def _forget_ended_turns(self) -> None:
         """Forget turns that are over. Their end was sent before, or its event was lost."""
@@ -231,7 +266,11 @@ class SseEncoder:
         if isinstance(event, models.TurnSummary | models.ToolEvent):
             turn = TurnId(event.turn)
             yield from self._flush_turn(turn, event.at)
-            if event.state == "ended" and isinstance(event, models.TurnSummary) and turn in self._recorded:
+            if (
+                event.state == "ended"
+                and isinstance(event, models.TurnSummary)
+                and turn in self._recorded
+            ):
                 self._recorded.discard(turn)  # already sent from the log, with its cost
                 return
         yield event
@@ -261,29 +300,41 @@ class SseEncoder:
             text = self._backend.redactor(presentable_text(answer.text)).rstrip()
             yield from self._build_text_events(answer, at, text)
 
-    def _build_text_events(self, answer: "_GrowingAnswer", at: datetime, now: str) -> Iterator[models.ApiEvent]:
+    def _build_text_events(
+        self, answer: "_GrowingAnswer", at: datetime, now: str
+    ) -> Iterator[models.ApiEvent]:
         before, answer.sent = answer.sent, now
         begins = not before or not now.startswith(before)
         if now != before:
             delta = now if begins else now[len(before) :]
             running = answer.running
             yield models.TextEvent(
-                **_turn_fields(running), at=at, autonomous=running.autonomous, delta=delta, begins=begins
+                **_turn_fields(running),
+                at=at,
+                autonomous=running.autonomous,
+                delta=delta,
+                begins=begins,
             )
 
     async def _encode_fates(
         self, ended: Sequence[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]
     ) -> list[SseFrame]:
-        """Return the current outcomes of the notifications that these turns or decisions handled or looked at."""
+        """Return the current outcomes of the notifications that these turns or decisions handled or
+        looked at.
+        """
         now, changed = self._backend.clock.now(), dict[int, models.ApiEvent]()
         try:
             reader = await self._backend.open_reader()
             for seq, place, fact in ended:
-                for event in await reader.notifications(MAX_FATES_REVISITED, before=fact.upto + 1, conversation=place):
+                for event in await reader.notifications(
+                    MAX_FATES_REVISITED, before=fact.upto + 1, conversation=place
+                ):
                     if seq in (event.dealt_seq, event.after_seq):
                         changed[event.seq] = build_fate_event(event, now)
                 for where, upto in fact.looked if isinstance(fact, TurnRecord) else ():
-                    for event in await reader.notifications(MAX_FATES_REVISITED, before=upto + 1, conversation=where):
+                    for event in await reader.notifications(
+                        MAX_FATES_REVISITED, before=upto + 1, conversation=where
+                    ):
                         if event.unread is not None and event.unread < event.judged.urgency:
                             changed[event.seq] = build_fate_event(event, now)
         except StoreError:
@@ -296,19 +347,29 @@ class SseEncoder:
         minds = {one.agent: _without_countdown(one) for one in found}
         changed = {agent for agent, one in minds.items() if self._minds.get(agent) != one}
         self._minds, now = minds, self._backend.clock.now()
-        return [models.DmnEvent(at=now, **one.model_dump()) for one in found if one.agent in changed]
+        return [
+            models.DmnEvent(at=now, **one.model_dump()) for one in found if one.agent in changed
+        ]
 
     def _build_channel_events(self) -> Iterator[ChannelStats]:
         for one in self._backend.stats.snapshot().channels:
             before = self._channels.get(one.channel)
-            if before is None or (before.state, before.since, before.reason) != (one.state, one.since, one.reason):
+            if before is None or (before.state, before.since, before.reason) != (
+                one.state,
+                one.since,
+                one.reason,
+            ):
                 yield one
             self._channels[one.channel] = one
 
 
-def _build_thinking_events(running: RunningTurn, at: datetime, words: str) -> Iterator[models.ApiEvent]:
+def _build_thinking_events(
+    running: RunningTurn, at: datetime, words: str
+) -> Iterator[models.ApiEvent]:
     if words:
-        yield models.ThinkingEvent(**_turn_fields(running), at=at, autonomous=running.autonomous, delta=words)
+        yield models.ThinkingEvent(
+            **_turn_fields(running), at=at, autonomous=running.autonomous, delta=words
+        )
 
 
 def _turn_fields(running: RunningTurn) -> dict[str, str]:
@@ -366,7 +427,9 @@ class WarningLogHandler(logging.Handler):
     """Log handler that passes on warnings of any thread."""
 
     def __init__(self, logged: Callable[[str, str, str], None]) -> None:
-        """`logged` is called on the event loop, which is this one, with level, logger name and message."""
+        """`logged` is called on the event loop, which is this one, with level, logger name and
+        message.
+        """
         super().__init__(logging.WARNING)
         self._on_warning, self._loop = logged, asyncio.get_running_loop()
 
@@ -378,7 +441,9 @@ class WarningLogHandler(logging.Handler):
         except (TypeError, ValueError):  # a bug in the code that logs
             message = str(record.msg)
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._on_warning, record.levelname.lower(), record.name, message)
+            self._loop.call_soon_threadsafe(
+                self._on_warning, record.levelname.lower(), record.name, message
+            )
 
 
 BATCH_INTERVAL_S: Final = 0.1
@@ -420,7 +485,9 @@ class EventBroadcaster:
 
     def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(models.ToolEvent(**_turn_fields(running), at=self._clock.now(), **asdict(tool)))
+        self._enqueue(
+            models.ToolEvent(**_turn_fields(running), at=self._clock.now(), **asdict(tool))
+        )
 
     def on_status_changed(self) -> None:
         """Have connections and DMN status compared with what was sent last."""
@@ -431,16 +498,23 @@ class EventBroadcaster:
         problems = filter(None, [*map(str, result.problems), result.read_error])
         self._enqueue(
             models.ReloadedEvent(
-                at=self._clock.now(), taken=result.applied, later=result.after_restart, problems=tuple(problems)
+                at=self._clock.now(),
+                taken=result.applied,
+                later=result.after_restart,
+                problems=tuple(problems),
             )
         )
 
     def on_warning(self, level: str, name: str, message: str) -> None:
         """Queue a logged warning."""
-        self._enqueue(models.LogEvent(at=self._clock.now(), level=level, logger=name, message=message))
+        self._enqueue(
+            models.LogEvent(at=self._clock.now(), level=level, logger=name, message=message)
+        )
 
     async def subscribe(self, after: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield chunks from now on; with `after`, first the events behind that position of the log."""
+        """Yield chunks from now on; with `after`, first the events behind that position of the
+        log.
+        """
         subscriber = EventSubscriber()
         self._subscribers.add(subscriber)
         encoder = self._start()
@@ -513,7 +587,9 @@ class EventBroadcaster:
             frames = list[SseFrame]()
             try:
                 frames = await encoder.encode(happened)
-            except Exception:  # a bug or an unreadable store: clients are sent the number of lost events
+            except (
+                Exception
+            ):  # a bug or an unreadable store: clients are sent the number of lost events
                 logger.exception(ENCODING_FAILED)
                 lost += len(happened)
             for subscriber in self._subscribers:

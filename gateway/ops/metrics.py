@@ -1,4 +1,6 @@
-"""Metrics of a gateway for Prometheus: of the process, its channels, its agents and their models."""
+"""Metrics of a gateway for Prometheus: of the process, its channels, its agents and their
+models.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +24,11 @@ from gateway.store import LogEntry
 disable_created_metrics()  # type: ignore[no-untyped-call] # a further series for each counter and histogram
 
 DRIFT_PERCENT = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
-"""Histogram bounds. An offline tokenizer is 5 to 15 % off and wrong beyond 20 %, so the bounds are close there."""
+"""Histogram bounds. An offline tokenizer is 5 to 15 % off and wrong beyond 20 %, so the bounds are
+close there."""
 MAX_MODELS = 100
-"""Models with labels of their own. A server that invents model names must not fill the memory, here or in Prometheus.
+"""Models with labels of their own. A server that invents model names must not fill the memory, here
+or in Prometheus.
 """
 OTHER_MODELS = "other"
 MODEL_LABELS: Final = ("agent", "provider", "model")
@@ -34,7 +38,9 @@ WorkspaceCounts = Mapping[str, tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class RedactedMetrics:
-    """Metrics of several collectors with redacted label values: models and servers chose some of them."""
+    """Metrics of several collectors with redacted label values: models and servers chose some of
+    them.
+    """
 
     sources: tuple[Collector, ...]
     redactor: Redactor
@@ -44,7 +50,9 @@ class RedactedMetrics:
         for source in self.sources:
             for metric in source.collect():
                 metric.samples = [
-                    sample._replace(labels={name: self.redactor(value) for name, value in sample.labels.items()})
+                    sample._replace(
+                        labels={name: self.redactor(value) for name, value in sample.labels.items()}
+                    )
                     for sample in metric.samples
                 ]
                 yield metric
@@ -57,8 +65,8 @@ MetricRow = tuple[
     Sequence[str],
     Callable[[Any], Iterable[tuple[Sequence[str], float]]],
 ]
-"""A metric that is asked for at each scrape: type, name, help text, labels, and a function of its source that returns
-the samples, each with the values of the labels."""
+"""A metric that is asked for at each scrape: type, name, help text, labels, and a function of its
+source that returns the samples, each with the values of the labels."""
 
 
 def collect_rows(rows: Iterable[MetricRow], source: object) -> Iterator[Metric]:
@@ -70,9 +78,13 @@ def collect_rows(rows: Iterable[MetricRow], source: object) -> Iterator[Metric]:
         yield family
 
 
-def _of_channels(value: Callable[[ChannelStats], float | None]) -> Callable[["ChannelMetrics"], Any]:
+def _of_channels(
+    value: Callable[[ChannelStats], float | None],
+) -> Callable[["ChannelMetrics"], Any]:
     return lambda own: [
-        ([one.channel], number) for one in own.stats.snapshot().channels if (number := value(one)) is not None
+        ([one.channel], number)
+        for one in own.stats.snapshot().channels
+        if (number := value(one)) is not None
     ]
 
 
@@ -122,7 +134,9 @@ _CHANNEL_ROWS: Final[tuple[MetricRow, ...]] = (
         "Events of the channel that were taken in, by kind.",
         ["channel", "kind"],
         lambda own: [
-            ([one.channel, kind], count) for one in own.stats.snapshot().channels for kind, count in one.events.items()
+            ([one.channel, kind], count)
+            for one in own.stats.snapshot().channels
+            for kind, count in one.events.items()
         ],
     ),
 )
@@ -156,7 +170,10 @@ class AgentStats:
         """Tokens since the start, by agent."""
         self._models = set[tuple[str, str, str]]()
         self._requests = Counter(
-            "llm_requests", "Model requests that were answered.", MODEL_LABELS, registry=self.metrics
+            "llm_requests",
+            "Model requests that were answered.",
+            MODEL_LABELS,
+            registry=self.metrics,
         )
         self._cost_usd = Counter(
             "llm_cost_usd",
@@ -228,7 +245,10 @@ class AgentStats:
         self._written_tokens.labels(*labels).inc(account.usage.cache_write_tokens)
         if account.cost_usd is not None:
             self._cost_usd.labels(*labels).inc(account.cost_usd)
-        estimated, billed = sum(block.tokens for block in account.blocks), account.usage.prompt_tokens
+        estimated, billed = (
+            sum(block.tokens for block in account.blocks),
+            account.usage.prompt_tokens,
+        )
         if estimated > 0:
             self._estimated.labels(*labels).set(estimated)
             if billed > 0:
@@ -249,12 +269,28 @@ def _of_minds(value: Callable[[DmnStatus], float]) -> Callable[[AgentStats], Any
 
 _DMN_GAUGES: Final[tuple[tuple[str, str, Callable[[DmnStatus], float]], ...]] = (
     ("quiet", "1 if nothing below urgent starts anything.", lambda one: one.quiet),
-    ("held", "1 if no autonomous turn may start now, for whatever reason.", lambda one: bool(one.held)),
+    (
+        "held",
+        "1 if no autonomous turn may start now, for whatever reason.",
+        lambda one: bool(one.held),
+    ),
     ("running_turns", "Turns that are under way.", lambda one: len(one.running)),
-    ("waiting_turns", "Conversations that are owed a turn and wait for a lane.", lambda one: len(one.waiting)),
+    (
+        "waiting_turns",
+        "Conversations that are owed a turn and wait for a lane.",
+        lambda one: len(one.waiting),
+    ),
     ("pending", "Conversations that a tick would take up.", lambda one: len(one.wanted)),
-    ("autonomous_turns_today", "Turns that nobody asked for, on this UTC day.", lambda one: one.turns_today),
-    ("autonomous_cost_usd_today", "What these cost in US dollars.", lambda one: one.spent_today_usd),
+    (
+        "autonomous_turns_today",
+        "Turns that nobody asked for, on this UTC day.",
+        lambda one: one.turns_today,
+    ),
+    (
+        "autonomous_cost_usd_today",
+        "What these cost in US dollars.",
+        lambda one: one.spent_today_usd,
+    ),
 )
 """Name, help text and value of each gauge."""
 _WORKSPACE_COUNTERS: Final = (
@@ -267,7 +303,11 @@ _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
     (
         GaugeMetricFamily,
         "llm_cache_hit_ratio",
-        "Share of all prompt tokens since the start that was read from the cache; absent before the first.",
+        (
+            "Share of all prompt tokens since the start that was read from the cache; absent "
+            "before "
+            "the first."
+        ),
         ["agent"],
         lambda own: [
             ([agent], usage.cache_read_tokens / usage.prompt_tokens)
@@ -284,7 +324,11 @@ _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
         "reverie_dmn_state",
         "1 for the state that the agent's Default Mode Network is in, 0 for the others.",
         ["agent", "state"],
-        lambda own: [([one.agent, mode.value], one.mode == mode.value) for one in own.list_minds() for mode in DmnMode],
+        lambda own: [
+            ([one.agent, mode.value], one.mode == mode.value)
+            for one in own.list_minds()
+            for mode in DmnMode
+        ],
     ),
     *(
         (GaugeMetricFamily, f"reverie_dmn_{name}", text, ["agent"], _of_minds(value))

@@ -1,4 +1,6 @@
-"""What one process says of itself and of the others that share its store: problems, states of channels, metrics."""
+"""What one process says of itself and of the others that share its store: problems, states of
+channels, metrics.
+"""
 
 import asyncio
 import logging
@@ -25,10 +27,16 @@ SILENT_S: Final = 10.0
 
 
 class ProcessMonitor:
-    """Used where processes share the store. A prometheus `Collector`, and a source of `GatewayStats`."""
+    """Used where processes share the store. A prometheus `Collector`, and a source of
+    `GatewayStats`.
+    """
 
     def __init__(
-        self, cluster: Cluster, store: Store, clock: Clock, platforms: Callable[[], Mapping[ChannelName, str]]
+        self,
+        cluster: Cluster,
+        store: Store,
+        clock: Clock,
+        platforms: Callable[[], Mapping[ChannelName, str]],
     ) -> None:
         """`platforms`: returns the configured channels, each with its platform."""
         self._cluster, self._store, self._clock, self._platforms = cluster, store, clock, platforms
@@ -37,10 +45,13 @@ class ProcessMonitor:
         self._links = dict[ChannelName, tuple[bool, str, datetime]]()
         """State of the connections as the log tells it: up, reason, and since when."""
         self._unseen, self._unseen_since = "", clock.now()
-        """Which processes do not use this directory, as last looked at, and since when that is so."""
+        """Which processes do not use this directory, as last looked at, and since when that is
+        so."""
 
     async def run(self) -> None:
-        """Look now and then how far the log is ahead, and who uses the directory, until cancelled."""
+        """Look now and then how far the log is ahead, and who uses the directory, until
+        cancelled.
+        """
         for one in await self._store.connection_states():
             self._links.setdefault(one.channel, (one.up, one.reason, one.at))
         while True:
@@ -80,7 +91,12 @@ class ProcessMonitor:
             holder = lease.holder.name if lease.holder is not None else ""
             found.append(
                 ChannelStats(
-                    channel=name, platform=platforms[name], state=state, since=since, reason=reason, holder=holder
+                    channel=name,
+                    platform=platforms[name],
+                    state=state,
+                    since=since,
+                    reason=reason,
+                    holder=holder,
                 )
             )
         return found
@@ -93,7 +109,8 @@ class ProcessMonitor:
             HealthProblem(
                 what=f"lease:{one.name}",
                 since=now - timedelta(seconds=one.free_s),
-                reason=f"no process holds {one.name}: start one that may (its log says why it could not)",
+                reason=f"no process holds {one.name}: start one that may (its log says why it "
+                "could not)",
                 partial=True,
             )
             for one in leases
@@ -101,17 +118,33 @@ class ProcessMonitor:
         ]
         if self._unseen:
             since = self._unseen_since
-            found.append(HealthProblem(what="directory:shared", since=since, reason=self._unseen, partial=True))
+            found.append(
+                HealthProblem(
+                    what="directory:shared", since=since, reason=self._unseen, partial=True
+                )
+            )
         if me is None:
-            text = "this process is no member of the gateway: it starts, or was removed by the others"
+            text = (
+                "this process is no member of the gateway: it starts, or was removed by the others"
+            )
             found.append(HealthProblem(what="process", since=now, reason=text))
         elif not me.is_ready:
-            found.append(HealthProblem(what="process", since=me.member.started, reason="this process is starting"))
+            found.append(
+                HealthProblem(
+                    what="process", since=me.member.started, reason="this process is starting"
+                )
+            )
         elif me.member.is_draining:
-            found.append(HealthProblem(what="process", since=now, reason="this process stops, and takes nothing new"))
+            found.append(
+                HealthProblem(
+                    what="process", since=now, reason="this process stops, and takes nothing new"
+                )
+            )
         elif me.age_s > SILENT_S:
             text = "this process gives no sign of life in the database: the others may remove it"
-            found.append(HealthProblem(what="process", since=now - timedelta(seconds=me.age_s), reason=text))
+            found.append(
+                HealthProblem(what="process", since=now - timedelta(seconds=me.age_s), reason=text)
+            )
         return found
 
     def _find_me(self) -> MemberStatus | None:
@@ -127,8 +160,16 @@ class ProcessMonitor:
             ("processes", "Processes of the gateway that are there.", len(members)),
             ("leases_held", "Leases of channels, agents and upkeep that this process holds.", held),
             ("leases_free", "Leases that no process holds.", free),
-            ("log_lag_entries", "Entries of the log that this process had not read yet, each 5 seconds.", self.lag),
-            ("process_draining", "1 while this process stops.", me is not None and me.member.is_draining),
+            (
+                "log_lag_entries",
+                "Entries of the log that this process had not read yet, each 5 seconds.",
+                self.lag,
+            ),
+            (
+                "process_draining",
+                "1 while this process stops.",
+                me is not None and me.member.is_draining,
+            ),
             (
                 "process_sign_age_seconds",
                 "Time since this process gave a sign of life in the database.",

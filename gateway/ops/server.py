@@ -1,6 +1,8 @@
-"""Listener of the operator's HTTP server, and the service that runs it with the control socket and outage checks.
+"""Listener of the operator's HTTP server, and the service that runs it with the control socket and
+outage checks.
 
-Starlette and uvicorn cost 4 MB, so they are imported at the first connection, with `gateway.ops.http`.
+Starlette and uvicorn cost 4 MB, so they are imported at the first connection, with
+`gateway.ops.http`.
 """
 
 import asyncio
@@ -47,7 +49,9 @@ class OpsServer:
         sources: Iterable[Collector] = (),
         stream: "EventBroadcaster | None" = None,
     ) -> None:
-        """`sources`: of metrics besides those of the channels. `stream` is there if the configuration has a token."""
+        """`sources`: of metrics besides those of the channels. `stream` is there if the
+        configuration has a token.
+        """
         self._config, self._clock, self._stats, self._redactor = config, clock, stats, redactor
         self._sources, self._stream = sources, stream
         self.port = config.port
@@ -58,17 +62,23 @@ class OpsServer:
 
     @property
     def address(self) -> str:
-        """URL of the server, with the name of this machine if it listens at all addresses. Empty: it does not."""
+        """URL of the server, with the name of this machine if it listens at all addresses. Empty:
+        it does not.
+        """
         if self._server is None:
             return ""
         host = socket.gethostname() if self._config.host in ALL_ADDRESSES else self._config.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     async def start(self) -> bool:
-        """Start to listen. False after a logged warning that says what to change: the gateway can run without it."""
+        """Start to listen. False after a logged warning that says what to change: the gateway can
+        run without it.
+        """
         host = self._config.host
         try:
-            self._server = await asyncio.get_running_loop().create_server(self._connect, host, self.port)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._connect, host, self.port
+            )
         except (OSError, UnicodeError) as error:
             logger.warning(
                 "no /health, /ready and /metrics: cannot listen on %s port %d (%s); "
@@ -79,7 +89,11 @@ class OpsServer:
             )
             return False
         self.port = self._server.sockets[0].getsockname()[1]
-        logger.info("health and metrics on http://%s:%d/metrics", f"[{host}]" if ":" in host else host, self.port)
+        logger.info(
+            "health and metrics on http://%s:%d/metrics",
+            f"[{host}]" if ":" in host else host,
+            self.port,
+        )
         return True
 
     async def close(self) -> None:
@@ -130,8 +144,8 @@ class OpsService:
     ) -> None:
         """`sources` and `stream`: see `OpsServer`. `outages`: looked for every few seconds.
 
-        `process`: see `process_path`; the socket stands beside it. `handler`: carries out what comes there. `cluster`:
-        is told the address.
+        `process`: see `process_path`; the socket stands beside it. `handler`: carries out what
+        comes there. `cluster`: is told the address.
         """
         self._clock = clock
         self._control = ControlServer(socket_path(process), handler, stats.snapshot)

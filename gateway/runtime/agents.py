@@ -1,6 +1,8 @@
-"""The agents of a gateway: each with its loop, its model and its turns; and which one a conversation belongs to.
+"""The agents of a gateway: each with its loop, its model and its turns; and which one a
+conversation belongs to.
 
-- `Agent` takes the turns that its `AgentLoop` starts, with an `AgentContext` that is replaced when its model changes.
+- `Agent` takes the turns that its `AgentLoop` starts, with an `AgentContext` that is replaced when
+  its model changes.
 - `Agents` holds the running agents and the services that they share; it routes arrivals to them.
 - `load_chosen_models` reads which models were chosen in the last run.
 """
@@ -19,7 +21,14 @@ from agent.prompt import PromptInput
 from agent.signals import DmnState, LeftOff, Presence, load_state
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
-from gateway.cluster.cluster import AGENT_PREFIX, HELD_ELSEWHERE, Cluster, LeaseName, agent_lease, lease_of
+from gateway.cluster.cluster import (
+    AGENT_PREFIX,
+    HELD_ELSEWHERE,
+    Cluster,
+    LeaseName,
+    agent_lease,
+    lease_of,
+)
 from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
@@ -32,7 +41,15 @@ from gateway.context.recall import AmbientRecall
 from gateway.context.requesters import BLOCKED_REASON
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import Address, Alarm, ConversationId, Message, MessageDeleted, MessageEdited, PresenceLevel
+from gateway.core.events import (
+    Address,
+    Alarm,
+    ConversationId,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    PresenceLevel,
+)
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -77,11 +94,11 @@ _models_logger = logging.getLogger("reverie.choosing")
 _stop_logger = logging.getLogger("reverie.stopping")
 
 SCANNED_ENTRIES: Final = 50
-"""Unread entries of a place that are searched for a reminder at the start, and turns that are searched for the last
-ones."""
+"""Unread entries of a place that are searched for a reminder at the start, and turns that are
+searched for the last ones."""
 LOCK_TIMEOUT_S: Final = 2.0
-"""Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until its record is
-written."""
+"""Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until
+its record is written."""
 STOPPING: Final = N_("Stopped. I do not answer what was written here until now.")
 LEFT_UNANSWERED: Final = N_("Stopped. I do not answer what was written here until now.")
 ALREADY_STOPPING: Final = N_("I am already stopping.")
@@ -91,7 +108,9 @@ NOTHING_RUNNING: Final = N_("I am not doing anything here.")
 class Agent(AgentLoop):
     """Agent with its loop."""
 
-    def __init__(self, config: AgentConfig, agents: "Agents", state: DmnState, model: str = "") -> None:
+    def __init__(
+        self, config: AgentConfig, agents: "Agents", state: DmnState, model: str = ""
+    ) -> None:
         """`agents` holds the services. `state`: state of its DMN from the last run.
 
         `model`: a key of `llm.models`. Empty: the configured one.
@@ -217,7 +236,9 @@ class Agent(AgentLoop):
         """Return the beginning of every conversation of this agent."""
         return PromptInput(
             persona=persona,
-            skills=await self._guidance.skill_catalogue(self.tools) if self.model.takes_tools else "",
+            skills=await self._guidance.skill_catalogue(self.tools)
+            if self.model.takes_tools
+            else "",
             card="",
             history=(),
             input_text="",
@@ -226,9 +247,16 @@ class Agent(AgentLoop):
         )
 
     def last_request(self, conversation: ConversationId) -> PlannedRequest | None:
-        """Return the last answered request there. None: there was none since the start, or it is not kept."""
-        found = (model.last_requests.get(self.id, conversation) for model in self.agent_model.caching_models)
-        return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
+        """Return the last answered request there. None: there was none since the start, or it is
+        not kept.
+        """
+        found = (
+            model.last_requests.get(self.id, conversation)
+            for model in self.agent_model.caching_models
+        )
+        return max(
+            (one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None
+        )
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
@@ -237,8 +265,13 @@ class Agent(AgentLoop):
                 return await self._turns.compact(context, conversation)
 
     async def refresh_tools(self) -> None:
-        """Update the description of the tools before a request, where that costs no cached prefix."""
-        now_s, lasts_s = self._clock.monotonic(), self._agents.live.optimization.prompt_cache.long_ttl
+        """Update the description of the tools before a request, where that costs no cached
+        prefix.
+        """
+        now_s, lasts_s = (
+            self._clock.monotonic(),
+            self._agents.live.optimization.prompt_cache.long_ttl,
+        )
         await self._agents.registry.prepare_turn(self.tools, now_s, lasts_s)
 
     async def warm_up(self) -> None:
@@ -258,28 +291,46 @@ class Agent(AgentLoop):
                 async with aclosing(model.stream(request)) as chunks:
                     async for _ in chunks:
                         pass
-            except (ModelError, OSError) as error:  # the first turn will wait for it, or report the error
+            except (
+                ModelError,
+                OSError,
+            ) as error:  # the first turn will wait for it, or report the error
                 logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
-        if self._agents.mute.is_mute(conversation):  # what is unread stays so until the place is well
+        if self._agents.mute.is_mute(
+            conversation
+        ):  # what is unread stays so until the place is well
             return TurnResult(is_awaited=True, model="unasked", autonomous=autonomous)
         await self.refresh_tools()
         async with self._agents.room_locks.lock_for(conversation):
             self._digests.forget(conversation)  # the digest's part on this place is consumed here
             with self._hold_context() as context:
                 return await self._turns.run(
-                    context, conversation, autonomous=autonomous, continuing=continuing, handle=handle
+                    context,
+                    conversation,
+                    autonomous=autonomous,
+                    continuing=continuing,
+                    handle=handle,
                 )
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         async with self._agents.room_locks.lock_for(self.policy.inner):
             with self._hold_context() as context:
-                return await self._agents.dreams.run(context, Address.parse(self.policy.inner), handle)
+                return await self._agents.dreams.run(
+                    context, Address.parse(self.policy.inner), handle
+                )
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
         return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
 
     def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
@@ -292,7 +343,11 @@ class Agent(AgentLoop):
         if unread.messages and not is_inner(conversation):
             place, cause = Address.parse(conversation), unread.messages[0]
             room, first = self._agents.bindings.find(place).language, cause.fact
-            person, direct = (first.language, first.kind == "direct") if isinstance(first, Message) else (None, False)
+            person, direct = (
+                (first.language, first.kind == "direct")
+                if isinstance(first, Message)
+                else (None, False)
+            )
             with use_language(language_for(room, person, direct=direct)):
                 await self._agents.previews.post_notice(place, _(QUEUED_TEXT), cause.seq)
 
@@ -304,7 +359,11 @@ class Agent(AgentLoop):
     async def owes_answer(self, conversation: ConversationId) -> bool:
         """Return whether a turn would start there because of unread entries, or continues."""
         waiting = [one.conversation for one in self.state.waiting]
-        if conversation in (*self.state.pending, *self.state.continuing, *waiting) or self.is_put_off(conversation):
+        if conversation in (
+            *self.state.pending,
+            *self.state.continuing,
+            *waiting,
+        ) or self.is_put_off(conversation):
             return True
         # Entries that ask for an answer come first.
         unread = await self._agents.store.unread_entries(conversation, most=1)
@@ -372,7 +431,8 @@ class Agents:
         chosen: Mapping[str, str],
         cluster: Cluster | None = None,
     ) -> None:
-        """`states`: by agent, the state of its DMN from the last run; `chosen`: see `load_chosen_models`.
+        """`states`: by agent, the state of its DMN from the last run; `chosen`: see
+        `load_chosen_models`.
 
         `limits`: budgets of people; None: there are none. `cluster` None: this is the only process.
         """
@@ -418,7 +478,9 @@ class Agents:
         self.live.add_reload_listener(lambda _: self._end_blocked_turns())
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
+        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step
+        on.
+        """
         dmn_policies = {agent: build_dmn_policy(new, agent) for agent in self.by_id}
 
         def apply() -> None:
@@ -446,15 +508,21 @@ class Agents:
     async def on_lease_acquired(self, lease: LeaseName) -> None:
         """Take up what the process has left that held the lease before."""
         await self.store.follow()
-        if (agent := self.by_id.get(lease.removeprefix(AGENT_PREFIX))) is not None and lease == agent_lease(agent.id):
-            agent.take_over((await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id])
+        if (
+            agent := self.by_id.get(lease.removeprefix(AGENT_PREFIX))
+        ) is not None and lease == agent_lease(agent.id):
+            agent.take_over(
+                (await load_dmn_states(self.store, [*self.by_id], self.clock.now()))[agent.id]
+            )
         for arrival in await self.find_pending_arrivals(lease):
             self.inbox.add(arrival)
 
     async def on_lease_ending(self, lease: LeaseName, grace_s: float) -> None:
         """End all work under the lease. Turns end within `grace_s` or are parked."""
         await self.inbox.close_windows(lambda place: lease_of(place) == lease)
-        await asyncio.gather(*(one.leave(lambda place: lease_of(place) == lease, grace_s) for one in self.agents))
+        await asyncio.gather(
+            *(one.leave(lambda place: lease_of(place) == lease, grace_s) for one in self.agents)
+        )
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
@@ -472,7 +540,9 @@ class Agents:
 
     def describe_tools(self, at: Address) -> str:
         """Return the tools of the agent that answers there, for people."""
-        return self.registry.render_tools(self.agent_for(at.conversation).tools, self.registry.describe_states())
+        return self.registry.render_tools(
+            self.agent_for(at.conversation).tools, self.registry.describe_states()
+        )
 
     @property
     def model_labels(self) -> str:
@@ -489,11 +559,16 @@ class Agents:
         await asyncio.gather(*(agent.stop(grace_s) for agent in self.agents))
 
     async def find_pending_arrivals(self, lease: LeaseName = "") -> list[ReadyConversation]:
-        """Return what an earlier process left undone, as new arrivals. `lease`: of whoever does it; empty: all."""
+        """Return what an earlier process left undone, as new arrivals. `lease`: of whoever does it;
+        empty: all.
+        """
         found, due = [], dict(await self.store.due_conversations(LOW))
         due |= dict.fromkeys(await self._find_interrupted(), URGENT)
         for place, urgency in due.items():
-            holders = {lease_of(place), *([agent_lease(self.agent_for(place).id)] if urgency < URGENT else [])}
+            holders = {
+                lease_of(place),
+                *([agent_lease(self.agent_for(place).id)] if urgency < URGENT else []),
+            }
             if lease and lease not in holders:
                 continue
             has_alarm = False
@@ -502,7 +577,9 @@ class Agents:
                 has_alarm = any(isinstance(one.fact, Alarm) for one in unread.messages)
             direct = None if is_inner(place) else await self.places.is_direct(place)
             found.append(
-                ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=has_alarm)
+                ReadyConversation(
+                    conversation=place, urgency=urgency, direct=direct, handle_in_place=has_alarm
+                )
             )
         return found
 
@@ -515,7 +592,9 @@ class Agents:
         for one in await self.store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
             if not isinstance(one.fact, TurnRecord) or one.fact.cause == "compact":
                 continue
-            is_put_off = one.fact.outcome == "interrupted" and not one.fact.upto  # it has left what it was to read
+            is_put_off = (
+                one.fact.outcome == "interrupted" and not one.fact.upto
+            )  # it has left what it was to read
             if one.conversation is not None and not is_inner(one.conversation) and not is_put_off:
                 ended[one.conversation] = one.fact.outcome == "interrupted"
         return [place for place, interrupted in ended.items() if interrupted]
@@ -523,14 +602,22 @@ class Agents:
     def notice(self, arrival: ReadyConversation) -> None:
         """Announce entries that are ready for attention.
 
-        Urgent ones start a turn in their place, others a turn of the inner conversation, unless the place is private.
-        The process that holds the channel, or the agent, takes it.
+        Urgent ones start a turn in their place, others a turn of the inner conversation, unless the
+        place is private. The process that holds the channel, or the agent, takes it.
         """
         place = arrival.conversation
         if arrival.direct is not None:
             self.places.record_direct(place, direct=arrival.direct)
-        can_act = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
-        if arrival.urgency >= URGENT or arrival.handle_in_place or arrival.direct or is_inner(place) or not can_act:
+        can_act = self.agent_for(
+            place
+        ).model.takes_tools  # without tools nothing can be done about it from elsewhere
+        if (
+            arrival.urgency >= URGENT
+            or arrival.handle_in_place
+            or arrival.direct
+            or is_inner(place)
+            or not can_act
+        ):
             self._notice(arrival, place)
         else:
             self.tasks.create_task(self._route(arrival))
@@ -561,7 +648,9 @@ class Agents:
     def _on_saved_elsewhere(self, entries: Sequence[LogEntry]) -> None:
         """Know when the agents last dreamt, for the case that they are led here."""
         for entry in entries:
-            agent = self.by_id.get(entry.fact.agent) if isinstance(entry.fact, DmnStateSaved) else None
+            agent = (
+                self.by_id.get(entry.fact.agent) if isinstance(entry.fact, DmnStateSaved) else None
+            )
             if agent is not None and isinstance(entry.fact, DmnStateSaved):
                 with contextlib.suppress(ValueError):  # of another version
                     agent.state = replace(agent.state, dreamt=load_state(entry.fact.state).dreamt)
@@ -576,7 +665,9 @@ class Agents:
                     agent.send(read_directive(order, entry.at))
 
     def _on_taken_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Count what other processes do of their own, and how often they make requests, for what moves here."""
+        """Count what other processes do of their own, and how often they make requests, for what
+        moves here.
+        """
         for entry in entries:
             record, place = entry.fact, entry.conversation
             if not isinstance(record, TurnRecord) or not record.requests or place is None:
@@ -588,7 +679,9 @@ class Agents:
                     agent.count_elsewhere(total_cost_usd(record.accounts))
 
     def _on_changed(self, entries: Sequence[LogEntry]) -> None:
-        """Let turns take up the new texts of messages that they have read, and that some of these were deleted."""
+        """Let turns take up the new texts of messages that they have read, and that some of these
+        were deleted.
+        """
         for entry in entries:
             change, place = entry.fact, entry.conversation
             handle = self.agent_for(place).turn_handle(place) if place is not None else None
@@ -596,7 +689,10 @@ class Agents:
                 continue
             if isinstance(change, MessageDeleted):
                 handle.forget(change.message)
-            elif isinstance(change, MessageEdited) and self.bindings.find(change.at).arrivals != "queue":
+            elif (
+                isinstance(change, MessageEdited)
+                and self.bindings.find(change.at).arrivals != "queue"
+            ):
                 handle.revise(change.message, change.sender.id, change.text)
 
     def _end_blocked_turns(self) -> None:
@@ -610,9 +706,10 @@ class Agents:
     async def plan_stop(self, at: Address, by: str) -> CommandEffect:
         """Plan a stop. `by`: who requests it, for people.
 
-        Everything unread in the place becomes durable as consumed in the transaction that holds the command, so it is
-        not answered later, even if the process dies before the turn has ended. Until the effect is settled no turn
-        begins there, and none ends: it has either answered before the command, or posts nothing more.
+        Everything unread in the place becomes durable as consumed in the transaction that holds the
+        command, so it is not answered later, even if the process dies before the turn has ended.
+        Until the effect is settled no turn begins there, and none ends: it has either answered
+        before the command, or posts nothing more.
         """
         place, why = at.conversation, f"{by} had it left off"
         agent = self.agent_for(place)
@@ -642,7 +739,9 @@ class Agents:
 
         effect_fact = EffectFact(record, key=f"turn:{record.turn}")
         return CommandEffect(
-            answer=_(STOPPING if held_handle is not None else LEFT_UNANSWERED), facts=(effect_fact,), settle=settle
+            answer=_(STOPPING if held_handle is not None else LEFT_UNANSWERED),
+            facts=(effect_fact,),
+            settle=settle,
         )
 
     async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
@@ -671,7 +770,9 @@ class Agents:
         for model in {id(one): one for one in (agent.model for agent in self.agents)}.values():
             try:
                 await model.start()
-            except ModelError as error:  # each turn will report it too; the channels connect meanwhile
+            except (
+                ModelError
+            ) as error:  # each turn will report it too; the channels connect meanwhile
                 logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
         for agent in self.agents:
             await agent.warm_up()
@@ -685,7 +786,9 @@ def _release(handle: TurnHandle | None, lock: asyncio.Lock | None) -> None:
 
 
 async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[str, str]:
-    """Return the chosen models that are still configured: by agent, a key of `llm.models`. Raises StoreError."""
+    """Return the chosen models that are still configured: by agent, a key of `llm.models`. Raises
+    StoreError.
+    """
     configured, found = {agent.id: agent.model for agent in settings.agents}, dict[str, str]()
     for one in await reader.current_facts("model_chosen"):
         fact = one.fact
@@ -696,6 +799,7 @@ async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[st
         else:
             args = fact.agent, fact.by, fact.model, configured[fact.agent]
             _models_logger.warning(
-                "%s was to think with what %s chose, %s, which is not in llm.models: %s is used", *args
+                "%s was to think with what %s chose, %s, which is not in llm.models: %s is used",
+                *args,
             )
     return found

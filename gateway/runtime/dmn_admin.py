@@ -1,7 +1,7 @@
 """Administration of the agents' Default Mode Networks: their state for people, and orders to them.
 
-Pure, but for `load_dmn_states`, which reads what the last run left. The running gateway and the command line beside a
-stopped one share this.
+Pure, but for `load_dmn_states`, which reads what the last run left. The running gateway and the
+command line beside a stopped one share this.
 """
 
 import logging
@@ -85,7 +85,9 @@ class DmnCommand(NamedTuple):
     directed: DmnDirective
 
 
-async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: datetime) -> dict[str, DmnState]:
+async def load_dmn_states(
+    store: StoreReader, agents: Sequence[str], now: datetime
+) -> dict[str, DmnState]:
     """Return each agent's DMN state as it was last saved, with today's counts from the log."""
     states, today = {}, now.astimezone(UTC).date().isoformat()
     for agent in agents:
@@ -99,7 +101,11 @@ async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: dateti
         known = state.turns_today if state.day == today else 0
         spent_up = state.spent_up and state.day == today
         states[agent] = replace(
-            state, day=today, turns_today=max(turns, known), spent_today_usd=cost_usd, spent_up=spent_up
+            state,
+            day=today,
+            turns_today=max(turns, known),
+            spent_today_usd=cost_usd,
+            spent_up=spent_up,
         )
     return states
 
@@ -107,23 +113,30 @@ async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: dateti
 def build_directive_facts(
     source: DmnSource, directive: Directive, directed: DmnDirective
 ) -> tuple[DmnDirective, DmnStateSaved]:
-    """Return the entries to write before a directive is sent: the order, and the state by which it survives a crash."""
+    """Return the entries to write before a directive is sent: the order, and the state by which it
+    survives a crash.
+    """
     after = dmn.step(source.state, directive, source.policy)[0]
     return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.id)
 
 
 def read_directive(directed: DmnDirective, at: datetime) -> Directive:
     """Return what the Default Mode Network is told by an order in the log."""
-    return Directive(at=at, order=_DIRECTIVE_ORDERS[directed.what], until=directed.until, on=directed.on)
+    return Directive(
+        at=at, order=_DIRECTIVE_ORDERS[directed.what], until=directed.until, on=directed.on
+    )
 
 
 def read_presence_order(directed: DmnDirective) -> PresenceLevel | None:
     """Return the presence of people that was set by hand. None: it is to be estimated."""
-    return next((one for one in get_args(PresenceLevel) if f"{PRESENCE_ORDER}{one}" == directed.what), None)
+    return next(
+        (one for one in get_args(PresenceLevel) if f"{PRESENCE_ORDER}{one}" == directed.what), None
+    )
 
 
 def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return the end of a period, UTC: a time as `gateway.context.schedule` reads it, or a number of seconds.
+    """Return the end of a period, UTC: a time as `gateway.context.schedule` reads it, or a number
+    of seconds.
 
     None for an empty text. Raises ScheduleError, in words.
     """
@@ -131,7 +144,9 @@ def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | No
     if not text:
         return None
     whole = now.replace(microsecond=0)  # so that 2 h from now is not shown as more than that
-    return parse_moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
+    return parse_moment(
+        f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone
+    ).astimezone(UTC)
 
 
 def direct_agents(
@@ -143,10 +158,12 @@ def direct_agents(
     until: datetime | None = None,
     on: tuple[str, ...] = (),
 ) -> tuple[list[str], list[DmnStatus], list[DmnCommand]]:
-    """Return the answer to an order, a line for each network; their state afterwards; the directives that make it true.
+    """Return the answer to an order, a line for each network; their state afterwards; the
+    directives that make it true.
 
-    `what`: pause, wake, sleep, quiet, rest or off. `until`: end of `sleep` or `quiet`. None: until it is woken; for an
-    hour. `on`: with `sleep`, types of notifications that wake it, too. A network without a directive does not obey.
+    `what`: pause, wake, sleep, quiet, rest or off. `until`: end of `sleep` or `quiet`. None: until
+    it is woken; for an hour. `on`: with `sleep`, types of notifications that wake it, too. A
+    network without a directive does not obey.
     """
     until = until if what in ("sleep", "quiet") else None
     if what == "quiet" and until is None:
@@ -157,14 +174,24 @@ def direct_agents(
         directive = Directive(at=now, order=_DIRECTIVE_ORDERS[what], until=until, on=wake_on)
         after = dmn.step(source.state, directive, source.policy)[0]
         one = snapshot_dmn(
-            SavedDmn(id=source.id, state=after, policy=source.policy, next_tick_s=source.next_tick_s), now
+            SavedDmn(
+                id=source.id, state=after, policy=source.policy, next_tick_s=source.next_tick_s
+            ),
+            now,
         )
         if what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
-            lines.append(_("{agent} is {mode}; write `dmn wake` first").format(agent=source.id, mode=source.state.mode))
+            lines.append(
+                _("{agent} is {mode}; write `dmn wake` first").format(
+                    agent=source.id, mode=source.state.mode
+                )
+            )
         else:
             directed = DmnDirective(agent=source.id, what=what, by=by, until=until, on=wake_on)
             commands.append(DmnCommand(source.id, directive, directed))
-            lines.append(_("{agent} is {mode}").format(agent=source.id, mode=one.mode) + _format_rest(one, now))
+            lines.append(
+                _("{agent} is {mode}").format(agent=source.id, mode=one.mode)
+                + _format_rest(one, now)
+            )
         statuses.append(one)
     return lines, statuses, commands
 
@@ -203,12 +230,15 @@ def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
 
 def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
     """Return the state of a network, for people; the first line names the agent."""
-    head = _("{agent} is {mode}").format(agent=status.agent, mode=status.mode) + _format_rest(status, now)
+    head = _("{agent} is {mode}").format(agent=status.agent, mode=status.mode) + _format_rest(
+        status, now
+    )
     if status.next_tick_s is not None:
         text = _("it checks again in {time}")
         head = f"{head}; {text.format(time=format_duration(max(0.0, status.next_tick_s)))}"
     unasked = _(
-        "on its own: {turns} of {most_turns} turns and {cost} of {most_cost} today; {row} of {most_row} turns in a row"
+        "on its own: {turns} of {most_turns} turns and {cost} of {most_cost} today; {row} of "
+        "{most_row} turns in a row"
     ).format(
         turns=status.turns_today,
         most_turns=status.daily_turns,
@@ -222,7 +252,10 @@ def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
     lists = (
         (_("answering now"), status.running),
         (_("waiting to answer"), status.waiting),
-        (_("wants to look at"), tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted)),
+        (
+            _("wants to look at"),
+            tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted),
+        ),
         (_("less urgent"), status.low),
     )
     return [
@@ -239,7 +272,10 @@ def format_next_turns(status: DmnStatus) -> list[str]:
     blocked = f" - blocked by: {'; '.join(status.held)}" if status.held else ""
     lines += [f"would start: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
     if not status.wanted:
-        lines.append(f"nothing would start{blocked.replace(' - blocked by', '; any turn would be blocked by')}")
+        lines.append(
+            "nothing would "
+            f"start{blocked.replace(' - blocked by', '; any turn would be blocked by')}"
+        )
     return [f"{status.agent} is {status.mode}", *(f"  {line}" for line in lines)]
 
 
@@ -255,21 +291,32 @@ def _format_rest(status: DmnStatus, now: datetime) -> str:
         until = status.stored_until
         rest = f" {_('until `dmn wake`') if until is None else _format_until(until, now)}"
     if status.wake_on:
-        rest += f" {_('or until one of these comes: {types}').format(types=', '.join(status.wake_on))}"
+        rest += (
+            f" {_('or until one of these comes: {types}').format(types=', '.join(status.wake_on))}"
+        )
     if status.quiet:
         until = status.quiet_until
-        quiet = _("quiet until `dmn wake`") if until is None else f"{_('quiet')} {_format_until(until, now)}"
+        quiet = (
+            _("quiet until `dmn wake`")
+            if until is None
+            else f"{_('quiet')} {_format_until(until, now)}"
+        )
         rest += f", {quiet}"
     return rest
 
 
 def _format_until(until: datetime, now: datetime) -> str:
-    return _("until {time} UTC (in {span})").format(time=f"{until:%Y-%m-%d %H:%M}", span=_format_duration(until - now))
+    return _("until {time} UTC (in {span})").format(
+        time=f"{until:%Y-%m-%d %H:%M}", span=_format_duration(until - now)
+    )
 
 
 def _format_duration(time: timedelta) -> str:
     hours, minutes = divmod(math.ceil(time.total_seconds() / 60), 60)
-    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count) or "0 min"
+    return (
+        " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
+        or "0 min"
+    )
 
 
 def _finite_until(until: datetime | None) -> datetime | None:
@@ -284,7 +331,10 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
     """Build the policy of an agent's DMN loop."""
     dmn, llm = settings.dmn, settings.llm
     own = next(one.model for one in settings.agents if one.id == agent)
-    is_here = own in llm.models and llm.providers[llm.models[own].provider].kind in ("llamacpp", "local")
+    is_here = own in llm.models and llm.providers[llm.models[own].provider].kind in (
+        "llamacpp",
+        "local",
+    )
     return DmnPolicy(
         inner=inner_conversation(agent),
         engaged_s=dmn.engaged,

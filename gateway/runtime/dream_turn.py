@@ -1,4 +1,6 @@
-"""Dream turns: a dream run as a turn of the inner conversation. Its record holds its costs and no text."""
+"""Dream turns: a dream run as a turn of the inner conversation. Its record holds its costs and no
+text.
+"""
 
 from agent.models.base import ModelRequest
 from agent.prompt import PromptInput
@@ -62,7 +64,9 @@ class DreamRunner:
                     prompt_input,
                     context.model.model,
                     context.tools.for_turn(
-                        ToolContext(turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True)
+                        ToolContext(
+                            turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True
+                        )
                     ),
                     agent=agent,
                     memory_chars=MEMORY_CHARS,
@@ -108,7 +112,9 @@ class DreamRunner:
         cost_usd = total_cost_usd(done.accounts)
         return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
 
-    async def _record(self, context: AgentContext, turn: TurnId, place: Address, result: DreamResult) -> None:
+    async def _record(
+        self, context: AgentContext, turn: TurnId, place: Address, result: DreamResult
+    ) -> None:
         if not result.requests and result.outcome != "failed":  # there was nothing to dream of
             return
         now, failed, agent = context.clock.now(), result.outcome == "failed", context.agent.id
@@ -130,9 +136,17 @@ class DreamRunner:
             cause="dream",
             label=TRUSTED_LABEL,  # it holds no text
         )
-        await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
-        changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
+        await context.store.append(
+            [NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")]
+        )
+        changed = sum(
+            line[:1] in "+-" and line[:3] not in ("+++", "---")
+            for line in result.diff.splitlines()
+            if line
+        )
         text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
         await self._internal.submit(
-            TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent)
+            TaskFinished(
+                id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent
+            )
         )

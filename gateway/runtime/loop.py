@@ -1,7 +1,8 @@
-"""Outer loop of one agent: carries out the decisions of its DMN, keeps the timer, and saves the state.
+"""Outer loop of one agent: carries out the decisions of its DMN, keeps the timer, and saves the
+state.
 
-`AgentLoop.send` passes a signal to `agent.dmn.step` and carries out the effects: it starts, steers and interrupts
-turns. The state is saved when it has changed, with the signals since the last save.
+`AgentLoop.send` passes a signal to `agent.dmn.step` and carries out the effects: it starts, steers
+and interrupts turns. The state is saved when it has changed, with the signals since the last save.
 """
 
 import asyncio
@@ -49,19 +50,22 @@ from gateway.store import NewEntry, Store, StoreError
 logger = logging.getLogger("reverie.loop")
 
 SAVE_AFTER_S: Final = 1.0
-"""Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the next commit."""
+"""Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the
+next commit."""
 QUEUE_S: Final = 15.0
 """Time for which a turn waits for others without a word."""
 FIRST_AWAY_S: Final = 5.0
 MAX_AWAY_S: Final = 60.0
-"""Time for which a model that does not answer is left alone, if its provider does not say: doubling, at most this."""
+"""Time for which a model that does not answer is left alone, if its provider does not say:
+doubling, at most this."""
 MAX_AWAY_HINT_S: Final = 300.0
 """Longest time that a provider may say."""
 DELETED_REASON: Final = "what it was to answer was deleted meanwhile"
 MAX_PUT_OFF: Final = 500
 """Conversations whose questions wait for a model at once."""
 MAX_BEGUN_ANEW: Final = 2
-"""Times that an answer is begun anew because whoever asked goes on writing. Then it is written to its end."""
+"""Times that an answer is begun anew because whoever asked goes on writing. Then it is written to
+its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +82,13 @@ class TurnResult:
     cost_usd: float = 0.0
     """Cost of its requests, as far as their prices are known."""
     put_off: TurnOutcome | None = None
-    """How it failed for lack of a model: its input is left for a turn that begins once one may answer. None: it did
-    not."""
+    """How it failed for lack of a model: its input is left for a turn that begins once one may
+    answer. None: it did not."""
     is_awaited: bool = False
     """Somebody waits for an answer of the turn that was put off."""
     model: Literal["answered", "failed", "unasked"] = "answered"
-    """What the model did, whatever the turn came to. `failed`: it was asked, and overloaded or out of reach."""
+    """What the model did, whatever the turn came to. `failed`: it was asked, and overloaded or out
+    of reach."""
 
 
 class _PutOff(NamedTuple):
@@ -106,7 +111,8 @@ class TurnHandle:
         self.stop_reason = ""
         """Reason why it was stopped, in words. Empty: it was not."""
         self.drop_reason = ""
-        """Reason why its reply is dropped although its input counts as consumed, in words. Empty: it is not."""
+        """Reason why its reply is dropped although its input counts as consumed, in words. Empty:
+        it is not."""
         self.requesters: tuple[Requester, ...] = ()
         """People on whose behalf it acts, as far as it has begun."""
         self.heard: dict[MessageId, tuple[SenderId, str]] = {}
@@ -136,8 +142,8 @@ class TurnHandle:
     def revise(self, message: MessageId, author: SenderId, text: str) -> None:
         """Take up the new text of a message.
 
-        A turn that has read another one ends, and the next one begins anew, knowing what its tools did; one that waits
-        for a tool is told.
+        A turn that has read another one ends, and the next one begins anew, knowing what its tools
+        did; one that waits for a tool is told.
         """
         known_author, known_text = self.heard.get(message, (None, ""))
         if known_author == author and known_text != text:
@@ -147,12 +153,18 @@ class TurnHandle:
                 self.interrupt()
 
     def is_corrected_by(self, authors: Mapping[MessageId, SenderId]) -> bool:
-        """Return whether one of these messages is new to it and may change what is being written for its author."""
+        """Return whether one of these messages is new to it and may change what is being written
+        for its author.
+        """
         known = {author for author, _ in self.heard.values()}
-        return self.is_drafting and any(author in known for one, author in authors.items() if one not in self.heard)
+        return self.is_drafting and any(
+            author in known for one, author in authors.items() if one not in self.heard
+        )
 
     def forget(self, message: MessageId) -> None:
-        """Take in that a message was deleted. A turn that has read no other message to the agent answers nobody."""
+        """Take in that a message was deleted. A turn that has read no other message to the agent
+        answers nobody.
+        """
         if self.heard.pop(message, None) is not None and not self.heard:
             self.drop(DELETED_REASON)
 
@@ -163,7 +175,9 @@ class TurnHandle:
         self._is_interrupted = True
 
     def hold(self) -> bool:
-        """Block the turn's record until `release`. False: it is too late, the turn has ended by itself."""
+        """Block the turn's record until `release`. False: it is too late, the turn has ended by
+        itself.
+        """
         if self._is_ending:
             return False
         self._released.clear()
@@ -176,20 +190,27 @@ class TurnHandle:
     def stop(self, why: str) -> None:
         """End the turn for good: nothing of it is resumed or posted, even if its reply is complete.
 
-        Only for a turn that is held, or of which nothing was written yet. `why`: in words, not empty.
+        Only for a turn that is held, or of which nothing was written yet. `why`: in words, not
+        empty.
         """
         self.stop_reason = why
         self.interrupt()
 
     def drop(self, why: str) -> None:
-        """End the turn without a reply. Its input counts as consumed. `why`: in words, not empty."""
+        """End the turn without a reply. Its input counts as consumed. `why`: in words, not
+        empty.
+        """
         self.drop_reason = self.drop_reason or why
         self.interrupt()
 
     def override_outcome(self, outcome: TurnOutcome) -> TurnOutcome:
         """Return the outcome; of a stopped or dropped turn, that of one that yielded."""
         why = self.stop_reason or self.drop_reason
-        return replace(outcome, outcome="yielded", text="", reason=why, yielded=True) if why else outcome
+        return (
+            replace(outcome, outcome="yielded", text="", reason=why, yielded=True)
+            if why
+            else outcome
+        )
 
     async def begin_ending(self) -> None:
         """Wait until nobody holds the turn, then mark its record as being written."""
@@ -200,8 +221,8 @@ class TurnHandle:
     def interruptible(self) -> Iterator[None]:
         """Let the turn be interrupted inside the `with` block: then what runs there is cancelled.
 
-        Raises TurnInterrupted once that has ended, or at once if the turn was interrupted before. A cancellation of the
-        whole task passes through, as with `asyncio.timeout`.
+        Raises TurnInterrupted once that has ended, or at once if the turn was interrupted before. A
+        cancellation of the whole task passes through, as with `asyncio.timeout`.
         """
         if self._is_interrupted:
             raise TurnInterrupted
@@ -264,24 +285,33 @@ class AgentLoop(ABC):
         self._begun_anew: dict[ConversationId, int] = {}
         """Number of answers in a row that were begun anew, by place."""
         self._queued: dict[ConversationId, float] = {}
-        """Places whose turns wait for others to end, oldest first, and since when (monotonic). inf: people know it."""
+        """Places whose turns wait for others to end, oldest first, and since when (monotonic). inf:
+        people know it."""
         self._queue_task: asyncio.Task[None] | None = None
         self._put_off: dict[ConversationId, _PutOff] = {}
-        """Questions that wait for a model, by place: the one that was asked in vain last is the last."""
+        """Questions that wait for a model, by place: the one that was asked in vain last is the
+        last."""
         self._faulty = LruDict[ConversationId, None](MAX_PUT_OFF)
-        """Places whose questions a model failed at while it answered others: they wait no longer."""
+        """Places whose questions a model failed at while it answered others: they wait no
+        longer."""
         self._trying: ConversationId | None = None
         """Place whose question is asked although the model is left alone."""
         self._away: TurnOutcome | None = None
-        """How the last turn failed for lack of a model. None: none did since a model has answered."""
+        """How the last turn failed for lack of a model. None: none did since a model has
+        answered."""
         self._away_s = self._away_since_s = self._away_until_s = 0.0
-        """How long the model that does not answer is left alone, since when it has not, and until when it is left
-        alone (monotonic)."""
+        """How long the model that does not answer is left alone, since when it has not, and until
+        when it is left alone (monotonic)."""
         self._away_task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
         """Consume all that is unread there. Any exception but `StoreError` is a bug in that turn.
 
@@ -293,12 +323,16 @@ class AgentLoop(ABC):
         """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
 
     @abstractmethod
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
         """Consume all that is unread there, with one message that there is no answer."""
 
     @abstractmethod
     def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
-        """Let the people there see that they were heard, from now on until the turn no longer `waits` for others."""
+        """Let the people there see that they were heard, from now on until the turn no longer
+        `waits` for others.
+        """
 
     @abstractmethod
     async def tell_queued(self, conversation: ConversationId) -> None:
@@ -326,7 +360,9 @@ class AgentLoop(ABC):
 
     @property
     def leads(self) -> bool:
-        """Whether this process has the agent's inner conversation, and so saves the state of its DMN."""
+        """Whether this process has the agent's inner conversation, and so saves the state of its
+        DMN.
+        """
         return True
 
     def settle_turn(self, conversation: ConversationId) -> None:
@@ -336,11 +372,13 @@ class AgentLoop(ABC):
     def reserve(self, conversation: ConversationId, cost_usd: float) -> bool:
         """Reserve the highest possible cost of one more request, until the turn there is settled.
 
-        False: the day's budget of autonomous turns does not cover it. Costs are known only afterwards, so each request
-        counts so until then.
+        False: the day's budget of autonomous turns does not cover it. Costs are known only
+        afterwards, so each request counts so until then.
         """
         today = self._clock.now().astimezone(UTC).date().isoformat()
-        left_usd = self.policy.daily_cost_usd - (self.state.spent_today_usd if self.state.day == today else 0.0)
+        left_usd = self.policy.daily_cost_usd - (
+            self.state.spent_today_usd if self.state.day == today else 0.0
+        )
         if cost_usd > 0 and sum(self._reserved_usd.values()) + cost_usd > left_usd:
             return False
         self._reserved_usd[conversation] = self._reserved_usd.get(conversation, 0.0) + cost_usd
@@ -361,14 +399,20 @@ class AgentLoop(ABC):
         return self._running[conversation][0] if conversation in self._running else None
 
     def find_outage(self, conversation: ConversationId, *, is_awaited: bool) -> TurnOutcome | None:
-        """Return how turns fail for lack of a model, if one there is not to ask any now. None: it may.
+        """Return how turns fail for lack of a model, if one there is not to ask any now. None: it
+        may.
 
-        What one conversation alone, or one person, has met with may be its own fault. So until others meet with it,
-        too, each question of others that somebody waits for is asked, one at a time.
+        What one conversation alone, or one person, has met with may be its own fault. So until
+        others meet with it, too, each question of others that somebody waits for is asked, one at a
+        time.
         """
         if not self._is_left_alone:
             return None
-        if is_awaited and self._trying is None and self._may_try(conversation, self._people_in(conversation)):
+        if (
+            is_awaited
+            and self._trying is None
+            and self._may_try(conversation, self._people_in(conversation))
+        ):
             self._trying = conversation
             return None
         return self._away
@@ -378,7 +422,9 @@ class AgentLoop(ABC):
         return conversation in self._put_off
 
     def is_faulty(self, conversation: ConversationId) -> bool:
-        """Return whether a model failed at the question there while it answered others: then it does not wait."""
+        """Return whether a model failed at the question there while it answered others: then it
+        does not wait.
+        """
         return conversation in self._faulty
 
     @property
@@ -394,26 +440,44 @@ class AgentLoop(ABC):
     def _people_in(self, conversation: ConversationId) -> frozenset[SenderId]:
         """Return the authors of the lines to the agent that the turn there has read."""
         handle = self.turn_handle(conversation)
-        return frozenset(author for author, _ in handle.heard.values()) if handle is not None else frozenset()
+        return (
+            frozenset(author for author, _ in handle.heard.values())
+            if handle is not None
+            else frozenset()
+        )
 
     def _may_try(self, conversation: ConversationId, people: frozenset[SenderId]) -> bool:
-        """Return whether all that failed may be the fault of one conversation or person that is not met with here."""
-        if self._away is None or self._away.retry_after_s is not None:  # the provider says that it is away
+        """Return whether all that failed may be the fault of one conversation or person that is not
+        met with here.
+        """
+        if (
+            self._away is None or self._away.retry_after_s is not None
+        ):  # the provider says that it is away
             return False
-        failed = [{place, *one.people} for place, one in self._put_off.items() if one.failed_s is not None]
+        failed = [
+            {place, *one.people} for place, one in self._put_off.items() if one.failed_s is not None
+        ]
         if not failed:
             return True
         suspects = set.intersection(*failed)
-        return bool(suspects) and conversation not in suspects and not (people and people <= suspects)
+        return (
+            bool(suspects) and conversation not in suspects and not (people and people <= suspects)
+        )
 
     def start(self) -> None:
-        """Arm the timer. The caller announces what is due from before: a start fires nothing by itself."""
+        """Arm the timer. The caller announces what is due from before: a start fires nothing by
+        itself.
+        """
         self._set_timer(dmn.interval_s(self.state, self.policy, self._clock.now()))
 
     def set_policy(self, policy: DmnPolicy) -> None:
-        """Use this policy from now on; the time that the timer has waited counts. Returns at once."""
+        """Use this policy from now on; the time that the timer has waited counts. Returns at
+        once.
+        """
         if self._timer is not None and policy != self.policy:
-            due_s = (armed_s := self._armed_s) + dmn.interval_s(self.state, policy, self._clock.now())
+            due_s = (armed_s := self._armed_s) + dmn.interval_s(
+                self.state, policy, self._clock.now()
+            )
             self._set_timer(max(0.0, due_s - self._clock.monotonic()))
             self._armed_s = armed_s
         self.policy = policy
@@ -431,21 +495,28 @@ class AgentLoop(ABC):
     ) -> None:
         """Announce entries of a conversation that are ready for the agent's attention.
 
-        `elsewhere`: another process takes the turn. `authors`: of the messages to the agent. Whoever a running turn
-        writes an answer to may correct what they asked: then it is begun anew.
+        `elsewhere`: another process takes the turn. `authors`: of the messages to the agent.
+        Whoever a running turn writes an answer to may correct what they asked: then it is begun
+        anew.
         """
         handle, begun_anew = self.turn_handle(conversation), self._begun_anew.get(conversation, 0)
         is_steered = arrivals == "steer" and urgency >= URGENT and begun_anew < MAX_BEGUN_ANEW
         if is_steered and handle is not None and handle.is_corrected_by(authors):
             self._begun_anew[conversation], arrivals = begun_anew + 1, "interrupt"
         if conversation in self._running:
-            self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
+            self._late_urgency[conversation] = max(
+                urgency, self._late_urgency.get(conversation, AMBIENT)
+            )
         direct, at = self.is_direct(conversation), self._clock.now()
-        noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=event_type, direct=direct)
+        noticed = Noticed(
+            at=at, conversation=conversation, urgency=urgency, type=event_type, direct=direct
+        )
         self.send(replace(noticed, arrivals=arrivals, trusted=trusted, elsewhere=elsewhere))
 
     def tick(self) -> None:
-        """Check for due turns now, before the timer fires: something was scheduled for this time."""
+        """Check for due turns now, before the timer fires: something was scheduled for this
+        time.
+        """
         wanted = dmn.due_conversations(self.state, self.policy)
         # While no model answers one turn at a time tries it: first those that people wait for.
         trying = () if self._is_left_alone or self._put_off else wanted[:1]
@@ -465,16 +536,24 @@ class AgentLoop(ABC):
         self.state, effects = dmn.step(before, signal, self.policy)
         self._watch_queue()
         if self.state.mode is not before.mode:
-            logger.debug("%s, %s: %s -> %s", self.id, type(signal).__name__, before.mode, self.state.mode)
+            logger.debug(
+                "%s, %s: %s -> %s", self.id, type(signal).__name__, before.mode, self.state.mode
+            )
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):
                     self._reminded.discard(conversation)
                     handle = TurnHandle()
-                    self._running[conversation] = handle, self._tasks.create_task(self._run_turn(effect, handle))
+                    self._running[conversation] = (
+                        handle,
+                        self._tasks.create_task(self._run_turn(effect, handle)),
+                    )
                 case Dream():
                     handle = TurnHandle()
-                    self._running[self.policy.inner] = handle, self._tasks.create_task(self._run_dream(handle))
+                    self._running[self.policy.inner] = (
+                        handle,
+                        self._tasks.create_task(self._run_dream(handle)),
+                    )
                 case Steer(conversation=conversation) if conversation in self._running:
                     self._running[conversation][0].steer()
                 case Interrupt(conversation=conversation) if conversation in self._running:
@@ -488,9 +567,11 @@ class AgentLoop(ABC):
                     pass
 
     async def stop(self, grace_s: float) -> None:
-        """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
+        """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park
+        them.
 
-        A parked turn has left no trace, unless it has used tools: the next start takes up its input again.
+        A parked turn has left no trace, unless it has used tools: the next start takes up its input
+        again.
         """
         self.send(Stopping(at=self._clock.now()))
         for timer in (self._timer, self._away_task, self._queue_task):
@@ -503,10 +584,16 @@ class AgentLoop(ABC):
             await self._write_state(0.0)
         self._store.flush()
         if parked:
-            logger.info("%s: parked %d turns; they are taken up at the next start", self.id, len(parked))
+            logger.info(
+                "%s: parked %d turns; they are taken up at the next start", self.id, len(parked)
+            )
 
-    async def _park(self, places: Sequence[ConversationId], grace_s: float) -> Sequence[ConversationId]:
-        """Let the turns there end for up to `grace_s` seconds of real time, then cancel them. Return where that was."""
+    async def _park(
+        self, places: Sequence[ConversationId], grace_s: float
+    ) -> Sequence[ConversationId]:
+        """Let the turns there end for up to `grace_s` seconds of real time, then cancel them.
+        Return where that was.
+        """
         tasks = {self._running[place][1]: place for place in places if place in self._running}
         if not tasks:
             return []
@@ -517,7 +604,9 @@ class AgentLoop(ABC):
         return [tasks[task] for task in left]
 
     def take_over(self, saved: DmnState) -> None:
-        """Go on with the state that the process before has saved. What is due in places of this one stays so."""
+        """Go on with the state that the process before has saved. What is due in places of this one
+        stays so.
+        """
         own = self.state
         self.state = replace(
             saved,
@@ -540,26 +629,40 @@ class AgentLoop(ABC):
             self.send(TurnEnded(at=now, conversation=place, interrupted=True))
             self.settle_turn(place)
         owed = (*self.state.pending, *self.state.continuing, *self.state.low, *self._put_off)
-        for place in [one for one in (*owed, *(turn.conversation for turn in self.state.waiting)) if places(one)]:
+        for place in [
+            one
+            for one in (*owed, *(turn.conversation for turn in self.state.waiting))
+            if places(one)
+        ]:
             self._put_off.pop(place, None)
             self.send(LeftOff(at=now, conversation=place))
 
     def count_elsewhere(self, cost_usd: float) -> None:
         """Count an autonomous turn that another process has taken today."""
         spent_usd = self.state.spent_today_usd + cost_usd
-        self.state = replace(self.state, turns_today=self.state.turns_today + 1, spent_today_usd=spent_usd)
+        self.state = replace(
+            self.state, turns_today=self.state.turns_today + 1, spent_today_usd=spent_usd
+        )
 
     async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
         place, autonomous, began_s = start.conversation, start.autonomous, self._clock.monotonic()
         try:
-            result = await self.take_turn(place, autonomous=autonomous, continuing=start.continuing, handle=handle)
+            result = await self.take_turn(
+                place, autonomous=autonomous, continuing=start.continuing, handle=handle
+            )
         except StoreError:
             raise  # without its log the gateway cannot go on
-        except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
+        except (
+            Exception
+        ) as error:  # a bug: ended here, or the same messages would end the process at every start
             logger.exception("a turn in %s broke", place)
-            result = await self.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
+            result = await self.give_up(
+                place, f"internal error: {type(error).__name__}", autonomous=autonomous
+            )
         addressed = autonomous and not result.autonomous
-        await self._finish_turn(place, result, began_s, addressed=addressed, continuing=start.continuing)
+        await self._finish_turn(
+            place, result, began_s, addressed=addressed, continuing=start.continuing
+        )
 
     async def _run_dream(self, handle: TurnHandle) -> None:
         began_s = self._clock.monotonic()
@@ -606,7 +709,9 @@ class AgentLoop(ABC):
                 left=left,
                 direct=direct,
                 addressed=addressed,
-                continues=result.put_off is not None and not result.is_awaited and (continuing or result.used_tools),
+                continues=result.put_off is not None
+                and not result.is_awaited
+                and (continuing or result.used_tools),
                 no_model=result.put_off is not None,
             )
         else:
@@ -627,7 +732,9 @@ class AgentLoop(ABC):
         if self._reminded:
             due = dmn.due_conversations(self.state, self.policy)
             self._reminded.intersection_update((*due, *self._running))
-            is_blocked = bool(self.state.errors or dmn.blocking_reasons(self.state, self.policy, now))
+            is_blocked = bool(
+                self.state.errors or dmn.blocking_reasons(self.state, self.policy, now)
+            )
             if self._reminded.intersection(due) and not is_blocked:
                 self.tick()
 
@@ -641,7 +748,9 @@ class AgentLoop(ABC):
         for place in self._queued.keys() - known.keys():
             self.show_queued(place, waits=False)
         self._queued = known | {
-            turn.conversation: now_s for turn in self.state.waiting if turn.conversation not in known
+            turn.conversation: now_s
+            for turn in self.state.waiting
+            if turn.conversation not in known
         }
         for place in self._queued.keys() - known.keys():
             self.show_queued(place, waits=True)
@@ -658,7 +767,9 @@ class AgentLoop(ABC):
         self._queue_task = None
 
     def _settle_put_off(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
-        """Keep the question of a turn that was put off; else let those that wait be asked, for a model answers."""
+        """Keep the question of a turn that was put off; else let those that wait be asked, for a
+        model answers.
+        """
         now_s, people = self._clock.monotonic(), self._people_in(place)
         self._trying = None if self._trying == place else self._trying
         waits = result.put_off is not None and result.is_awaited
@@ -668,7 +779,9 @@ class AgentLoop(ABC):
         else:
             self._put_off.pop(place, None)
         if result.model == "answered" and not (result.has_failed and result.autonomous):
-            if self._away is None or began_s >= self._away_since_s:  # not one that began to answer before
+            if (
+                self._away is None or began_s >= self._away_since_s
+            ):  # not one that began to answer before
                 self._end_outage(place, result, began_s)
             return
         if waits and result.model == "failed":
@@ -685,7 +798,9 @@ class AgentLoop(ABC):
         self._plan_to_ask_again()
 
     def _end_outage(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
-        """Let all questions that wait be asked. One that fails again, of those that did before, is alone at fault."""
+        """Let all questions that wait be asked. One that fails again, of those that did before, is
+        alone at fault.
+        """
         self._faulty.pop(place, None)
         self._away_s, self._away_until_s = 0.0, self._clock.monotonic()
         waiting, self._put_off = self._put_off, {}
@@ -722,7 +837,8 @@ class AgentLoop(ABC):
             self.notice(self._choose_next(), URGENT)
 
     def _choose_next(self) -> ConversationId:
-        """Return the place to be asked next: where somebody waits whose questions failed least, then the oldest.
+        """Return the place to be asked next: where somebody waits whose questions failed least,
+        then the oldest.
 
         So nobody can keep others waiting with many questions at which a model fails.
         """
@@ -731,14 +847,19 @@ class AgentLoop(ABC):
             if one.failed_s is not None:
                 failures.update((place, *one.people))
         return min(
-            self._put_off, key=lambda place: min([failures[one] for one in self._put_off[place].people or (place,)])
+            self._put_off,
+            key=lambda place: min(
+                [failures[one] for one in self._put_off[place].people or (place,)]
+            ),
         )
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
-        """Return the urgency of what is unread there now: the DMN ignores a conversation while its turn runs.
+        """Return the urgency of what is unread there now: the DMN ignores a conversation while its
+        turn runs.
 
-        What became durable after the store was queried is not in its answer, but it was announced meanwhile. What was
-        not announced yet, because it waits for more, does not count: it will be announced.
+        What became durable after the store was queried is not in its answer, but it was announced
+        meanwhile. What was not announced yet, because it waits for more, does not count: it will be
+        announced.
         """
         before = self._late_urgency.pop(conversation, AMBIENT)
         left = await self.unread_urgency(conversation)
@@ -758,7 +879,9 @@ class AgentLoop(ABC):
 
     async def _tick(self, delay_s: float) -> None:
         await self._clock.sleep(delay_s)
-        self._timer = None  # otherwise the next SetTimer would cancel the task that it is called from
+        self._timer = (
+            None  # otherwise the next SetTimer would cancel the task that it is called from
+        )
         self.tick()
 
     def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
@@ -785,7 +908,9 @@ class AgentLoop(ABC):
         await self._store.append([self._build_state_entry()])
 
     async def _write_state_with_next_commit(self) -> None:
-        """Save the state with the delivery of the turn's reply, so that this costs no commit of its own."""
+        """Save the state with the delivery of the turn's reply, so that this costs no commit of its
+        own.
+        """
         self._save_task = None
         timer = self._tasks.create_task(self._flush_after(SAVE_AFTER_S))
         await self._store.append([self._build_state_entry()], lazily=True)

@@ -1,8 +1,9 @@
-"""Model choice: which model each agent uses (`/model`). A choice survives restarts, until it is reset.
+"""Model choice: which model each agent uses (`/model`). A choice survives restarts, until it is
+reset.
 
-The choice is durable with the command. Then the new model is started, while turns use the old one; the first turn that
-begins after that uses the new one. If it cannot be started the choice is taken back, durably, with the post that says
-so.
+The choice is durable with the command. Then the new model is started, while turns use the old one;
+the first turn that begins after that uses the new one. If it cannot be started the choice is taken
+back, durably, with the post that says so.
 """
 
 import asyncio
@@ -116,7 +117,9 @@ class ModelSelector:
             self._start_task(self._follow(agent, self.wanted_model(agent.id), number))
 
     async def _follow(self, agent: Agent, name: str, number: int) -> None:
-        """Use a model that was chosen, once it is ready here. If it cannot be used, whoever chose it takes it back."""
+        """Use a model that was chosen, once it is ready here. If it cannot be used, whoever chose
+        it takes it back.
+        """
         agent_model = self._models.pool.get(agent.id, name)
         if agent_model is agent.agent_model:
             return
@@ -126,7 +129,9 @@ class ModelSelector:
                 if number == self._choice_counts[agent.id]:
                     agent.use_model(agent_model)
         except ModelError as error:
-            logger.error("the model %s is not usable here: %s", agent_model.primary.label, error.reason)  # noqa: TRY400 - no bug
+            logger.error(  # noqa: TRY400 - no bug
+                "the model %s is not usable here: %s", agent_model.primary.label, error.reason
+            )
             return
         await self._models.restore_cadences(self._store)
 
@@ -140,7 +145,9 @@ class ModelSelector:
         return chosen if chosen in self._live.settings.llm.models else self._configured_model(agent)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next turn on."""
+        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next turn
+        on.
+        """
         settings_key = _turn_settings_key(new)
 
         def apply() -> None:
@@ -153,7 +160,8 @@ class ModelSelector:
     def _apply_settings(self, agent: Agent, *, rebuild: bool) -> None:
         """Apply new settings to an agent's model, from its next turn on. Returns at once.
 
-        `rebuild`: also if the model stays the same. A model that is just starting is used once it is ready.
+        `rebuild`: also if the model stays the same. A model that is just starting is used once it
+        is ready.
         """
         name = self.wanted_model(agent.id)
         if self._in_progress[agent.id] and agent.agent_model.name in self._live.settings.llm.models:
@@ -163,7 +171,9 @@ class ModelSelector:
         if other or rebuild:
             agent.use_model(agent_model)
         if other:
-            logger.info("%s thinks with %s from its next turn on", agent.id, agent_model.primary.label)
+            logger.info(
+                "%s thinks with %s from its next turn on", agent.id, agent_model.primary.label
+            )
             self._start_task(self._start_and_warm_up(agent, agent_model))
 
     def list_models(self) -> list[ConfiguredModel]:
@@ -183,22 +193,34 @@ class ModelSelector:
                     has_price=price.known and price.is_priced,
                     takes_images=takes_images(model, provider),
                     fallbacks=model.fallbacks,
-                    used_by=tuple(agent.id for agent in self._agents.agents if agent.agent_model.name == name),
+                    used_by=tuple(
+                        agent.id for agent in self._agents.agents if agent.agent_model.name == name
+                    ),
                 )
             )
         return found
 
     def choose(self, request: ModelChoiceRequest) -> CommandEffect:
-        """Plan a choice; `name` is a name of `list_models`, or empty. The effect's answer is for the author."""
+        """Plan a choice; `name` is a name of `list_models`, or empty. The effect's answer is for
+        the author.
+        """
         agent = self._agents.agent_for(request.at.conversation)
-        current, name = self._chosen.get(agent.id, ""), request.name or self._configured_model(agent.id)
+        current, name = (
+            self._chosen.get(agent.id, ""),
+            request.name or self._configured_model(agent.id),
+        )
         if current == request.name and agent.agent_model.name == name:
-            return CommandEffect(answer=_("`{agent}` already uses `{model}`.").format(agent=agent.id, model=name))
+            return CommandEffect(
+                answer=_("`{agent}` already uses `{model}`.").format(agent=agent.id, model=name)
+            )
         fact = EffectFact(
-            ModelSelected(agent=agent.id, model=request.name, by=request.by), inner_conversation(agent.id)
+            ModelSelected(agent=agent.id, model=request.name, by=request.by),
+            inner_conversation(agent.id),
         )
         return CommandEffect(
-            answer=_("`{agent}` uses `{model}` from its next answer on.").format(agent=agent.id, model=name),
+            answer=_("`{agent}` uses `{model}` from its next answer on.").format(
+                agent=agent.id, model=name
+            ),
             facts=(fact,),
             settle=lambda result: self._settle(agent, request, result),
         )
@@ -211,14 +233,20 @@ class ModelSelector:
     def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
 
-    def _settle(self, agent: Agent, request: ModelChoiceRequest, written: AppendResult | None) -> None:
+    def _settle(
+        self, agent: Agent, request: ModelChoiceRequest, written: AppendResult | None
+    ) -> None:
         if written is None or not written.is_new:
             return
         self._chosen[agent.id] = request.name
         number = self._choice_counts[agent.id] = self._choice_counts.get(agent.id, 0) + 1
-        logger.info("%s is to think with %s, by %s", agent.id, self.wanted_model(agent.id), request.by)
+        logger.info(
+            "%s is to think with %s, by %s", agent.id, self.wanted_model(agent.id), request.by
+        )
         if not self._closed:
-            choice = _PendingChoice(agent, request, self.wanted_model(agent.id), written.seq, number)
+            choice = _PendingChoice(
+                agent, request, self.wanted_model(agent.id), written.seq, number
+            )
             self._in_progress[agent.id] += 1
             self._start_task(self._carry_out(choice))
 
@@ -264,13 +292,17 @@ class ModelSelector:
         while True:
             if choice.model_name not in self._live.settings.llm.models:
                 raise ModelUnusable(NOT_CONFIGURED)
-            if agent_model is (agent_model := self._models.pool.get(choice.agent.id, choice.model_name)):
+            if agent_model is (
+                agent_model := self._models.pool.get(choice.agent.id, choice.model_name)
+            ):
                 return
             with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()
 
     async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
-        """Start a model that is in use already: the first turn waits for it, or reports the error."""
+        """Start a model that is in use already: the first turn waits for it, or reports the
+        error.
+        """
         try:
             with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()
@@ -292,7 +324,12 @@ class ModelSelector:
             return
         self._chosen[agent] = "" if used == self._configured_model(agent) else used
         fact = ModelSelected(agent=agent, model=self._chosen[agent], by=GATEWAY_NAME)
-        reversal = NewEntry(fact=fact, at=self._clock.now(), conversation=inner_conversation(agent), cause=choice.seq)
+        reversal = NewEntry(
+            fact=fact,
+            at=self._clock.now(),
+            conversation=inner_conversation(agent),
+            cause=choice.seq,
+        )
         await self._post_reply(
             choice,
             _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
@@ -307,12 +344,20 @@ class ModelSelector:
         key = PostKey(hashlib.sha256(f"chosen:{choice.seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
         place = request.at.conversation
-        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=choice.seq)
+        queued = NewEntry(
+            fact=PostQueued(post=post),
+            at=now,
+            conversation=place,
+            key=f"post:{key}",
+            cause=choice.seq,
+        )
         await self._store.append([*more, queued])
 
 
 def _turn_settings_key(settings: Settings) -> object:
-    """Return the settings that a turn keeps from its begin, beside its model: equal while these are unchanged."""
+    """Return the settings that a turn keeps from its begin, beside its model: equal while these are
+    unchanged.
+    """
     agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
     return settings.tools, settings.recall, agents
 

@@ -1,10 +1,13 @@
-"""Models of the agents: built from the settings when needed, shared, cached, metered, and closed when unused.
+"""Models of the agents: built from the settings when needed, shared, cached, metered, and closed
+when unused.
 
 - `open_model_services` is the entry point; `ModelServices` is what it yields.
-- `ModelPool` builds each model once (`AgentModel`: with fallbacks and summarizer) and closes it when nothing holds it.
-- `TokenCounters` estimate requests before they are sent. Counting bytes is enough where nothing depends on the last
-  percent, because every bill corrects it. The tokenizer takes 27 MB once it is loaded, so it is used only for prompts
-  that begin to fill their window, unless the operator asks for it.
+- `ModelPool` builds each model once (`AgentModel`: with fallbacks and summarizer) and closes it
+  when nothing holds it.
+- `TokenCounters` estimate requests before they are sent. Counting bytes is enough where nothing
+  depends on the last percent, because every bill corrects it. The tokenizer takes 27 MB once it is
+  loaded, so it is used only for prompts that begin to fill their window, unless the operator asks
+  for it.
 """
 
 import asyncio
@@ -99,14 +102,17 @@ class ModelPool:
         *,
         override: Model | None = None,
     ) -> None:
-        """`wrap`: see `build_model`. `warmer` keeps the caches of models warm as long as these are used.
+        """`wrap`: see `build_model`. `warmer` keeps the caches of models warm as long as these are
+        used.
 
         `override`: model of every agent, in place of the configured one.
         """
         self._clock = clock
         self._wrap = wrap
         self._overrides = (
-            {agent.id: (agent.model, override) for agent in settings.agents} if override is not None else {}
+            {agent.id: (agent.model, override) for agent in settings.agents}
+            if override is not None
+            else {}
         )
         self._warmer = warmer
         self._closing = set[asyncio.Task[None]]()
@@ -115,7 +121,8 @@ class ModelPool:
         self._settings = settings
         self._agent_models: dict[tuple[str, str], AgentModel] = {}
         self._summarizer: tuple[Model | None, Sequence[Model]]
-        """Model for summaries, and all models that may answer in its place. None: each agent's own."""
+        """Model for summaries, and all models that may answer in its place. None: each agent's
+        own."""
         self._summarizer, self._agent_models = self._build_all(settings)
 
     @property
@@ -124,9 +131,13 @@ class ModelPool:
         return [one for one in self._pool.values() if isinstance(one, CachingModel)]
 
     def get(self, agent: str, name: str) -> AgentModel:
-        """Return an agent's model by its key in `llm.models`. It is built on first use, without IO."""
+        """Return an agent's model by its key in `llm.models`. It is built on first use, without
+        IO.
+        """
         if (agent, name) not in self._agent_models:
-            self._agent_models[agent, name] = self._build_agent_model(self._settings, self._summarizer, agent, name)
+            self._agent_models[agent, name] = self._build_agent_model(
+                self._settings, self._summarizer, agent, name
+            )
         return self._agent_models[agent, name]
 
     def prepare(self, new: Settings) -> Callable[[], None]:
@@ -165,7 +176,11 @@ class ModelPool:
     def close_unused(self) -> None:
         """Close what nothing uses any more."""
         used = {id(one) for one in self._summarizer[1]}
-        used |= {id(one) for agent_model in (*self._agent_models.values(), *self._holds) for one in agent_model.models}
+        used |= {
+            id(one)
+            for agent_model in (*self._agent_models.values(), *self._holds)
+            for one in agent_model.models
+        }
         for key, model in list(self._pool.items()):
             if id(model) not in used:
                 del self._pool[key]
@@ -198,11 +213,16 @@ class ModelPool:
         if wanted := settings.llm.context_optimization.compaction.summarizer_model:
             summarizer = self._build_chain(settings, wanted)
         return summarizer, {
-            (agent, name): self._build_agent_model(settings, summarizer, agent, name) for agent, name in names
+            (agent, name): self._build_agent_model(settings, summarizer, agent, name)
+            for agent, name in names
         }
 
     def _build_agent_model(
-        self, settings: Settings, summarizer: tuple[Model | None, Sequence[Model]], agent: str, name: str
+        self,
+        settings: Settings,
+        summarizer: tuple[Model | None, Sequence[Model]],
+        agent: str,
+        name: str,
     ) -> AgentModel:
         known, override = self._overrides.get(agent, ("", None))
         if override is None or known != name:
@@ -226,7 +246,9 @@ class ModelPool:
         llm = settings.llm
         names = fallback_chain(name, llm.models)
         keys = {key: _model_key(settings, key) for key in names}
-        built = {key: self._pool[model_key] for key, model_key in keys.items() if model_key in self._pool}
+        built = {
+            key: self._pool[model_key] for key, model_key in keys.items() if model_key in self._pool
+        }
         model = build_model(
             name,
             llm.models,
@@ -259,7 +281,10 @@ class TokenCounters:
         self._live = live
         self._clock = clock
         self._tokenizer = OfflineCounter()
-        self.fine, self.rough = TokenMeter(self._tokenizer, look=identify_image), TokenMeter(look=identify_image)
+        self.fine, self.rough = (
+            TokenMeter(self._tokenizer, look=identify_image),
+            TokenMeter(look=identify_image),
+        )
         self._endpoints: dict[tuple[str, AnthropicConfig, int], EndpointCounter] = {}
         """By key of the provider, its configuration, and the size of the cache."""
 
@@ -270,7 +295,9 @@ class TokenCounters:
 
     def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
         """Return the counter for one model, which its provider calls `name`."""
-        return _ModelGauge(self, name, context_tokens_of(config, provider), config.provider, provider)
+        return _ModelGauge(
+            self, name, context_tokens_of(config, provider), config.provider, provider
+        )
 
     def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
         """Return the counter that asks this provider.
@@ -278,7 +305,11 @@ class TokenCounters:
         None: the settings do not want it, or the provider cannot count.
         """
         settings = self._live.optimization.token_counter
-        if not settings.enabled or settings.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
+        if (
+            not settings.enabled
+            or settings.backend == "tiktoken"
+            or not isinstance(provider, AnthropicConfig)
+        ):
             return None
         endpoint_key = key, provider, settings.cache_capacity
         if endpoint_key not in self._endpoints:
@@ -292,9 +323,13 @@ class TokenCounters:
         return self._endpoints[endpoint_key]
 
     def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
-        """Remove and return the counters that these providers do not use; the caller closes them."""
+        """Remove and return the counters that these providers do not use; the caller closes
+        them.
+        """
         capacity = self._live.optimization.token_counter.cache_capacity
-        unused = [one for one in self._endpoints if one != (one[0], providers.get(one[0]), capacity)]
+        unused = [
+            one for one in self._endpoints if one != (one[0], providers.get(one[0]), capacity)
+        ]
         return [self._endpoints.pop(one) for one in unused]
 
     async def aclose(self) -> None:
@@ -308,7 +343,12 @@ class _ModelGauge:
     """Implementation of `agent.tokens.counter.RequestMeter` for one model."""
 
     def __init__(
-        self, counters: TokenCounters, name: str, window_tokens: int, key: str, provider: ProviderConfig
+        self,
+        counters: TokenCounters,
+        name: str,
+        window_tokens: int,
+        key: str,
+        provider: ProviderConfig,
     ) -> None:
         self._counting = counters
         self._name = name
@@ -316,7 +356,8 @@ class _ModelGauge:
         self._key = key
         self._provider = provider
         self._counted_requests: dict[str, ModelRequest] = {}
-        """The one request by agent that the provider was asked to count: its prefix is the same in all others."""
+        """The one request by agent that the provider was asked to count: its prefix is the same in
+        all others."""
 
     @property
     def _endpoint(self) -> EndpointCounter | None:
@@ -337,7 +378,9 @@ class _ModelGauge:
             meter, estimate = counters.fine, counters.fine.estimate(model, request, before)
         if endpoint is not None and request.shared_key not in self._counted_requests:
             self._counted_requests[request.shared_key] = request
-            endpoint.request_count(self._body(request), lambda tokens: meter.record_count(estimate, tokens))
+            endpoint.request_count(
+                self._body(request), lambda tokens: meter.record_count(estimate, tokens)
+            )
         return meter, estimate
 
     def is_exact(self, request: ModelRequest) -> bool:
@@ -368,8 +411,13 @@ class ModelServices:
         self._counters = counters
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings to models, prices and workspaces, see `gateway.config.reload.SettingsListener`."""
-        apply_pool, workspace_config = self.pool.prepare(new), new.llm.context_optimization.workspace_cache
+        """Apply new settings to models, prices and workspaces, see
+        `gateway.config.reload.SettingsListener`.
+        """
+        apply_pool, workspace_config = (
+            self.pool.prepare(new),
+            new.llm.context_optimization.workspace_cache,
+        )
 
         def apply() -> None:
             apply_pool()
@@ -377,7 +425,8 @@ class ModelServices:
                 price = self.live.prices.find(model.dialect.model, provider=model.dialect.provider)
                 model.dialect = replace(model.dialect, price=price)
             self.workspaces.reconfigure(
-                watch_debounce_ms=workspace_config.watch_debounce_ms, max_age_seconds=workspace_config.max_age_seconds
+                watch_debounce_ms=workspace_config.watch_debounce_ms,
+                max_age_seconds=workspace_config.max_age_seconds,
             )
             for endpoint in self._counters.take_unused(new.llm.providers):
                 self.pool.close_later(endpoint.aclose())
@@ -391,25 +440,37 @@ class ModelServices:
         await self._counters.aclose()
 
     async def restore_cadences(self, reader: StoreReader) -> None:
-        """Restore from the log how often each conversation makes requests, as it was known before a restart."""
+        """Restore from the log how often each conversation makes requests, as it was known before a
+        restart.
+        """
         cadences = {agent.id: Cadence() for agent in self.live.settings.agents}
         for one in await reader.newest_entries(CADENCE_TURNS, kinds=["turn_ended"]):
-            if isinstance(one.fact, TurnRecord) and one.fact.requests and one.conversation is not None:
-                cadences.setdefault(one.fact.agent, Cadence()).observe_request(one.conversation, one.at.timestamp())
+            if (
+                isinstance(one.fact, TurnRecord)
+                and one.fact.requests
+                and one.conversation is not None
+            ):
+                cadences.setdefault(one.fact.agent, Cadence()).observe_request(
+                    one.conversation, one.at.timestamp()
+                )
         for model in self.pool.caching_models:
             for agent, cadence in cadences.items():
                 model.restore_cadence(agent, Cadence.restore(cadence.dump()))
 
 
 @contextlib.asynccontextmanager
-async def open_model_services(live: LiveSettings, clock: Clock, *, model: Model | None) -> AsyncIterator[ModelServices]:
+async def open_model_services(
+    live: LiveSettings, clock: Clock, *, model: Model | None
+) -> AsyncIterator[ModelServices]:
     """Open the models and their services, and close them at the end. Raises PriceTableError.
 
     `model`: for all agents, in place of the configured ones. Later changes of the settings apply.
     """
     workspace_config = live.optimization.workspace_cache
     workspaces = WorkspaceCache(
-        clock, watch_debounce_ms=workspace_config.watch_debounce_ms, max_age_seconds=workspace_config.max_age_seconds
+        clock,
+        watch_debounce_ms=workspace_config.watch_debounce_ms,
+        max_age_seconds=workspace_config.max_age_seconds,
     )
     counters = TokenCounters(live, clock)
     warmer = CacheWarmer(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd)
@@ -427,7 +488,9 @@ async def open_model_services(live: LiveSettings, clock: Clock, *, model: Model 
 class _CachingWrapper:
     """Wraps each model in a `CachingModel` (an `agent.models.config.ModelWrapper`)."""
 
-    def __init__(self, clock: Clock, live: LiveSettings, counters: TokenCounters, warmer: CacheWarmer) -> None:
+    def __init__(
+        self, clock: Clock, live: LiveSettings, counters: TokenCounters, warmer: CacheWarmer
+    ) -> None:
         self._clock = clock
         self._live = live
         self._counters = counters
@@ -439,8 +502,12 @@ class _CachingWrapper:
         name = config.name or provider.kind
         price = self._live.prices.find(name, provider=provider.kind)
         if not price.known:
-            logger.warning("%s is not in prices.yaml: cost and caching are taken from `default` there", name)
-        caching = "marks" if takes_breakpoints(config, provider) else _CACHING.get(provider.kind, "none")
+            logger.warning(
+                "%s is not in prices.yaml: cost and caching are taken from `default` there", name
+            )
+        caching = (
+            "marks" if takes_breakpoints(config, provider) else _CACHING.get(provider.kind, "none")
+        )
         dialect = CacheProfile(provider=provider.kind, model=name, price=price, caching=caching)
         return CachingModel(
             model,
@@ -455,7 +522,9 @@ class _CachingWrapper:
         cache_config = self._live.optimization.prompt_cache
         if not self._live.enabled_optimizations(agent_id).prompt_cache:
             return CachePolicy(kind="off")
-        long = cache_config.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(cache_config.long_ttl_providers)
+        long = cache_config.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(
+            cache_config.long_ttl_providers
+        )
         return CachePolicy(
             kind=cache_config.policy,
             allows_hour=long,

@@ -1,17 +1,17 @@
 """Rewind: changes to a conversation's view on request (`/new`, `/rewind`, `/retry`, `/compact`).
 
-- `plan_new`, `plan_rewind` and `plan_retry` decide which turns leave the view, and the answer. Pure. The log keeps
-  everything: only the view changes.
-- `Rewinder` carries the plans out. A plan holds while no turn runs there: the place's lock is held from the decision
-  until its facts are durable.
+- `plan_new`, `plan_rewind` and `plan_retry` decide which turns leave the view, and the answer.
+  Pure. The log keeps everything: only the view changes.
+- `Rewinder` carries the plans out. A plan holds while no turn runs there: the place's lock is held
+  from the decision until its facts are durable.
 
-People count exchanges. An exchange ends with a turn that posted a reply there. Interrupted turns directly in front of
-it belong to it, because it answered them; turns behind it (silent ones, and messages posted there out of the inner
-conversation) leave with it.
+People count exchanges. An exchange ends with a turn that posted a reply there. Interrupted turns
+directly in front of it belong to it, because it answered them; turns behind it (silent ones, and
+messages posted there out of the inner conversation) leave with it.
 
-`plan_retry` goes back to the newest turn that had input, with the interrupted turns in front of it. What the agent has
-done there since then leaves too, for it followed from that answer; but a last message out of the inner conversation,
-behind all that, stays: it was no answer.
+`plan_retry` goes back to the newest turn that had input, with the interrupted turns in front of it.
+What the agent has done there since then leaves too, for it followed from that answer; but a last
+message out of the inner conversation, behind all that, stays: it was no answer.
 """
 
 import asyncio
@@ -149,7 +149,9 @@ class Rewinder:
         self._closed = False
 
     async def plan(self, request: RewindRequest) -> CommandEffect:
-        """Plan a change. While a turn runs nothing changes; until the effect is settled no turn begins there."""
+        """Plan a change. While a turn runs nothing changes; until the effect is settled no turn
+        begins there.
+        """
         place = request.at.conversation
         if not self._agents.holds(place):
             return refuse(_(HELD_ELSEWHERE))
@@ -171,23 +173,33 @@ class Rewinder:
             return refuse(plan.text)
         facts = tuple(map(EffectFact, plan.facts))
         return CommandEffect(
-            answer=plan.text, facts=facts, settle=lambda written: self._settle(request, plan, release, written)
+            answer=plan.text,
+            facts=facts,
+            settle=lambda written: self._settle(request, plan, release, written),
         )
 
     async def compact_now(self, place: ConversationId) -> str:
-        """Fold the view of a place. Return the result in words, unless it takes longer than the requester waits."""
+        """Fold the view of a place. Return the result in words, unless it takes longer than the
+        requester waits.
+        """
         if self._room_locks.lock_for(place).locked():
             return _(TURN_RUNNING)
         result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         task = self._start_task(self._compact_into(place, result))
         await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)
-        return result.result() if result.done() else _("I am still working on it. The log will show the result.")
+        return (
+            result.result()
+            if result.done()
+            else _("I am still working on it. The log will show the result.")
+        )
 
     async def _compact_into(self, place: ConversationId, result: asyncio.Future[str]) -> None:
         result.set_result(await self._compact(place))
 
     async def close(self) -> None:
-        """Cancel what was begun, and begin nothing more: commands still arrive while the gateway stops."""
+        """Cancel what was begun, and begin nothing more: commands still arrive while the gateway
+        stops.
+        """
         self._closed = True
         tasks = list(self._running)
         for task in tasks:
@@ -196,32 +208,59 @@ class Rewinder:
 
     async def _decide(self, request: RewindRequest, place: ConversationId) -> RewindPlan:
         found = await self._store.view_entries(place)
-        view = [TurnInView(turn.seq, turn.fact) for turn in found.turns if isinstance(turn.fact, TurnRecord)]
+        view = [
+            TurnInView(turn.seq, turn.fact)
+            for turn in found.turns
+            if isinstance(turn.fact, TurnRecord)
+        ]
         if request.action == "rewind":
             return plan_rewind(view, request.count, request.by)
         if request.action == "retry":
-            return plan_retry([await self._with_missed(turn, place) for turn in view], request.by, place)
-        folded = found.fold.fact if found.fold is not None and isinstance(found.fold.fact, ViewFolded) else None
+            return plan_retry(
+                [await self._with_missed(turn, place) for turn in view], request.by, place
+            )
+        folded = (
+            found.fold.fact
+            if found.fold is not None and isinstance(found.fold.fact, ViewFolded)
+            else None
+        )
         unread = await self._store.unread_entries(place, most=MAX_REWOUND_LINES)
-        return plan_new(view, folded, request.by, overheard=find_overheard_upto(unread.messages, unread.upto))
+        return plan_new(
+            view, folded, request.by, overheard=find_overheard_upto(unread.messages, unread.upto)
+        )
 
     async def _with_missed(self, turn: TurnInView, place: ConversationId) -> TurnInView:
         """Return the turn with the messages that it was to read, if it failed before."""
         ended = turn.fact
         if ended.outcome != "failed" or ended.covers or not ended.omitted:
             return turn
-        earlier = [one.fact for one in await self._store.newest_turns(place, before=turn.seq, newest=MAX_EARLIER_TURNS)]
+        earlier = [
+            one.fact
+            for one in await self._store.newest_turns(
+                place, before=turn.seq, newest=MAX_EARLIER_TURNS
+            )
+        ]
         after = max((one.upto for one in earlier if isinstance(one, TurnRecord)), default=Seq(0))
         messages = await self._store.newest_entries(
-            MAX_REWOUND_LINES, after=after, before=ended.upto + 1, kinds=MESSAGE_KINDS, conversation=place
+            MAX_REWOUND_LINES,
+            after=after,
+            before=ended.upto + 1,
+            kinds=MESSAGE_KINDS,
+            conversation=place,
         )
         judgements = [(one.seq, await self._store.find_judgement(one.seq)) for one in messages]
         return turn._replace(
-            missed=tuple(seq for seq, one in judgements if one is not None and one.fate in _TOLD_FATES)
+            missed=tuple(
+                seq for seq, one in judgements if one is not None and one.fate in _TOLD_FATES
+            )
         )
 
     def _settle(
-        self, request: RewindRequest, plan: RewindPlan, release: Callable[[], None], written: AppendResult | None
+        self,
+        request: RewindRequest,
+        plan: RewindPlan,
+        release: Callable[[], None],
+        written: AppendResult | None,
     ) -> None:
         place = request.at.conversation
         release()
@@ -267,22 +306,28 @@ class Rewinder:
         now = self._clock.now()
         key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
-        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
+        entry = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq
+        )
         await self._store.append([entry])
 
 
 def plan_new(
     view: Sequence[TurnInView], folded: ViewFolded | None, by: str, *, overheard: Seq = _NOTHING
 ) -> RewindPlan:
-    """Begin afresh: no earlier message stays in view, or is read as new. `folded`: the newest fold there.
+    """Begin afresh: no earlier message stays in view, or is read as new. `folded`: the newest fold
+    there.
 
-    `overheard`: log position up to which all unread entries are addressed to others. 0: there are none.
+    `overheard`: log position up to which all unread entries are addressed to others. 0: there are
+    none.
     """
     head = folded is not None and bool(folded.head)
     unread = UnreadDismissed(upto=overheard) if overheard else None
     if not view and not head:
         text = (
-            _("I saw no earlier messages here. I also skip what others wrote since.") if unread else _(_ALREADY_FRESH)
+            _("I saw no earlier messages here. I also skip what others wrote since.")
+            if unread
+            else _(_ALREADY_FRESH)
         )
         return RewindPlan(text=text, dismissed=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
@@ -297,7 +342,10 @@ def plan_new(
         if head:
             text = f"{text} {_('I no longer see the summary before that, either.')}"
     else:
-        text = _("I started over: I no longer see the summary of earlier turns. The log keeps everything.")
+        text = _(
+            "I started over: I no longer see the summary of earlier turns. The log keeps "
+            "everything."
+        )
     if is_owed:
         text = f"{text} {_('I do not answer the question that was still open.')}"
     return RewindPlan(
@@ -326,9 +374,9 @@ def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
         return RewindPlan(text=_("I see no exchange here that I could take back."))
     first, found = _find_exchanges(view, count)
     leaving = view[first:]
-    text = ngettext("I took back the last exchange.", "I took back the last {count} exchanges.", found).format(
-        count=found
-    )
+    text = ngettext(
+        "I took back the last exchange.", "I took back the last {count} exchanges.", found
+    ).format(count=found)
     if found < count:
         text = f"{text} {_('I see no more of them here.')}"
     return RewindPlan(
@@ -339,7 +387,9 @@ def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
 
 def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId) -> RewindPlan:
     """Answer the last input once more."""
-    with_input = [index for index, turn in enumerate(view) if turn.covers and turn.fact.within is None]
+    with_input = [
+        index for index, turn in enumerate(view) if turn.covers and turn.fact.within is None
+    ]
     if is_inner(conversation) or not with_input:
         return RewindPlan(text=_("I see no question here that I could answer again."))
     first = _include_interrupted(view, with_input[-1])
@@ -374,7 +424,9 @@ def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:
     """
     ends = [index for index, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
     if len(ends) <= count:  # including everything in front of the first of them
-        return (0 if len(ends) < count or not ends else _include_interrupted(view, ends[0])), max(1, len(ends))
+        return (0 if len(ends) < count or not ends else _include_interrupted(view, ends[0])), max(
+            1, len(ends)
+        )
     return _include_interrupted(view, ends[-count]), count
 
 

@@ -1,9 +1,10 @@
 """Turns of one agent: run, recorded, stopped, and their replies posted.
 
-- `TurnRunner.run` is a turn from top to bottom: unread messages, context, compaction, request, model and tools, record
-  and post. `Turn` is its state, and has the steps.
-- `write_record` writes the turn's record and its post in one transaction. Until then the messages are unread, and a
-  crash only means that the model is asked again; afterwards they are consumed and never asked again.
+- `TurnRunner.run` is a turn from top to bottom: unread messages, context, compaction, request,
+  model and tools, record and post. `Turn` is its state, and has the steps.
+- `write_record` writes the turn's record and its post in one transaction. Until then the messages
+  are unread, and a crash only means that the model is asked again; afterwards they are consumed and
+  never asked again.
 - `build_stop_record` says what `/stop` leaves unanswered.
 """
 
@@ -102,23 +103,35 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "overloaded": N_("My model is overloaded right now. Please ask again in a few minutes."),
     "unreachable": N_("I cannot reach my model right now. Please ask again in a few minutes."),
     "misconfigured": N_(
-        "My model refuses my requests, because something is not set up correctly. My operator must correct it before "
+        "My model refuses my requests, because something is not set up correctly. My operator must "
+        "correct it before "
         "you ask again."
     ),
     "budget": N_(
-        "My account at the provider of my model has no credit left. My operator must add some before you ask again."
+        "My account at the provider of my model has no credit left. My operator must add some "
+        "before you ask again."
     ),
     "too_long": N_("That is too long for me to read at once. Please ask again with less text."),
-    "tools": N_("I used many tools for this and did not find an answer. Please ask again, best for one part of it."),
-    "refused": N_("My model declined to answer this. Asking the same again will hardly help; please use other words."),
+    "tools": N_(
+        "I used many tools for this and did not find an answer. Please ask again, best for one "
+        "part of it."
+    ),
+    "refused": N_(
+        "My model declined to answer this. Asking the same again will hardly help; please use "
+        "other words."
+    ),
     "nothing": N_("My model gave no answer to this. Please ask again."),
-    "cut": N_("My answer to this became longer than I am allowed to write. Please ask for less at a time."),
+    "cut": N_(
+        "My answer to this became longer than I am allowed to write. Please ask for less at a time."
+    ),
     "conversation": N_(
-        "My model fails at this again and again, and answers elsewhere. Please use other words; if that does not help, "
+        "My model fails at this again and again, and answers elsewhere. Please use other words; if "
+        "that does not help, "
         "begin a new conversation."
     ),
     "broken": N_(
-        "An error in my program kept me from answering. Please ask again; if it happens twice, tell my operator."
+        "An error in my program kept me from answering. Please ask again; if it happens twice, "
+        "tell my operator."
     ),
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
@@ -129,21 +142,33 @@ PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
 PUT_OFF_UNTIL_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": N_("My model is overloaded until about {time}. I will answer as soon as it works again."),
-    "unreachable": N_("I cannot reach my model until about {time}. I will answer as soon as I can."),
+    "overloaded": N_(
+        "My model is overloaded until about {time}. I will answer as soon as it works again."
+    ),
+    "unreachable": N_(
+        "I cannot reach my model until about {time}. I will answer as soon as I can."
+    ),
 }
 """The same where its provider says for how long."""
 MIN_TOLD_WAIT_S: Final = 90.0
 """A shorter wait is told without a time."""
 IMAGES_REFUSED_TEXT = N_("*(My model could not be shown the picture: its provider refused it.)*")
 """Stands behind an answer to a picture that the model has not seen."""
-CUT_TEXT = N_("*(This answer is not complete: it reached the limit of what I may write at once. Ask me to go on.)*")
+CUT_TEXT = N_(
+    "*(This answer is not complete: it reached the limit of what I may write at once. Ask me to go "
+    "on.)*"
+)
 """Stands behind an answer of which the output limit has left only the beginning."""
-_TITLE: Final = re.compile(r"\s*[#*_ ]*Title:[*_ ]*(\S[^\n]{0,200}?)[*_ ]*\n\s*(?=\S)", re.IGNORECASE)
+_TITLE: Final = re.compile(
+    r"\s*[#*_ ]*Title:[*_ ]*(\S[^\n]{0,200}?)[*_ ]*\n\s*(?=\S)", re.IGNORECASE
+)
 """Answer to the prompt `thread_title`."""
 RENDER_TIMEOUT_S = 2.0
-"""Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits for an answer."""
-NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
+"""Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits
+for an answer."""
+NOTHING_TO_ANSWER = (
+    "nothing asks for an answer: what did was deleted, or it only tells what happened"
+)
 COMPACTION_REASON = "somebody wanted the view folded"
 
 
@@ -163,7 +188,8 @@ class TurnRunner:
         self._told_people = set[SenderId]()
         """People who were told that no model answers, since one has."""
         self._model_back_at: datetime | None = None
-        """When the provider that asked to wait wants to be asked again. None: none did, or a model has answered since.
+        """When the provider that asked to wait wants to be asked again. None: none did, or a model
+        has answered since.
         """
         self._last_digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
@@ -179,11 +205,18 @@ class TurnRunner:
     ) -> TurnResult:
         """Consume all that is unread there. `continuing`: go on even if nothing is.
 
-        Cancelled before the turn's record is durable, it leaves everything unread; after that it is complete. A turn
-        that has used tools is recorded as interrupted, so that the next one knows what they did. Interrupted by its
-        handle, it is recorded as far as it came.
+        Cancelled before the turn's record is durable, it leaves everything unread; after that it is
+        complete. A turn that has used tools is recorded as interrupted, so that the next one knows
+        what they did. Interrupted by its handle, it is recorded as far as it came.
         """
-        turn = Turn(context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing)
+        turn = Turn(
+            context,
+            conversation,
+            handle,
+            self._tracker,
+            autonomous=autonomous,
+            continuing=continuing,
+        )
         with log_context(agent=context.agent.id, conversation=conversation, turn=turn.id):
             return await self._run(turn)
 
@@ -205,10 +238,15 @@ class TurnRunner:
             failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
             return replace(await self._end(turn, failed), model="unasked")
         with self._tracker.track(turn.describe()):
-            # The preview becomes the answer when that is recorded: from then on the outbox sends it.
+            # The preview becomes the answer when that is recorded: from then on the outbox sends
+            # it.
             reply_to = find_reply_to(turn.input.messages)
-            rings = reply_to is None and any(isinstance(one.fact, Alarm) for one in turn.input.unread.messages)
-            async with self._previews.start(turn.place, reply_to=reply_to, grows=not rings) as turn.preview:
+            rings = reply_to is None and any(
+                isinstance(one.fact, Alarm) for one in turn.input.unread.messages
+            )
+            async with self._previews.start(
+                turn.place, reply_to=reply_to, grows=not rings
+            ) as turn.preview:
                 turn.expect_answer()
                 try:
                     with handle.interruptible():
@@ -218,7 +256,9 @@ class TurnRunner:
                             await turn.compact_if_due()
                             prompt_input = await turn.build_request()
                             if turn.is_blocked():
-                                outcome = TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
+                                outcome = TurnOutcome(
+                                    outcome="yielded", reason=BLOCKED_REASON, yielded=True
+                                )
                                 break
                             try:  # Model and tools.
                                 outcome = await take_turn(
@@ -246,14 +286,22 @@ class TurnRunner:
     async def _end(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
         """Record the outcome, or put the turn off."""
         outcome = await self._conclude(turn, outcome)
-        if turn.preview is not None and outcome.outcome == "interrupted" and not turn.handle.stop_reason:
+        if (
+            turn.preview is not None
+            and outcome.outcome == "interrupted"
+            and not turn.handle.stop_reason
+        ):
             await turn.preview.end(leaves=True)  # the next turn goes on in it
         has_no_model = outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS
         if has_no_model and _may_wait(turn):
             return await self._put_off(turn, outcome)
         result = _to_result(outcome, autonomous=turn.autonomous)
         if result.used_tools and turn.is_repetition(outcome):
-            logger.warning("%s: the same turn %d times in a row, so its task ends", turn.conversation, MAX_SAME_TURNS)
+            logger.warning(
+                "%s: the same turn %d times in a row, so its task ends",
+                turn.conversation,
+                MAX_SAME_TURNS,
+            )
             result = replace(result, used_tools=False)
         if has_no_model and turn.context.agent.is_faulty(turn.conversation):
             outcome = replace(outcome, cause="conversation")
@@ -266,7 +314,8 @@ class TurnRunner:
     async def _leave_unanswered(self, turn: "Turn") -> TurnResult:
         """End a turn that has nothing to answer.
 
-        Where all that asked for an answer was deleted, the rest is consumed: it becomes context, without a request.
+        Where all that asked for an answer was deleted, the rest is consumed: it becomes context,
+        without a request.
         """
         if not turn.is_inner:
             await turn.handle.begin_ending()
@@ -276,21 +325,35 @@ class TurnRunner:
         return TurnResult(autonomous=turn.autonomous)
 
     async def _put_off(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
-        """Leave the input to a turn that begins once a model may answer. Everybody who waits is told once."""
-        is_awaited, told = _is_answer_awaited(turn), turn.context.agent.is_put_off(turn.conversation)
+        """Leave the input to a turn that begins once a model may answer. Everybody who waits is
+        told once.
+        """
+        is_awaited, told = (
+            _is_answer_awaited(turn),
+            turn.context.agent.is_put_off(turn.conversation),
+        )
         waiting = _first_awaited(turn, alone=not told) if is_awaited else []
         turn.is_put_off = True
         if not outcome.steps:  # with steps, its record holds the input and what was done for it
             turn.input.leave_all()
         elif turn.is_inner:
             turn.input.leave_pending()
-        now, entries = turn.context.clock.now(), [_to_entry(turn, replace(outcome, outcome="interrupted"))]
+        now, entries = (
+            turn.context.clock.now(),
+            [_to_entry(turn, replace(outcome, outcome="interrupted"))],
+        )
         for awaited in waiting:
-            key = PostKey(hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[:26])
+            key = PostKey(
+                hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[
+                    :26
+                ]
+            )
             is_known = awaited.sender in self._told_people
             if awaited.sender is not None:
                 self._told_people.add(awaited.sender)
-            if told and (is_known or await turn.context.store.entry_by_key(f"post:{key}") is not None):
+            if told and (
+                is_known or await turn.context.store.entry_by_key(f"post:{key}") is not None
+            ):
                 continue
             text = self._build_put_off_text(outcome, now)
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
@@ -301,7 +364,9 @@ class TurnRunner:
         return replace(result, put_off=outcome, is_awaited=is_awaited)
 
     def _build_put_off_text(self, outcome: TurnOutcome, now: datetime) -> str:
-        """Return the text for whoever waits, with the time until which the provider asks to wait."""
+        """Return the text for whoever waits, with the time until which the provider asks to
+        wait.
+        """
         if outcome.retry_after_s is not None:
             self._model_back_at = now + timedelta(seconds=outcome.retry_after_s)
         back_at = self._model_back_at
@@ -316,19 +381,25 @@ class TurnRunner:
             await self._record_over_budget(turn, turn.limit_hit)
         if turn.is_blocked():
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
-        return turn.handle.override_outcome(turn.with_preparation_cost(turn.take_title(turn.without_prefix(outcome))))
+        return turn.handle.override_outcome(
+            turn.with_preparation_cost(turn.take_title(turn.without_prefix(outcome)))
+        )
 
     async def _record_over_budget(self, turn: "Turn", limit_hit: LimitHit) -> None:
         """Post that the budget is used up, unless that was posted today."""
         assert turn.context.limits is not None
         addressed = [one.message for one in turn.input.messages if is_addressed(one.message)]
-        entries = turn.context.limits.build_unpaid_entries(turn.place, addressed[-1] if addressed else None, limit_hit)
+        entries = turn.context.limits.build_unpaid_entries(
+            turn.place, addressed[-1] if addressed else None, limit_hit
+        )
         await turn.context.store.append(entries)
 
     async def _record_parked(self, turn: "Turn") -> None:
         """Record a turn that is cancelled, if it has used tools."""
         if turn.progress.current.steps:
-            with contextlib.suppress(StoreError):  # the error may be the reason for the cancellation
+            with contextlib.suppress(
+                StoreError
+            ):  # the error may be the reason for the cancellation
                 outcome = turn.with_preparation_cost(turn.progress.current)
                 await self._record(turn, turn.handle.override_outcome(outcome))
 
@@ -340,7 +411,9 @@ class TurnRunner:
         if stopped:
             turn.input.leave_all()
         interrupted = outcome.outcome == "interrupted" or stopped
-        never_asked = outcome.is_over_budget or (interrupted and turn.input.rendered.text in ("", NOTHING_NEW))
+        never_asked = outcome.is_over_budget or (
+            interrupted and turn.input.rendered.text in ("", NOTHING_NEW)
+        )
         if never_asked and not outcome.requests and not outcome.steps:
             return
         await write_record(turn, outcome)
@@ -348,9 +421,13 @@ class TurnRunner:
     async def give_up(
         self, context: AgentContext, conversation: ConversationId, reason: str, *, autonomous: bool
     ) -> TurnResult:
-        """Consume all that is unread there, with one message about the failure for whoever waits for an answer."""
+        """Consume all that is unread there, with one message about the failure for whoever waits
+        for an answer.
+        """
         turn = Turn(context, conversation, TurnHandle(), self._tracker, autonomous=autonomous)
-        turn.input.unread = unread = await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
+        turn.input.unread = unread = await context.store.unread_entries(
+            conversation, most=MAX_UNREAD_LINES
+        )
         if turn.is_inner:
             turn.input.digest, self._last_digest = self._last_digest, None
         # Nobody waits for an answer, so there is no message about the failure.
@@ -367,21 +444,33 @@ class TurnRunner:
         return TurnResult(has_failed=True, autonomous=autonomous)
 
     async def compact(self, context: AgentContext, conversation: ConversationId) -> str:
-        """Fold the view of a place. Return the result in words. The costs are recorded as a turn of its own."""
+        """Fold the view of a place. Return the result in words. The costs are recorded as a turn of
+        its own.
+        """
         work, recorded = [
-            Turn(context, conversation, TurnHandle(), self._tracker, autonomous=False, is_compaction=True)
+            Turn(
+                context,
+                conversation,
+                TurnHandle(),
+                self._tracker,
+                autonomous=False,
+                is_compaction=True,
+            )
             for _ in range(2)
         ]
         try:
             return await work.compact_on_request()
         finally:  # the requests so far are paid for, also if this was cut off
-            outcome = work.with_preparation_cost(TurnOutcome(outcome="silent", reason=COMPACTION_REASON))
+            outcome = work.with_preparation_cost(
+                TurnOutcome(outcome="silent", reason=COMPACTION_REASON)
+            )
             if outcome.requests:
                 await run_to_completion(write_record(recorded, outcome))
 
 
 class Turn(FoldHost):
-    """One turn: its steps in their order, and what it has done so far, which can be read at any time.
+    """One turn: its steps in their order, and what it has done so far, which can be read at any
+    time.
 
     To `agent.turn.take_turn` it is the host, the tools, and the archive of their results.
     """
@@ -431,7 +520,9 @@ class Turn(FoldHost):
         self._tracker = tracker
         self._is_compaction = is_compaction
         self._directives = ""
-        self.thread_title: str | None = None  # of the thread that its answer opens; None: the model is not asked for it
+        self.thread_title: str | None = (
+            None  # of the thread that its answer opens; None: the model is not asked for it
+        )
         self._rendered = RenderedInput()
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
@@ -479,7 +570,8 @@ class Turn(FoldHost):
         return self.request.label if self.request is not None else OUTSIDE_LABEL
 
     async def is_needed(self) -> bool:
-        """Return whether a person still waits for an answer, also because an earlier turn was interrupted.
+        """Return whether a person still waits for an answer, also because an earlier turn was
+        interrupted.
 
         A turn that began by itself is theirs if a person waits.
         """
@@ -499,7 +591,9 @@ class Turn(FoldHost):
         self.handle.heard |= {one.id: (one.sender.id, one.text) for one in said}
 
     async def read_context(self) -> None:
-        """Read all that the prompt holds besides the new input, and the people on whose behalf the turn acts."""
+        """Read all that the prompt holds besides the new input, and the people on whose behalf the
+        turn acts.
+        """
         context, new = self.context, self.input
         history = self.view = self.view or await context.view(self.conversation)
         self._prompt_context = prompt = await context.prompt_context.build(
@@ -511,7 +605,9 @@ class Turn(FoldHost):
         )
         self._base_tool_context = self._build_tool_context()
         self.request = self._base_tool_context.request
-        self.request.add(history.label | prompt.label | Label(readers=readers_of(prompt.visibility.scope)))
+        self.request.add(
+            history.label | prompt.label | Label(readers=readers_of(prompt.visibility.scope))
+        )
         self._directives = await self._read_directives(history)
         self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
 
@@ -524,10 +620,14 @@ class Turn(FoldHost):
         status = render_tool_status(*context.tools.changed_names) if takes_tools else ""
         is_nearly_full = context.compaction.is_full(history, compaction.NUDGE_AT)
         self.nudged = (
-            is_nearly_full and takes_tools and not any(turn.record.nudged for turn in history.turns_since_fold())
+            is_nearly_full
+            and takes_tools
+            and not any(turn.record.nudged for turn in history.turns_since_fold())
         )
         opens_thread = any(one.message.opens_thread for one in self.input.messages)
-        grows = self.preview is not None and self.preview.grows  # then the thread is there before the answer
+        grows = (
+            self.preview is not None and self.preview.grows
+        )  # then the thread is there before the answer
         asked = ["write_down"] if self.nudged else []
         if opens_thread and not grows and not context.is_small_model:
             self.thread_title = ""
@@ -535,17 +635,26 @@ class Turn(FoldHost):
         return "\n".join(filter(None, [directives, status, *map(load_prompt, asked)]))
 
     def is_repetition(self, outcome: TurnOutcome) -> bool:
-        """Return whether it goes on as the last ones went on: with the same calls and the same text, in vain."""
+        """Return whether it goes on as the last ones went on: with the same calls and the same
+        text, in vain.
+        """
         earlier = [one.record for one in self.view.turns] if self.view is not None else []
         run = earlier[-(MAX_SAME_TURNS - 1) :]
         done = _list_calls(outcome.steps), self.context.reader.redactor(outcome.text)
-        is_run = self.continuing and len(run) == MAX_SAME_TURNS - 1 and all(one.continued for one in run)
+        is_run = (
+            self.continuing and len(run) == MAX_SAME_TURNS - 1 and all(one.continued for one in run)
+        )
         return is_run and all((_list_calls(one.steps), one.text) == done for one in run)
 
     @property
     def _own_names(self) -> tuple[str, ...]:
         """Names of the agent that may stand in the lines that the model reads."""
-        return tuple(filter(None, (self.context.agent.id, self.context.prompt_context.cards.own_name(self.place))))
+        return tuple(
+            filter(
+                None,
+                (self.context.agent.id, self.context.prompt_context.cards.own_name(self.place)),
+            )
+        )
 
     def without_prefix(self, outcome: TurnOutcome) -> TurnOutcome:
         """Return the outcome without a copy of our line form in front of its text."""
@@ -561,11 +670,15 @@ class Turn(FoldHost):
 
     async def compact_if_due(self) -> None:
         """Choose the new input that fits, and fold the view where that is due."""
-        self._unread, rendered = await self.input.render_fitting(self._budget_tokens() >> self._tries)
+        self._unread, rendered = await self.input.render_fitting(
+            self._budget_tokens() >> self._tries
+        )
         self._rendered = rendered if self._with_images else replace(rendered, media=())
         await self._fold(self._rendered, self._tries)
 
-    async def _fold(self, rendered: RenderedInput, tries: int, *, is_requested: bool = False) -> None:
+    async def _fold(
+        self, rendered: RenderedInput, tries: int, *, is_requested: bool = False
+    ) -> None:
         assert self.view is not None
         result = await self.context.compaction.fold_if_due(
             self.place,
@@ -577,12 +690,17 @@ class Turn(FoldHost):
             is_requested=is_requested,
         )
         self.view, self._is_folded = result.view, result.is_folded
-        self.view_digest, self.weighed = result.view.digest, None if result.is_folded else result.weighed
+        self.view_digest, self.weighed = (
+            result.view.digest,
+            None if result.is_folded else result.weighed,
+        )
 
     async def build_request(self) -> PromptInput:
         """Build the turn's prompt, and record who may have caused what it leads to."""
         assert self.view is not None
-        prompt_input = await self._build_prompt_input(self.view, self._rendered, folded=self._is_folded)
+        prompt_input = await self._build_prompt_input(
+            self.view, self._rendered, folded=self._is_folded
+        )
         self.input.mark_read(self._unread, self._rendered)
         self._tool_context = self._with_requesters(self._base_tool_context)
         self._tools = self.context.tools.for_turn(self._tool_context)
@@ -596,7 +714,9 @@ class Turn(FoldHost):
         self.request.add(self.view.label | self.input.label | self._card_label)
 
     def retry_with_less(self, error: PromptTooLong | RequestRefused) -> TurnOutcome | None:
-        """Prepare another try after the first request was refused. None: there is one; else the outcome."""
+        """Prepare another try after the first request was refused. None: there is one; else the
+        outcome.
+        """
         self.preparation.record_lost(error.accounts)
         if isinstance(error, PromptTooLong):
             self._tries += 1
@@ -604,7 +724,9 @@ class Turn(FoldHost):
             logger.warning("%s: asked again without images: %s", self.conversation, error.reason)
             if self._rendered.media and not self.has_refused_images:
                 self.has_refused_images = True
-                self._directives = "\n".join(filter(None, [self._directives, load_prompt("images_refused")]))
+                self._directives = "\n".join(
+                    filter(None, [self._directives, load_prompt("images_refused")])
+                )
             self._with_past_images = self._with_past_images and bool(self._rendered.media)
             self._with_images = False
         if self._tries <= MAX_FOLDS:
@@ -616,7 +738,9 @@ class Turn(FoldHost):
         context = self.context
         history = self.view = await context.view(self.conversation)
         if history.tokens < MIN_FOLD_TOKENS:
-            return _("This conversation is already short: about {count} tokens.").format(count=history.tokens)
+            return _("This conversation is already short: about {count} tokens.").format(
+                count=history.tokens
+            )
         self._prompt_context = await context.prompt_context.build(
             self.place, self.input.unread, history.turns, context.specs
         )
@@ -627,7 +751,8 @@ class Turn(FoldHost):
         if folded is history:
             return _("There is nothing that I could shorten.")
         return _(
-            "Done: I replaced {count} of {total} turns by a summary. I now see about {tokens} tokens instead of "
+            "Done: I replaced {count} of {total} turns by a summary. I now see about {tokens} "
+            "tokens instead of "
             "{before}."
         ).format(
             count=len(history.turns) - len(folded.turns),
@@ -680,7 +805,9 @@ class Turn(FoldHost):
         return self._tools.specs
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """See `agent.turn.Toolset`. A person who speaks during the turn has a say in what may be called."""
+        """See `agent.turn.Toolset`. A person who speaks during the turn has a say in what may be
+        called.
+        """
         self.handle.is_drafting = False
         if self.preview is not None:
             self.preview.expect_nothing()
@@ -720,8 +847,12 @@ class Turn(FoldHost):
             self.preview.expect_answer(_oldest_awaited(self).seq)
 
     async def fetch_arrivals(self, room: int) -> str:
-        """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next digest."""
-        has_news = self.handle.take_news() or self.context.agent.may_take_arriving(self.conversation)
+        """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next
+        digest.
+        """
+        has_news = self.handle.take_news() or self.context.agent.may_take_arriving(
+            self.conversation
+        )
         if self.is_inner or not has_news:
             return ""
         text, requesters, label = await self.input.render_news(self._budget_tokens(), room)
@@ -731,7 +862,9 @@ class Turn(FoldHost):
         if requesters:  # the turn is theirs now, whatever began it
             self.is_addressed, self.autonomous = True, False
             before = replace(before, autonomous=False)
-        updated = self._with_requesters(replace(before, requesters=(*before.requesters, *requesters)))
+        updated = self._with_requesters(
+            replace(before, requesters=(*before.requesters, *requesters))
+        )
         if updated != before:  # a person who speaks during the turn is a requester, too
             self._tools = self.context.tools.for_turn(updated)
         self._tool_context = updated
@@ -740,12 +873,16 @@ class Turn(FoldHost):
     async def shorten(self, times: int) -> PromptInput | None:
         await self._fold(self.input.rendered, times)
         assert self.view is not None
-        prompt_input = await self._build_prompt_input(self.view, self.input.rendered, folded=self._is_folded)
+        prompt_input = await self._build_prompt_input(
+            self.view, self.input.rendered, folded=self._is_folded
+        )
         self._add_labels()
         return prompt_input
 
     async def can_afford_now(self, request: ModelRequest) -> bool:
-        """Return whether the budgets cover the request without waiting for others', and reserve its highest cost."""
+        """Return whether the budgets cover the request without waiting for others', and reserve its
+        highest cost.
+        """
         ceiling_usd = self.context.model.ceiling_usd(request)
         is_writable = self.context.store.outage is None
         payers, spent_usd = self._find_payers(), self._spent_usd()
@@ -756,25 +893,38 @@ class Turn(FoldHost):
         if self.autonomous and not context.agent.reserve(self.conversation, cost_usd):
             return False
         if context.limits is not None:
-            self.limit_hit = context.limits.reserve(self.place, context.agent.id, payers, cost_usd, spent_usd)
+            self.limit_hit = context.limits.reserve(
+                self.place, context.agent.id, payers, cost_usd, spent_usd
+            )
         return self.limit_hit is None
 
-    async def _wait_for_budget(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> None:
+    async def _wait_for_budget(
+        self, cost_usd: float, payers: list[Sender], spent_usd: float
+    ) -> None:
         context = self.context
         if context.limits is not None:
-            await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd)
+            await context.limits.wait_for_budget(
+                self.place, context.agent.id, payers, cost_usd, spent_usd
+            )
 
     def _spent_usd(self) -> float:
         """Return the costs of the turn so far."""
         accounts = (*self.preparation.current.accounts, *self.progress.current.accounts)
-        costs = (ASSUMED_PRICE.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
+        costs = (
+            ASSUMED_PRICE.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd
+            for one in accounts
+        )
         return sum(cost or 0.0 for cost in costs)
 
     def _find_payers(self) -> list[Sender]:
-        """Return the people whose budgets pay: authors of addressed messages, and setters of reminders."""
+        """Return the people whose budgets pay: authors of addressed messages, and setters of
+        reminders.
+        """
         addressed = [one.message.sender for one in self.input.messages if is_addressed(one.message)]
         requesters = [
-            Sender(id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot)
+            Sender(
+                id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot
+            )
             for one in self.handle.requesters
         ]
         people = {one.id: one for one in [*addressed, *requesters]}
@@ -789,14 +939,22 @@ class Turn(FoldHost):
         """Return the request of the turn with this view and no new input, for the summarizer."""
         context = self.context
         prompt_input = await self._build_prompt_input(history, RenderedInput(), folded=False)
-        return build_first_request(prompt_input, context.model.model, context.tools.specs, context.agent.id)
+        return build_first_request(
+            prompt_input, context.model.model, context.tools.specs, context.agent.id
+        )
 
-    async def _build_prompt_input(self, history: HistoryView, rendered: RenderedInput, *, folded: bool) -> PromptInput:
+    async def _build_prompt_input(
+        self, history: HistoryView, rendered: RenderedInput, *, folded: bool
+    ) -> PromptInput:
         context, prompt_context = self.context, self._prompt_context
-        card, self._card_label = await context.prompt_context.card(self.place, prompt_context, folded=folded)
+        card, self._card_label = await context.prompt_context.card(
+            self.place, prompt_context, folded=folded
+        )
         return PromptInput(
             persona=prompt_context.persona,
-            skills=await context.guidance.skill_catalogue(context.tools) if context.model.model.takes_tools else "",
+            skills=await context.guidance.skill_catalogue(context.tools)
+            if context.model.model.takes_tools
+            else "",
             binding=prompt_context.binding,
             card=card,
             history=await context.history.load_exchanges(history, seeing=self._with_past_images),
@@ -810,7 +968,9 @@ class Turn(FoldHost):
         )
 
     def _build_tool_context(self) -> ToolContext:
-        """Return the context in which the turn uses its tools, before anybody is known to ask for something."""
+        """Return the context in which the turn uses its tools, before anybody is known to ask for
+        something.
+        """
         context = self.context
         return ToolContext(
             turn=self.id,
@@ -823,7 +983,9 @@ class Turn(FoldHost):
     def _with_requesters(self, tool_context: ToolContext) -> ToolContext:
         """Return the context with all people who may have caused what the turn does."""
         new, inherited = self.input, self._inherited
-        requesters = deduplicate_requesters([*inherited.requesters, *tool_context.requesters, *new.requesters()])
+        requesters = deduplicate_requesters(
+            [*inherited.requesters, *tool_context.requesters, *new.requesters()]
+        )
         self.handle.requesters = requesters
         return replace(
             tool_context,
@@ -835,15 +997,21 @@ class Turn(FoldHost):
 def _list_calls(steps: Sequence[TurnStep]) -> list[str]:
     """Return a key for each call of a turn, equal for calls with the same effect."""
     return [
-        call_key(ToolCall(id="", name=call.name, arguments=call.arguments)) for step in steps for call in step.calls
+        call_key(ToolCall(id="", name=call.name, arguments=call.arguments))
+        for step in steps
+        for call in step.calls
     ]
 
 
 def _find_language(turn: Turn) -> str | None:
-    """Return the tag of the language of what the gateway itself says in this turn. None: English."""
+    """Return the tag of the language of what the gateway itself says in this turn. None:
+    English.
+    """
     messages = turn.input.messages
     newest = messages[-1].message if messages else None
-    person, direct = (newest.language, newest.kind == "direct") if newest is not None else (None, False)
+    person, direct = (
+        (newest.language, newest.kind == "direct") if newest is not None else (None, False)
+    )
     return language_for(turn.context.prompt_context.language(turn.place), person, direct=direct)
 
 
@@ -863,7 +1031,9 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         outcome=outcome.outcome,
         text=text,
         reason=redact(outcome.reason),
-        failure=outcome.cause if outcome.outcome == "failed" or outcome.cause == "cut" or turn.is_put_off else "",
+        failure=outcome.cause
+        if outcome.outcome == "failed" or outcome.cause == "cut" or turn.is_put_off
+        else "",
         model=outcome.model,
         usage=outcome.usage,
         requests=outcome.requests,
@@ -909,7 +1079,9 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
 
 
 def _add_marks(turn: Turn, ended: TurnRecord) -> str:
-    """Return the text to post, which says what is wrong with the answer; the model does not read that."""
+    """Return the text to post, which says what is wrong with the answer; the model does not read
+    that.
+    """
     if ended.outcome != "replied":
         return ended.text
     marks = [_(CUT_TEXT)] if ended.failure == "cut" else []
@@ -922,33 +1094,47 @@ MAX_NOTIFIED: Final = 5
 MAX_NAMED_ASKERS: Final = 5
 """Most people whose names an answer begins with. More are a crowd, which no list of names helps."""
 _BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
-"""Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its line."""
+"""Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its
+line."""
 
 
 def _find_askers(turn: Turn) -> list[Sender]:
-    """Return who has addressed the agent in what the turn covers; whoever did so twice is there twice."""
-    said = [one for one in (*turn.input.messages, *turn.input.arrived) if one.seq in turn.input.rendered.covers]
-    return [one.message.sender for one in said if is_addressed(one.message) and one.message.sender.id]
+    """Return who has addressed the agent in what the turn covers; whoever did so twice is there
+    twice.
+    """
+    said = [
+        one
+        for one in (*turn.input.messages, *turn.input.arrived)
+        if one.seq in turn.input.rendered.covers
+    ]
+    return [
+        one.message.sender for one in said if is_addressed(one.message) and one.message.sender.id
+    ]
 
 
 def _find_notified(turn: Turn) -> tuple[Sender, ...]:
     """Return whom the turn answers or reminds."""
     people = {one.id: Sender(id=one.id, name=one.name) for one in _find_askers(turn)}
-    people |= {one.id: Sender(id=one.id, name=one.name) for one in turn.input.reminder_setters.values()}
+    people |= {
+        one.id: Sender(id=one.id, name=one.name) for one in turn.input.reminder_setters.values()
+    }
     return tuple(people.values())[:MAX_NOTIFIED]
 
 
 def _name_askers(turn: Turn, text: str) -> str:
-    """Return the answer with the names of those whom it answers in front, if they are several and it does not tell.
+    """Return the answer with the names of those whom it answers in front, if they are several and
+    it does not tell.
 
-    Also where the post is shown as a reply: that shows one of them. One person behind a bridge is named, too: there
-    nothing else tells them.
+    Also where the post is shown as a reply: that shows one of them. One person behind a bridge is
+    named, too: there nothing else tells them.
     """
     people = {one.id: one for one in _find_askers(turn)}
     senders = {who: name_to_address(one) for who, one in people.items()}
     is_bridged = any(who.startswith(BRIDGE_PREFIX) for who in senders)
     names = list(dict.fromkeys(senders.values()))
-    is_told = all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names)
+    is_told = all(
+        re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names
+    )
     is_few = (0 if is_bridged else 1) < len(senders) <= MAX_NAMED_ASKERS
     if not is_few or is_told:
         return text
@@ -956,9 +1142,14 @@ def _name_askers(turn: Turn, text: str) -> str:
     return f"{', '.join(map(escape_markdown, names))}:{gap}{text}"
 
 
-async def _build_post_entries(turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None) -> list[NewEntry]:
+async def _build_post_entries(
+    turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None
+) -> list[NewEntry]:
     """Return the entries that post this in place of the turn's preview, which has ended then."""
-    shown, place = await turn.preview.finish(post) if turn.preview is not None else (), turn.conversation
+    shown, place = (
+        await turn.preview.finish(post) if turn.preview is not None else (),
+        turn.conversation,
+    )
     queued = PostQueued(post=replace(post, previews=shown))
     ended = (PreviewEnded(at=post.to, message=message, reason="") for message in shown)
     return [
@@ -971,13 +1162,22 @@ def _to_entry(turn: Turn, outcome: TurnOutcome) -> NewEntry:
     """Return the entry with the record of a turn."""
     ended, upto = build_record(turn, outcome), turn.input.upto
     now = turn.context.clock.now()
-    return NewEntry(fact=ended, at=now, conversation=turn.conversation, key=f"turn:{ended.turn}", cause=upto or None)
+    return NewEntry(
+        fact=ended,
+        at=now,
+        conversation=turn.conversation,
+        key=f"turn:{ended.turn}",
+        cause=upto or None,
+    )
 
 
-async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
+async def build_stop_record(
+    context: AgentContext, conversation: ConversationId, why: str
+) -> TurnRecord:
     """Return the record for a stop: everything unread there counts as consumed.
 
-    This includes the input of a turn that runs there. Entries that cannot be rendered in time are only counted.
+    This includes the input of a turn that runs there. Entries that cannot be rendered in time are
+    only counted.
     """
     turn = Turn(context, conversation, TurnHandle(), TurnTracker(), autonomous=False)
     new = turn.input
@@ -986,7 +1186,9 @@ async def build_stop_record(context: AgentContext, conversation: ConversationId,
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RENDER_TIMEOUT_S):  # attachments may have to be fetched first
             await new.consume_unasked()
-    upto = max(unread.upto, await context.store.last_position())  # there may be more unread entries than one turn takes
+    upto = max(
+        unread.upto, await context.store.last_position()
+    )  # there may be more unread entries than one turn takes
     new.omitted, new.upto = count_omitted(unread, new.rendered), Seq(upto)
     return build_record(turn, TurnOutcome(outcome="yielded", reason=why))
 
@@ -1015,11 +1217,16 @@ def _oldest_awaited(turn: Turn) -> _Awaited:
 
 def _first_awaited(turn: Turn, *, alone: bool) -> list[_Awaited]:
     """Return the first unread message of each person who waits. `alone`: only the oldest of all."""
-    oldest, reply_to = _oldest_awaited(turn), find_reply_to((*turn.input.messages, *turn.input.arrived))
+    oldest, reply_to = (
+        _oldest_awaited(turn),
+        find_reply_to((*turn.input.messages, *turn.input.arrived)),
+    )
     first = dict[SenderId, _Awaited]()
     for one in turn.input.unread.messages:
         if isinstance(one.fact, Message) and is_addressed(one.fact):
-            first.setdefault(one.fact.sender.id, _Awaited(one.seq, one.at, one.fact.id, one.fact.sender.id))
+            first.setdefault(
+                one.fact.sender.id, _Awaited(one.seq, one.at, one.fact.id, one.fact.sender.id)
+            )
     if alone or not first:
         known = next((one.sender for one in first.values() if one.seq == oldest.seq), None)
         return [oldest._replace(message=reply_to, sender=known)]
@@ -1027,7 +1234,9 @@ def _first_awaited(turn: Turn, *, alone: bool) -> list[_Awaited]:
 
 
 def _may_wait(turn: Turn) -> bool:
-    """Return whether the turn may wait for a model: as long as people who wait may, for ever if nobody does."""
+    """Return whether the turn may wait for a model: as long as people who wait may, for ever if
+    nobody does.
+    """
     agent, handle = turn.context.agent, turn.handle
     if handle.stop_reason or handle.drop_reason or agent.is_faulty(turn.conversation):
         return False
@@ -1041,7 +1250,9 @@ def _may_wait(turn: Turn) -> bool:
 
 def _is_answer_awaited(turn: Turn) -> bool:
     """Return whether a person waits for an answer: only they get a message about a failure."""
-    addressed = any(is_addressed(one.message) for one in (*turn.input.messages, *turn.input.arrived))
+    addressed = any(
+        is_addressed(one.message) for one in (*turn.input.messages, *turn.input.arrived)
+    )
     return not turn.is_inner and (turn.cause in ("addressed", "alarm") or addressed)
 
 
@@ -1053,7 +1264,11 @@ def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
         used_tools=outcome.used_tools,
         has_yielded=outcome.yielded,
         was_interrupted=outcome.outcome == "interrupted",
-        model="failed" if has_no_model else "answered" if outcome.requests or has_failed else "unasked",
+        model="failed"
+        if has_no_model
+        else "answered"
+        if outcome.requests or has_failed
+        else "unasked",
         autonomous=autonomous,
         is_over_budget=outcome.is_over_budget,
         cost_usd=total_cost_usd(outcome.accounts),

@@ -49,8 +49,8 @@ from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.registry import ToolRegistry
 
 MAX_UNREAD_LINES: Final = 50
-"""Unread lines in one turn. Older lines not addressed to the agent are only counted, so that a raid of thousands costs
-one bounded prompt; addressed ones wait for the next turn."""
+"""Unread lines in one turn. Older lines not addressed to the agent are only counted, so that a raid
+of thousands costs one bounded prompt; addressed ones wait for the next turn."""
 MAX_RECALL_LINES: Final = 10
 """Newest lines that recall uses as its query."""
 NO_UNREAD: Final = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
@@ -58,7 +58,9 @@ NO_UNREAD: Final = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """What the turns of one agent need. Made anew for another model; a turn that has begun ends with what it began."""
+    """What the turns of one agent need. Made anew for another model; a turn that has begun ends
+    with what it began.
+    """
 
     agent: AgentLoop
     store: Store
@@ -83,7 +85,9 @@ class AgentContext:
 
     async def view(self, conversation: ConversationId) -> HistoryView:
         """Return what a turn there sees of the earlier ones."""
-        return await self.history.view(conversation, simple=not self.model.model.takes_tools or self.is_small_model)
+        return await self.history.view(
+            conversation, simple=not self.model.model.takes_tools or self.is_small_model
+        )
 
     @property
     def specs(self) -> Sequence[ToolSpec]:
@@ -116,11 +120,17 @@ class TurnGuidance:
         """True if tools may come and go while the gateway runs."""
         return self._registry.has_dynamic_tools
 
-    async def directives(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> str:
+    async def directives(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool
+    ) -> str:
         """Return the text for `agent.prompt.PromptInput.now`. It has the operator's authority."""
         state = self._agent.state
         if not autonomous:
-            resting = [load_prompt(state.mode.value)] if state.mode in (DmnMode.PAUSED, DmnMode.OFF) else []
+            resting = (
+                [load_prompt(state.mode.value)]
+                if state.mode in (DmnMode.PAUSED, DmnMode.OFF)
+                else []
+            )
             away = await self._presence.render_away_note(conversation, self._places, self._store)
             return "\n".join([*resting, *filter(None, [away])])
         quiet = [load_prompt("quiet")] if state.quiet_until is not None else []
@@ -143,7 +153,8 @@ class TurnInput:
         self.messages: tuple[CurrentMessage, ...] = ()
         """Unread messages that still exist, as the turn began."""
         self.digest: Digest | None = None
-        """Input of the inner conversation, in place of both. None: nothing is pending, or it is another place."""
+        """Input of the inner conversation, in place of both. None: nothing is pending, or it is
+        another place."""
         self.lines: Sequence[RenderedMessage] = ()
         """New lines with their present texts. Empty before `render`."""
         self.rendered = RenderedInput()
@@ -171,12 +182,16 @@ class TurnInput:
             self.digest = await digests.build(plain=self._context.is_small_model)
             return
         await self._context.store.activate(self._conversation)
-        self.unread = await self._context.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES)
+        self.unread = await self._context.store.unread_entries(
+            self._conversation, most=MAX_UNREAD_LINES
+        )
         self.messages = await self._context.reader.read_current(self.unread)
 
     async def is_answer_owed(self) -> bool:
         """Return whether a person waits for an answer to it, or something is pending."""
-        return self.digest is not None or await self._context.reader.is_answer_owed(self.unread, self.messages)
+        return self.digest is not None or await self._context.reader.is_answer_owed(
+            self.unread, self.messages
+        )
 
     async def render(self, view: HistoryView) -> None:
         """Render all that is new. `view`: the earlier turns that the prompt holds."""
@@ -189,8 +204,12 @@ class TurnInput:
         """Return the new input that fits, and the unread entries that it consumes."""
         digest, unread = self.digest, self.unread
         if digest is not None:
-            return unread, RenderedInput(text=digest.text, covers=digest.covers, senders=digest.senders)
-        rendered = fit_lines(self.lines, omitted=unread.omitted, budget=budget, plain=self._context.is_small_model)
+            return unread, RenderedInput(
+                text=digest.text, covers=digest.covers, senders=digest.senders
+            )
+        rendered = fit_lines(
+            self.lines, omitted=unread.omitted, budget=budget, plain=self._context.is_small_model
+        )
         if rendered.has_more:
             unread, rendered = await self._keep_addressed(rendered.covers, unread, self.lines)
         return unread, rendered if rendered.text else replace(rendered, text=NOTHING_NEW)
@@ -199,7 +218,9 @@ class TurnInput:
         """Record that the model may have read this from here on."""
         digest = self.digest
         self.rendered = self._charge_reminder_setters(rendered)
-        self.label |= digest.label if digest is not None else self._join_labels(self.lines, rendered)
+        self.label |= (
+            digest.label if digest is not None else self._join_labels(self.lines, rendered)
+        )
         self.upto = digest.upto if digest is not None else unread.upto
         self.omitted = digest.omitted if digest is not None else count_omitted(unread, rendered)
         self.looked = digest.looked if digest is not None else ()
@@ -208,12 +229,20 @@ class TurnInput:
         """Consume all of it without a request: it becomes context."""
         self.lines = await self._context.reader.render(self.messages, sees=False)
         await self._load_reminders(self.unread.messages)
-        self.mark_read(self.unread, render_lines(self.lines, omitted=0, plain=self._context.is_small_model))
+        self.mark_read(
+            self.unread, render_lines(self.lines, omitted=0, plain=self._context.is_small_model)
+        )
 
     def consume_unrendered(self) -> None:
-        """Consume all of it, only counted: rendering may be what failed, but a later prompt needs something."""
+        """Consume all of it, only counted: rendering may be what failed, but a later prompt needs
+        something.
+        """
         unread, digest = self.unread, self.digest
-        omitted = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
+        omitted = (
+            unread.omitted + len(unread.messages)
+            if digest is None
+            else digest.omitted + len(digest.covers)
+        )
         self.rendered = render_lines([], omitted=omitted, plain=self._context.is_small_model)
         self.omitted, self.upto = omitted, unread.upto
         self.looked = digest.looked if digest is not None else ()
@@ -225,7 +254,8 @@ class TurnInput:
         self.messages = self.arrived = ()
 
     def leave_all(self) -> None:
-        """Consume nothing: a later turn reads it, or the record of the command that stopped the turn holds it.
+        """Consume nothing: a later turn reads it, or the record of the command that stopped the
+        turn holds it.
 
         Only the senders stay, because they bear what the turn cost.
         """
@@ -236,10 +266,13 @@ class TurnInput:
     async def render_news(self, budget: int, room: int) -> tuple[str, tuple[Requester, ...], Label]:
         """Return what has arrived meanwhile, rendered, who asks by that, and the label of the text.
 
-        At most `room` tokens, and a share of `budget`: what does not fit stays unread, for another turn.
+        At most `room` tokens, and a share of `budget`: what does not fit stays unread, for another
+        turn.
         """
         context = self._context
-        unread = await context.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES, after=self.upto)
+        unread = await context.store.unread_entries(
+            self._conversation, most=MAX_UNREAD_LINES, after=self.upto
+        )
         if not unread.messages:
             return "", (), TRUSTED_LABEL
         current = await context.reader.read_current(unread)
@@ -247,9 +280,13 @@ class TurnInput:
         # Images cannot stand in a tool's results.
         lines = await context.reader.render(current, sees=False, view=self._view)
         budget = min(budget, int(room / view.UNREAD_SHARE))
-        rendered = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model)
+        rendered = fit_lines(
+            lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model
+        )
         if rendered.has_more:
-            unread, rendered = await self._keep_addressed(rendered.covers, unread, lines, after=self.upto)
+            unread, rendered = await self._keep_addressed(
+                rendered.covers, unread, lines, after=self.upto
+            )
         if estimate_tokens(rendered.text) > room:
             return "", (), TRUSTED_LABEL
         rendered = self._charge_reminder_setters(rendered)
@@ -265,8 +302,12 @@ class TurnInput:
         self.arrived = (*self.arrived, *current)
         return rendered.text, _find_requesters(current, lines, rendered), label
 
-    async def recall(self, history: HistoryView, tool_context: ToolContext, memory_in_prompt: str) -> RecallResult:
-        """Return recalled items. `memory_in_prompt`: part of MEMORY.md that the prompt holds anyway."""
+    async def recall(
+        self, history: HistoryView, tool_context: ToolContext, memory_in_prompt: str
+    ) -> RecallResult:
+        """Return recalled items. `memory_in_prompt`: part of MEMORY.md that the prompt holds
+        anyway.
+        """
         context, tokens = self._context, self._context.live.settings.recall.ambient_tokens
         lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
         if context.is_small_model or not tokens or not lines:
@@ -295,45 +336,67 @@ class TurnInput:
         """Return the label of the rendered lines; a reminder has the role of whoever set it."""
         shown = [one for one in lines if one.seq in rendered.covers]
         roles = [role for one in shown if (role := self._reminder_roles.get(one.seq))]
-        return join([*(one.label for one in shown), *(label_of_role(role, "a reminder") for role in roles)])
+        return join(
+            [*(one.label for one in shown), *(label_of_role(role, "a reminder") for role in roles)]
+        )
 
     async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
         """Look up who set the reminders among these entries."""
         store = self._context.store
         if not any(isinstance(one.fact, Alarm) for one in entries):
             return
-        self._reminder_roles |= await find_reminder_roles(store, self._context.reader.access_policy, entries)
+        self._reminder_roles |= await find_reminder_roles(
+            store, self._context.reader.access_policy, entries
+        )
         for one in entries:
             if isinstance(one.fact, Alarm):
                 entry = await store.entry_by_key(f"reminded:{one.fact.reminder}")
                 fact = entry.fact if entry is not None else None
                 if isinstance(fact, ReminderSet) and fact.by:
-                    self.reminder_setters[one.seq] = Sender(id=fact.by, name=fact.asked_by, verified=True)
+                    self.reminder_setters[one.seq] = Sender(
+                        id=fact.by, name=fact.asked_by, verified=True
+                    )
 
     def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
         """Return the input with the setters of reminders as the senders, who bear the costs."""
         if not self.reminder_setters:
             return rendered
         pairs = zip(rendered.covers, rendered.senders, strict=False)
-        payers = [self.reminder_setters[seq].id if seq in self.reminder_setters else sender for seq, sender in pairs]
+        payers = [
+            self.reminder_setters[seq].id if seq in self.reminder_setters else sender
+            for seq, sender in pairs
+        ]
         return replace(rendered, senders=tuple(payers))
 
     async def _keep_addressed(
-        self, covers: Sequence[Seq], unread: UnreadEntries, lines: Sequence[RenderedMessage], *, after: int = 0
+        self,
+        covers: Sequence[Seq],
+        unread: UnreadEntries,
+        lines: Sequence[RenderedMessage],
+        *,
+        after: int = 0,
     ) -> tuple[UnreadEntries, RenderedInput]:
-        """Return only these lines, all addressed to the agent; there is no room for the others, which stay unread."""
+        """Return only these lines, all addressed to the agent; there is no room for the others,
+        which stay unread.
+        """
         first = [  # as many as the store puts in front, alarms of all kinds among them
             one
             for one in unread.messages
             if one.seq <= covers[-1] and (isinstance(one.fact, Alarm) or is_addressed(one.fact))
         ]
-        unread = await self._context.store.unread_entries(self._conversation, most=len(first), after=after)
+        unread = await self._context.store.unread_entries(
+            self._conversation, most=len(first), after=after
+        )
         rendered = [one for one in lines if one.seq in covers]
-        return unread, render_lines(rendered, omitted=unread.omitted, plain=self._context.is_small_model)
+        return unread, render_lines(
+            rendered, omitted=unread.omitted, plain=self._context.is_small_model
+        )
 
 
 def count_omitted(unread: UnreadEntries, rendered: RenderedInput) -> int:
-    """Return how many unread entries up to `UnreadEntries.upto` count as consumed without being rendered."""
+    """Return how many unread entries up to `UnreadEntries.upto` count as consumed without being
+    rendered.
+    """
     return unread.omitted + len(unread.messages) - len(rendered.covers)
 
 
@@ -341,7 +404,11 @@ def _find_requesters(
     current: Sequence[CurrentMessage], lines: Sequence[RenderedMessage], rendered: RenderedInput
 ) -> tuple[Requester, ...]:
     """Return the senders of the rendered messages addressed to the agent, oldest first."""
-    roles = {one.seq: one.line.role for one in lines if one.line.is_addressed and one.seq in rendered.covers}
+    roles = {
+        one.seq: one.line.role
+        for one in lines
+        if one.line.is_addressed and one.seq in rendered.covers
+    }
     addressed = [one for one in current if one.seq in roles and not one.notice]
     senders = [(one.message.sender, roles[one.seq]) for one in addressed]
     return deduplicate_requesters(

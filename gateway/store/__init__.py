@@ -1,7 +1,7 @@
 """Store: one append-only log in SQLite or PostgreSQL, and the tables derived from it.
 
-`Store.append` writes facts, durable and deduplicated; `StoreReader` (a `Store` is one) answers queries; `rebuild` makes
-every derived table again from the log and reports the differences.
+`Store.append` writes facts, durable and deduplicated; `StoreReader` (a `Store` is one) answers
+queries; `rebuild` makes every derived table again from the log and reports the differences.
 
   types.py        entries, results and errors
   store.py        the store open for writing: group commit, retries during an outage; shared.py:
@@ -28,7 +28,14 @@ A migration has two files, for SQLite and in `migrations/postgresql`. A released
 """
 
 from gateway.store.mark import LostEnd
-from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
+from gateway.store.reader import (
+    EntryLocation,
+    LogRow,
+    StoreReader,
+    ViewEntries,
+    WordUses,
+    search_terms,
+)
 from gateway.store.rebuild import rebuild
 from gateway.store.schema import ServerStore, StoreLocation, local_path, store_location
 from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd

@@ -1,8 +1,8 @@
 """Active conversations: what every turn asks of the store, kept in memory as a fold of the log.
 
-One read fills a conversation (`read_conversation`), and each append after that is applied to it. What cannot be applied
-exactly drops the conversation, and the tables answer instead. tests/gateway/store/test_rebuild.py proves that both give
-the same answers.
+One read fills a conversation (`read_conversation`), and each append after that is applied to it.
+What cannot be applied exactly drops the conversation, and the tables answer instead.
+tests/gateway/store/test_rebuild.py proves that both give the same answers.
 """
 
 from collections import OrderedDict, deque
@@ -30,8 +30,8 @@ from gateway.store.types import LogEntry, UnreadEntries
 
 MAX_CONVERSATIONS: Final = 32
 MAX_UNREAD: Final = 200
-"""Unread entries of one conversation: more are a raid, or a room where nobody speaks to the agent. An entry takes about
-1.5 kB: all together at most 10 MB, or 30 MB of the longest messages."""
+"""Unread entries of one conversation: more are a raid, or a room where nobody speaks to the agent.
+An entry takes about 1.5 kB: all together at most 10 MB, or 30 MB of the longest messages."""
 MAX_SENDERS: Final = 300
 """Newest messages of one conversation whose senders are kept."""
 READ_SENDERS: Final = 50
@@ -60,8 +60,12 @@ class ActiveConversation:
 
     def unread_entries(self, *, most: int, after: int) -> UnreadEntries:
         """Return what `queries.UNREAD_ENTRIES` finds: the order of choice is described there."""
-        rows = sorted([row for row in self.unread.values() if row[1].seq > after], key=lambda row: row[1].seq)
-        spoken = [entry for urgency, entry in rows if urgency > AMBIENT and entry.kind in _SPOKEN_KINDS]
+        rows = sorted(
+            [row for row in self.unread.values() if row[1].seq > after], key=lambda row: row[1].seq
+        )
+        spoken = [
+            entry for urgency, entry in rows if urgency > AMBIENT and entry.kind in _SPOKEN_KINDS
+        ]
         chosen, reactions_left = spoken[: max(most, 1)], most // 5
         if len(spoken) > most:
             rows = [row for row in rows if row[1].seq <= chosen[-1].seq]
@@ -69,7 +73,9 @@ class ActiveConversation:
             is_reaction = urgency == LOW and entry.kind == "reacted"
             if len(chosen) >= most:
                 break
-            if (urgency > AMBIENT and entry.kind in _SPOKEN_KINDS) or (is_reaction and not reactions_left):
+            if (urgency > AMBIENT and entry.kind in _SPOKEN_KINDS) or (
+                is_reaction and not reactions_left
+            ):
                 continue
             reactions_left -= is_reaction
             chosen.append(entry)
@@ -85,7 +91,9 @@ class ActiveConversation:
         return max([AMBIENT, *[urgency for urgency, _ in self.unread.values()]])
 
     def newest_senders(self, *, before: int, most: int) -> list[Sender] | None:
-        """Return the senders of the newest messages before this position, oldest first. None: not all are kept."""
+        """Return the senders of the newest messages before this position, oldest first. None: not
+        all are kept.
+        """
         found = [sender for seq, sender in self.senders if seq < before]
         return found[-most:] if len(found) >= most or self.has_all_senders else None
 
@@ -94,7 +102,9 @@ class ActiveConversation:
         for entry in entries:
             if isinstance(entry.fact, TurnRecord) and entry.conversation is not None:
                 for upto in [upto for place, upto in entry.fact.looked if place == conversation]:
-                    self.unread |= {seq: (AMBIENT, row[1]) for seq, row in self.unread.items() if seq <= upto}
+                    self.unread |= {
+                        seq: (AMBIENT, row[1]) for seq, row in self.unread.items() if seq <= upto
+                    }
             if entry.conversation == conversation:
                 self._apply_entry(entry, entries)
         return len(self.unread) <= MAX_UNREAD
@@ -141,17 +151,22 @@ def is_made_unread(entry: LogEntry) -> bool:
 
 
 def _are_consequences_known(entries: Sequence[LogEntry]) -> bool:
-    """Return whether an append makes nothing unread but its own entries, each in one conversation."""
+    """Return whether an append makes nothing unread but its own entries, each in one
+    conversation.
+    """
     seqs, places = {entry.seq for entry in entries}, dict[int | None, ConversationId | None]()
     return not any(isinstance(entry.fact, ConversationRewound) for entry in entries) and all(
-        entry.cause in seqs and places.setdefault(entry.cause, entry.conversation) == entry.conversation
+        entry.cause in seqs
+        and places.setdefault(entry.cause, entry.conversation) == entry.conversation
         for entry in entries
         if is_made_unread(entry)
     )
 
 
 class ActiveConversations:
-    """The conversations of the last turns; the one whose turn began longest ago is dropped first."""
+    """The conversations of the last turns; the one whose turn began longest ago is dropped
+    first.
+    """
 
     def __init__(self, last: Seq) -> None:
         """`last`: the log's last position."""
@@ -165,7 +180,9 @@ class ActiveConversations:
         return self._kept.get(conversation)
 
     def begin_read(self, conversation: ConversationId) -> list[Sequence[LogEntry]] | None:
-        """Return what `end_read` needs. None: the conversation is kept, or is being read already."""
+        """Return what `end_read` needs. None: the conversation is kept, or is being read
+        already.
+        """
         if conversation in self._kept:
             self._kept.move_to_end(conversation)
         if conversation in self._kept or conversation in self._under_read:
@@ -173,9 +190,14 @@ class ActiveConversations:
         return self._under_read.setdefault(conversation, [])
 
     def end_read(
-        self, conversation: ConversationId, appends: list[Sequence[LogEntry]], found: ActiveConversation | None
+        self,
+        conversation: ConversationId,
+        appends: list[Sequence[LogEntry]],
+        found: ActiveConversation | None,
     ) -> None:
-        """Keep what was read, with what was appended meanwhile. None: the read failed, or there is too much."""
+        """Keep what was read, with what was appended meanwhile. None: the read failed, or there is
+        too much.
+        """
         if self._under_read.get(conversation) is not appends:
             return  # it was dropped meanwhile
         del self._under_read[conversation]
@@ -189,7 +211,9 @@ class ActiveConversations:
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Apply the new entries of one append."""
-        is_whole = [one.seq for one in entries] == [*range(self._last + 1, self._last + 1 + len(entries))]
+        is_whole = [one.seq for one in entries] == [
+            *range(self._last + 1, self._last + 1 + len(entries))
+        ]
         self._last = entries[-1].seq
         if not is_whole or not _are_consequences_known(entries):
             self._kept.clear()
@@ -197,13 +221,25 @@ class ActiveConversations:
             return
         for appends in self._under_read.values():
             appends.append(entries)
-        looked = [place for one in entries if isinstance(one.fact, TurnRecord) for place, _ in one.fact.looked]
-        for conversation in {*looked, *[one.conversation for one in entries if one.conversation is not None]}:
+        looked = [
+            place
+            for one in entries
+            if isinstance(one.fact, TurnRecord)
+            for place, _ in one.fact.looked
+        ]
+        for conversation in {
+            *looked,
+            *[one.conversation for one in entries if one.conversation is not None],
+        }:
             self._apply(conversation, entries)
 
     def _apply(self, conversation: ConversationId, entries: Sequence[LogEntry]) -> None:
         kept = self._kept.get(conversation)
-        if kept is not None and entries[-1].seq > kept.as_of and not kept.apply(conversation, entries):
+        if (
+            kept is not None
+            and entries[-1].seq > kept.as_of
+            and not kept.apply(conversation, entries)
+        ):
             del self._kept[conversation]
 
 
@@ -219,11 +255,15 @@ def read_conversation(log: Log, conversation: ConversationId) -> ActiveConversat
         view = read_view_entries(log, conversation, as_of)
         carded = next(iter(log.fetch(queries.PINNED_CARD, (conversation,))), None)
         older = _read_messages(log, conversation, before=first, newest=READ_SENDERS)
-        newer = _read_messages(log, conversation, after=first - 1, newest=MAX_SENDERS - READ_SENDERS + 1)
+        newer = _read_messages(
+            log, conversation, after=first - 1, newest=MAX_SENDERS - READ_SENDERS + 1
+        )
     if len(older) + len(newer) > MAX_SENDERS:
         return None
     card = LogEntry.from_row(carded).fact if carded is not None else None
-    messages = [(one.seq, one.fact.sender) for one in (*older, *newer) if isinstance(one.fact, Message)]
+    messages = [
+        (one.seq, one.fact.sender) for one in (*older, *newer) if isinstance(one.fact, Message)
+    ]
     return ActiveConversation(
         as_of=as_of,
         unread={Seq(row[1]): (row[0], LogEntry.from_row(row[1:])) for row in unread},

@@ -1,4 +1,6 @@
-"""The pure half of an append: which entries are written, at which positions, and with which statements."""
+"""The pure half of an append: which entries are written, at which positions, and with which
+statements.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -7,11 +9,19 @@ from datetime import UTC
 from typing import NamedTuple, Self
 
 from gateway.core.facts import Seq, dump_fact
-from gateway.store.projections import SEARCHABLE_KINDS, Params, Statement, group_statements, project_fact
+from gateway.store.projections import (
+    SEARCHABLE_KINDS,
+    Params,
+    Statement,
+    group_statements,
+    project_fact,
+)
 from gateway.store.types import AppendResult, LogEntry, NewEntry
 
 _INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES {}"
-_INSERT_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN $1 AND $2"
+_INSERT_SEARCH = (
+    "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN $1 AND $2"
+)
 
 
 class NewLogRow(NamedTuple):
@@ -45,11 +55,16 @@ class AppendPlan:
     has_text: bool = False
     """True if there is text for the search index."""
     before: Sequence[tuple[Seq, list[LogEntry]]] = ()
-    """Entries of other processes before it: those of one transaction together, each with the position of its last one.
+    """Entries of other processes before it: those of one transaction together, each with the
+    position of its last one.
     """
 
-    def pick(self, drafted: Sequence[Sequence[EntryDraft]], batch: Sequence[Sequence[EntryDraft]]) -> Self | None:
-        """Return the plan with the answers for a part of the batch that it was made of. None: it is no part of it."""
+    def pick(
+        self, drafted: Sequence[Sequence[EntryDraft]], batch: Sequence[Sequence[EntryDraft]]
+    ) -> Self | None:
+        """Return the plan with the answers for a part of the batch that it was made of. None: it is
+        no part of it.
+        """
         answers = {id(one): answer for one, answer in zip(drafted, self.answers, strict=True)}
         if not all(id(one) in answers for one in batch):
             return None
@@ -67,7 +82,8 @@ def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:
             raise ValueError("an entry's cause must stand before it in the same append")
         for text in (entry.key, entry.conversation):
             if text is not None:
-                text.encode()  # a lone surrogate cannot be stored; UnicodeEncodeError is a ValueError
+                # a lone surrogate cannot be stored; UnicodeEncodeError is a ValueError
+                text.encode()
         earlier.add(id(entry))
         at = entry.at.astimezone(UTC).isoformat(timespec="microseconds")
         drafts.append(EntryDraft(entry=entry, at=at, body=dump_fact(entry.fact)))
@@ -79,8 +95,12 @@ def dedup_keys(batch: Sequence[Sequence[EntryDraft]]) -> Iterator[str]:
     return (draft.entry.key for drafts in batch for draft in drafts if draft.entry.key is not None)
 
 
-def plan_append(batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], last: Seq) -> AppendPlan:
-    """Plan one transaction for a batch. `known`: keys already in the log; `last`: the log's last seq."""
+def plan_append(
+    batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], last: Seq
+) -> AppendPlan:
+    """Plan one transaction for a batch. `known`: keys already in the log; `last`: the log's last
+    seq.
+    """
     plan = AppendPlan()
     known = dict(known)
     for drafts in batch:
@@ -92,9 +112,14 @@ def plan_append(batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], la
 
 
 def _place_draft(
-    draft: EntryDraft, results: dict[int, AppendResult], known: dict[str, Seq], last: Seq, plan: AppendPlan
+    draft: EntryDraft,
+    results: dict[int, AppendResult],
+    known: dict[str, Seq],
+    last: Seq,
+    plan: AppendPlan,
 ) -> Seq:
-    """Add the draft to the plan, unless it or its cause is in the log already; return the last seq after it.
+    """Add the draft to the plan, unless it or its cause is in the log already; return the last seq
+    after it.
 
     Adds to `results`, by entry, and to `known`.
     """
@@ -115,7 +140,9 @@ def _place_draft(
     if entry.key is not None:
         known[entry.key] = seq
     kind = entry.fact.kind
-    plan.rows.append(NewLogRow(seq, draft.at, kind, entry.conversation, entry.key, cause, draft.body))
+    plan.rows.append(
+        NewLogRow(seq, draft.at, kind, entry.conversation, entry.key, cause, draft.body)
+    )
     plan.statements.extend(project_fact(seq, draft.at, entry.conversation, cause, entry.fact))
     plan.has_text = plan.has_text or kind in SEARCHABLE_KINDS
     results[id(entry)] = AppendResult(seq, is_new=True)

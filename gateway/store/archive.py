@@ -1,7 +1,8 @@
 """Month files: what has left the log, as JSON lines compressed by gzip, beside the store. Blocking.
 
-There is one file for each month (UTC), with one line for each entry, as `reverie log export` writes them; `zgrep` and
-`reverie log show FILE` read it. A file is replaced as a whole, so a crash leaves the old or the new one.
+There is one file for each month (UTC), with one line for each entry, as `reverie log export` writes
+them; `zgrep` and `reverie log show FILE` read it. A file is replaced as a whole, so a crash leaves
+the old or the new one.
 """
 
 import gzip
@@ -41,7 +42,14 @@ def list_month_files(store: Path) -> list[Path]:
 def row_to_line(row: LogRow) -> str:
     """Return a row of the log as one line of JSON, in ASCII: safe on every terminal."""
     seq, at, kind, conversation, key, cause, body = row
-    head = {"seq": seq, "at": at, "kind": kind, "conversation": conversation, "key": key, "cause": cause}
+    head = {
+        "seq": seq,
+        "at": at,
+        "kind": kind,
+        "conversation": conversation,
+        "key": key,
+        "cause": cause,
+    }
     fact = body if body.isascii() else json.dumps(json.loads(body))
     return f'{json.dumps(head)[:-1]}, "body": {fact}}}'
 
@@ -55,15 +63,18 @@ def line_to_row(line: str) -> LogRow:
 
 
 def add_to_file(path: Path, rows: Iterable[LogRow]) -> None:
-    """Write rows, which are in the order of the log, into a file, with what it has. When it returns they are durable.
+    """Write rows, which are in the order of the log, into a file, with what it has. When it returns
+    they are durable.
 
-    A row that the file has already is not doubled. The file is for its owner alone. Raises OSError, and
-    StoreUnreadable, which leaves the file as it was, for one that is damaged.
+    A row that the file has already is not doubled. The file is for its owner alone. Raises OSError,
+    and StoreUnreadable, which leaves the file as it was, for one that is damaged.
     """
     had = _parse_lines(path, lambda line: (line_to_row(line)[0], line)) if path.exists() else ()
     merged = heapq.merge(had, ((row[0], row_to_line(row)) for row in rows))
     fresh = path.with_name(f".{path.name}.new")
-    opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    opened = os.open(
+        fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     with os.fdopen(opened, "wb") as raw:
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
             for (_, line), _ in itertools.groupby(merged):
@@ -75,7 +86,9 @@ def add_to_file(path: Path, rows: Iterable[LogRow]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[LogRow]:
-    """Yield the rows of a file. Raises StoreUnreadable, also for a file that is damaged or no month file."""
+    """Yield the rows of a file. Raises StoreUnreadable, also for a file that is damaged or no month
+    file.
+    """
     return _parse_lines(path, line_to_row)
 
 
@@ -92,19 +105,29 @@ def _parse_lines(path: Path, parse: Callable[[str], Parsed]) -> Iterator[Parsed]
 
 
 def insert_archived(log: Log, store: Path, into: str) -> None:
-    """Insert the rows of all month files that the table `into` lacks. Raises OSError, StoreError and LogError."""
+    """Insert the rows of all month files that the table `into` lacks. Raises OSError, StoreError
+    and LogError.
+    """
     sql = f"INSERT INTO {into} ({queries.COLUMNS}) VALUES {{}} ON CONFLICT DO NOTHING"  # noqa: S608 - names of ours
     for path in list_month_files(store):
         log.write(sql, list(read_rows(path)))
 
 
 async def has_left(reader: StoreReader, seq: int) -> bool:
-    """Return whether the entry at this position has left the log: each position had one. Raises StoreError."""
+    """Return whether the entry at this position has left the log: each position had one. Raises
+    StoreError.
+    """
     return 0 < seq <= await reader.last_position() and await reader.entry(seq) is None
 
 
 async def whole_since(reader: StoreReader) -> date | None:
-    """Return the day since when the log is whole: what is older has left it. None: nothing has. Raises StoreError."""
+    """Return the day since when the log is whole: what is older has left it. None: nothing has.
+    Raises StoreError.
+    """
     facts = [one.fact for one in await reader.entries(kinds=["archived"])]
     months = [fact.month for fact in facts if isinstance(fact, MonthArchived)]
-    return (date.fromisoformat(f"{max(months)}-01") + timedelta(days=31)).replace(day=1) if months else None
+    return (
+        (date.fromisoformat(f"{max(months)}-01") + timedelta(days=31)).replace(day=1)
+        if months
+        else None
+    )

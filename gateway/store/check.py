@@ -38,11 +38,13 @@ from gateway.store.schema import (
 from gateway.store.sqlite_log import SqliteLog
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
-"""Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
+"""Free space below which a store that grows by its usual megabytes a day fills the disk within
+months."""
 NO_SPACE_BYTES: Final = 100_000_000
 """Free space below which the next media file or backup may not fit."""
 LARGE_WAL_BYTES: Final = 268_435_456
-"""Four times what the writer leaves (`journal_size_limit`): a program holds an old snapshot of the store open."""
+"""Four times what the writer leaves (`journal_size_limit`): a program holds an old snapshot of the
+store open."""
 SOON_FULL_DAYS: Final = 30
 """Days before the disk is full: time to do something about it."""
 RECENT_S: Final = 86_400.0
@@ -69,17 +71,26 @@ def check_store(context: CheckContext) -> Iterator[Finding]:
         fix = "free some space there, or move the store to a larger disk (store.path)"
         yield found("store.disk", f"{format_bytes(free_bytes)} are free on its disk", fix, where)
     if wal_bytes > LARGE_WAL_BYTES:
-        fix = "end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart"
+        fix = (
+            "end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), "
+            "then restart"
+        )
         yield warning("store.wal", f"its write-ahead log has {format_bytes(wal_bytes)}", fix, where)
     if problem := _find_directory_problem(path.parent):
-        fix = "make that directory writable for the gateway's user, or set store.path to another one"
+        fix = (
+            "make that directory writable for the gateway's user, or set store.path to another one"
+        )
         yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
     elif isinstance(server := store_location(context.settings.store), ServerStore):
         yield from _check_server(server)
     elif not path.exists():
         yield ok("store.file", "it does not exist yet; the first start creates it", where)
     elif not os.access(path, os.R_OK | os.W_OK):
-        fix = "chown it to the user that runs the gateway (mode 600), or check whether its disk is mounted read-only"
+        fix = (
+            "chown it to the user that runs the gateway (mode 600), or check whether its disk "
+            "is "
+            "mounted read-only"
+        )
         yield bad("store.readonly", "the gateway's user cannot read and write it", fix, where)
     else:
         yield from _check_database(path, alive=context.gateway_state.is_alive)
@@ -90,10 +101,13 @@ def _check_server(store: ServerStore) -> Iterator[Finding]:
     try:
         check_current_schema(store)
     except StoreMissing:
-        yield ok("store.database", "there is no store in it yet; the first start makes it", str(store))
+        yield ok(
+            "store.database", "there is no store in it yet; the first start makes it", str(store)
+        )
     except StoreError as error:
         fix = (
-            "see that the server runs and has connections left (max_connections), and that store.url names its host, "
+            "see that the server runs and has connections left (max_connections), and that "
+            "store.url names its host, "
             "port, user, password and database"
         )
         yield bad("store.database", str(error), fix, str(store))
@@ -105,9 +119,15 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
     problem, schema, damage, is_whole = _inspect_database(_build_sqlite_uri(path, alive=alive))
     where, newest = str(path), newest_schema(path)
     if problem:
-        fix = "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)"
+        fix = (
+            "set store.path to the right file, or restore a backup (`reverie restore FILE "
+            "--config DIR`)"
+        )
         if problem == _UNRELEASED:
-            fix = "look into it with that version (`reverie log`), and begin anew with another store.path"
+            fix = (
+                "look into it with that version (`reverie log`), and begin anew with another "
+                "store.path"
+            )
         yield bad("store.foreign", problem, fix, where)
         return
     if damage:
@@ -131,7 +151,10 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
 @check("posts that wait")
 async def check_outbox(context: CheckContext) -> Sequence[Finding]:
     """Check the posts that wait for delivery."""
-    path, is_running = store_location(context.settings.store), context.gateway_state.kind == "running"
+    path, is_running = (
+        store_location(context.settings.store),
+        context.gateway_state.kind == "running",
+    )
     try:
         async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             posts = await reader.undelivered_posts()
@@ -142,15 +165,29 @@ async def check_outbox(context: CheckContext) -> Sequence[Finding]:
     oldest_s = max(((now - post.at).total_seconds() for post in posts), default=0.0)
     uncertain = sum(1 for post in posts if any(part.state == "uncertain" for part in post.parts))
     lately = [one.fact for one in ended if (now - one.at).total_seconds() < RECENT_S]
-    uncertain += sum(1 for one in lately if isinstance(one, DeliveryReport) and one.state == "uncertain")
+    uncertain += sum(
+        1 for one in lately if isinstance(one, DeliveryReport) and one.state == "uncertain"
+    )
     if uncertain:
         what = f"{uncertain} post(s) since yesterday may or may not have arrived"
         fix = "see `reverie log show --kind delivery`, and repeat them by hand where it matters"
         found.append(warning("store.uncertain", what, fix, where))
     if posts and (not is_running or oldest_s > LONG_WAIT_S):
-        how = f"the oldest for {oldest_s / 60:.0f} minutes" if is_running else "the gateway is stopped"
-        fix = "see the findings of the channels that they are for" if is_running else "start the gateway"
-        found.append(warning("store.waiting", f"{len(posts)} post(s) wait to be delivered; {how}", fix, where))
+        how = (
+            f"the oldest for {oldest_s / 60:.0f} minutes"
+            if is_running
+            else "the gateway is stopped"
+        )
+        fix = (
+            "see the findings of the channels that they are for"
+            if is_running
+            else "start the gateway"
+        )
+        found.append(
+            warning(
+                "store.waiting", f"{len(posts)} post(s) wait to be delivered; {how}", fix, where
+            )
+        )
     elif not uncertain:
         found.append(ok("store.outbox", "everything is delivered", where))
     return found
@@ -171,7 +208,10 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
     full, what = growth.full_on(now, free_bytes), f"it has {growth.describe(now, free_bytes)}"
     if full is None or (full - now.date()).days > SOON_FULL_DAYS:
         return [ok("store.growth", what, str(path))]
-    fix = "free some space there, move the store to a larger disk (store.path), or keep less (store.keep)"
+    fix = (
+        "free some space there, move the store to a larger disk (store.path), or keep less "
+        "(store.keep)"
+    )
     return [warning("store.growth", what, fix, str(path))]
 
 
@@ -212,17 +252,21 @@ def _read_wal_bytes(path: Path) -> int:
 
 
 def _build_sqlite_uri(path: Path, *, alive: bool) -> str:
-    """Return the URI for SQLite. Without a writer and without a write-ahead log the file is opened as immutable.
+    """Return the URI for SQLite. Without a writer and without a write-ahead log the file is opened
+    as immutable.
 
-    Then SQLite creates no `-shm` file beside it. Such a file would belong to the user of doctor, perhaps root, and the
-    gateway could not open its store (https://www.sqlite.org/uri.html#uriimmutable).
+    Then SQLite creates no `-shm` file beside it. Such a file would belong to the user of doctor,
+    perhaps root, and the gateway could not open its store
+    (https://www.sqlite.org/uri.html#uriimmutable).
     """
     still = "" if alive or _read_wal_bytes(path) else "&immutable=1"
     return f"{sqlite_uri(path, 'ro')}{still}"
 
 
 def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], bool]:
-    """Return why the database cannot be opened, its schema, its damage, and whether all of it was checked."""
+    """Return why the database cannot be opened, its schema, its damage, and whether all of it was
+    checked.
+    """
     schema = 0
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
@@ -246,7 +290,9 @@ def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], bool]:
 
 
 def _find_directory_problem(directory: Path) -> str:
-    """Return why no store can be kept there; empty: it can. SQLite and the lock need files beside the store."""
+    """Return why no store can be kept there; empty: it can. SQLite and the lock need files beside
+    the store.
+    """
     for path in (directory, *directory.parents):
         try:
             mode = path.stat().st_mode
@@ -255,7 +301,9 @@ def _find_directory_problem(directory: Path) -> str:
         if not stat.S_ISDIR(mode):
             return f"{path} is not a directory"
         return (
-            "" if os.access(path, os.R_OK | os.W_OK | os.X_OK) else f"{path} is not readable and writable for this user"
+            ""
+            if os.access(path, os.R_OK | os.W_OK | os.X_OK)
+            else f"{path} is not readable and writable for this user"
         )
     return "it does not exist"
 
@@ -282,7 +330,9 @@ def check_versions(_: CheckContext) -> Iterator[Finding]:
     if lacks:
         what = f"SQLite {sqlite3.sqlite_version} here has no {' and no '.join(lacks)}"
         wanted = ".".join(map(str, MIN_SQLITE))
-        fix = f"use a Python with SQLite {wanted} or newer, with FTS5 (python.org's and Debian's are)"
+        fix = (
+            f"use a Python with SQLite {wanted} or newer, with FTS5 (python.org's and Debian's are)"
+        )
         yield bad("versions.sqlite", what, fix)
     else:
         yield ok("versions.sqlite", f"SQLite {sqlite3.sqlite_version} with STRICT tables and FTS5")

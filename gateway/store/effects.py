@@ -1,4 +1,5 @@
-"""Effects of a command: facts that become durable together with its answer, and what follows once they are.
+"""Effects of a command: facts that become durable together with its answer, and what follows once
+they are.
 
 A message past a limit, and a stranger's request, have effects of the same form.
 """
@@ -27,14 +28,17 @@ class EffectFact(NamedTuple):
 
 
 def build_notice_end(notice: Post | None, outcome: str) -> Sequence[EffectFact]:
-    """Return the post that takes the buttons from a notice and adds a line with the outcome. Empty: it has none.
+    """Return the post that takes the buttons from a notice and adds a line with the outcome. Empty:
+    it has none.
 
     One for each notice: the first outcome counts.
     """
     if notice is None or not notice.buttons:
         return ()
     key = PostKey(hashlib.sha256(f"outcome:{notice.key}".encode()).hexdigest()[:26])
-    ended = replace(notice, key=key, text=f"{notice.text}\n\n{outcome}", buttons=(), replaces=notice.key)
+    ended = replace(
+        notice, key=key, text=f"{notice.text}\n\n{outcome}", buttons=(), replaces=notice.key
+    )
     return (EffectFact(PostQueued(post=ended), notice.to.conversation, f"post:{key}"),)
 
 
@@ -44,7 +48,8 @@ def _settle_nothing(_result: AppendResult | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandEffect:
-    """Answer of a command and what it changes, not yet in the log. That may stay locked until `settle` is called.
+    """Answer of a command and what it changes, not yet in the log. That may stay locked until
+    `settle` is called.
 
     Made by `done` and `refuse`.
     """
@@ -56,19 +61,23 @@ class CommandEffect:
     facts: tuple[EffectFact, ...] = ()
     """Facts to append, all in one transaction."""
     settle: Callable[[AppendResult | None], None] = _settle_nothing
-    """To be called exactly once, in any case: with the append result of the command's own entry, or with None if that
-    is not known. Follow-up actions happen only if that entry is new. Returns at once."""
+    """To be called exactly once, in any case: with the append result of the command's own entry, or
+    with None if that is not known. Follow-up actions happen only if that entry is new. Returns at
+    once."""
     request: str = ""
-    """Request for access whose code is used up: nobody else may decide about it meanwhile. Empty: none."""
+    """Request for access whose code is used up: nobody else may decide about it meanwhile. Empty:
+    none."""
     page: int = 1
     buttons: tuple[PostButton, ...] = ()
-    """Choices, each a command of its own. Shown where the channel can, so the answer says it, too."""
+    """Choices, each a command of its own. Shown where the channel can, so the answer says it,
+    too."""
     private: bool | None = None
     """True: only the sender may see the answer. None: as the command's definition says."""
     repeats: bool = False
     """It goes on with an answer, or repeats one, so it stays where that is, however long it is."""
     data: object = None
-    """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the operator alone."""
+    """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the
+    operator alone."""
 
     @property
     def changes(self) -> bool:
@@ -85,9 +94,16 @@ class CommandEffect:
         return replace(self, facts=(*self.facts, *other.facts), settle=settle)
 
     def entries(self, command: NewEntry) -> Sequence[NewEntry]:
-        """Return the entries to append after the command's own; none is written if that one is a duplicate."""
-        keys = [None if command.key is None else f"changed:{command.key}:{number}" for number in range(len(self.facts))]
-        return build_effect_entries(self.facts, keys, at=command.at, place=command.conversation, cause=command)
+        """Return the entries to append after the command's own; none is written if that one is a
+        duplicate.
+        """
+        keys = [
+            None if command.key is None else f"changed:{command.key}:{number}"
+            for number in range(len(self.facts))
+        ]
+        return build_effect_entries(
+            self.facts, keys, at=command.at, place=command.conversation, cause=command
+        )
 
 
 def done(
@@ -130,11 +146,19 @@ def build_effect_entries(
     place: ConversationId | None,
     cause: NewEntry | None = None,
 ) -> list[NewEntry]:
-    """Return the entries of these facts, with their judgements. `keys`, `place`: of facts that name none."""
+    """Return the entries of these facts, with their judgements. `keys`, `place`: of facts that name
+    none.
+    """
     entries = list[NewEntry]()
     for effect, key in zip(facts, keys, strict=True):
         where = effect.place or place
-        entries.append(NewEntry(fact=effect.fact, at=at, conversation=where, key=effect.key or key, cause=cause))
+        entries.append(
+            NewEntry(
+                fact=effect.fact, at=at, conversation=where, key=effect.key or key, cause=cause
+            )
+        )
         if effect.judged is not None:
-            entries.append(NewEntry(fact=effect.judged, at=at, conversation=where, cause=entries[-1]))
+            entries.append(
+                NewEntry(fact=effect.judged, at=at, conversation=where, cause=entries[-1])
+            )
     return entries

@@ -1,7 +1,8 @@
 """Files of a store: copies made while it is written, and checks. Blocks.
 
-A copy is made by `VACUUM INTO` (https://www.sqlite.org/lang_vacuum.html#vacuuminto): one read transaction, which in WAL
-mode blocks no writer and only lets the WAL grow meanwhile (https://www.sqlite.org/wal.html#concurrency).
+A copy is made by `VACUUM INTO` (https://www.sqlite.org/lang_vacuum.html#vacuuminto): one read
+transaction, which in WAL mode blocks no writer and only lets the WAL grow meanwhile
+(https://www.sqlite.org/wal.html#concurrency).
 """
 
 import contextlib
@@ -22,7 +23,8 @@ logger = logging.getLogger("reverie.store")
 STEP_INSTRUCTIONS: Final = 10_000
 """Instructions of SQLite's virtual machine between two looks at the copy: some milliseconds."""
 COPY_FLUSH_BYTES: Final = 8 << 20
-"""Bytes between two flushes; a file system makes the fsync of other files wait for the data written before."""
+"""Bytes between two flushes; a file system makes the fsync of other files wait for the data written
+before."""
 PAUSE_S: Final = 0.02
 """Pause after each flush, for other users of the disk."""
 MAX_ERRORS_SHOWN: Final = 5
@@ -42,13 +44,19 @@ class StoreSummary:
     """The log's last position. 0: it is empty."""
 
 
-def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done, _whole: None) -> None:
-    """Copy a store to a new file, for its owner alone, as it is at this moment. Nothing waits for it.
+def copy_store(
+    source: Path, target: Path, progress: CopyProgress = lambda _done, _whole: None
+) -> None:
+    """Copy a store to a new file, for its owner alone, as it is at this moment. Nothing waits for
+    it.
 
-    Raises FileExistsError, StoreMissing, StoreTooNew, StoreUnreadable and OSError; a partial copy stays then.
+    Raises FileExistsError, StoreMissing, StoreTooNew, StoreUnreadable and OSError; a partial copy
+    stays then.
     """
     if not source.exists():
-        raise StoreMissing(f"there is no store at {source}: check the path, or start the gateway once")
+        raise StoreMissing(
+            f"there is no store at {source}: check the path, or start the gateway once"
+        )
     file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     whole, flushed = source.stat().st_size, 0
 
@@ -63,7 +71,9 @@ def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done
         return 0
 
     try:
-        with contextlib.closing(sqlite3.connect(sqlite_uri(source, "ro"), uri=True, isolation_level=None)) as reading:
+        with contextlib.closing(
+            sqlite3.connect(sqlite_uri(source, "ro"), uri=True, isolation_level=None)
+        ) as reading:
             check_schema(reading, source)
             reading.set_progress_handler(step, STEP_INSTRUCTIONS)
             reading.execute("VACUUM INTO ?", (str(target),))
@@ -78,7 +88,9 @@ class StoreWatch:
     """The files of a store as they are open. Its queries take two system calls."""
 
     def __init__(self, path: Path) -> None:
-        """Call it when a connection is open that has begun to read: then the write-ahead log is there."""
+        """Call it when a connection is open that has begun to read: then the write-ahead log is
+        there.
+        """
         self.path = path
         self._wal = path.with_name(f"{path.name}-wal")
         self._file_id, self._wal_id = _file_id(path), _file_id(self._wal)
@@ -94,7 +106,9 @@ class StoreWatch:
             what = "was deleted or moved away" if found is None else "was replaced by another file"
             raise StoreFileLost(f"the store {self.path} {what} while the gateway runs")
         if _file_id(self._wal) != self._wal_id:
-            raise StoreFileLost(f"{self._wal}, a part of the store, was deleted while the gateway runs")
+            raise StoreFileLost(
+                f"{self._wal}, a part of the store, was deleted while the gateway runs"
+            )
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
@@ -111,10 +125,11 @@ def rescued_path(store: Path) -> Path:
 
 
 def rescue_store(connection: sqlite3.Connection, watch: StoreWatch) -> str:
-    """Save all that is in the open file at a path. Return what to do then. Raises OSError and sqlite3.Error.
+    """Save all that is in the open file at a path. Return what to do then. Raises OSError and
+    sqlite3.Error.
 
-    A deleted store is copied beside its place, and the next start takes the copy. If only the write-ahead log was
-    deleted, the rest of it is written to the store's own file.
+    A deleted store is copied beside its place, and the next start takes the copy. If only the
+    write-ahead log was deleted, the rest of it is written to the store's own file.
     """
     if not watch.is_replaced:
         if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
@@ -132,14 +147,23 @@ def rescue_store(connection: sqlite3.Connection, watch: StoreWatch) -> str:
         os.close(opened)
     fresh.replace(rescued)
     sync_directory(rescued.parent)
-    return f"put it back, or end the gateway, leave nothing at its path, and start: all that it held is in {rescued}"
+    return (
+        "put it back, or end the gateway, leave nothing at its path, and start: all that it "
+        f"held is in {rescued}"
+    )
 
 
 def adopt_rescued(path: Path) -> None:
-    """Put the rescued copy in the place of a new, empty store. The caller holds the store's lock."""
+    """Put the rescued copy in the place of a new, empty store. The caller holds the store's
+    lock.
+    """
     rescued = rescued_path(path)
     if path.stat().st_size == 0 and rescued.exists():
-        for side in ("-wal", "-shm", "-journal"):  # of the deleted store; what they held is in the copy
+        for side in (
+            "-wal",
+            "-shm",
+            "-journal",
+        ):  # of the deleted store; what they held is in the copy
             path.with_name(f"{path.name}{side}").unlink(missing_ok=True)
         rescued.replace(path)
         sync_directory(path.parent)
@@ -147,26 +171,39 @@ def adopt_rescued(path: Path) -> None:
 
 
 def check_store(path: Path) -> StoreSummary:
-    """Check a whole store that nobody else uses. Raises StoreTooNew, or StoreUnreadable with the errors found.
+    """Check a whole store that nobody else uses. Raises StoreTooNew, or StoreUnreadable with the
+    errors found.
 
-    Finds pages and indexes that are damaged or disagree, and a log that was changed other than by appends.
+    Finds pages and indexes that are damaged or disagree, and a log that was changed other than by
+    appends.
     """
     try:
-        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)
+        ) as connection:
             schema = check_schema(connection, path)
-            problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MAX_ERRORS_SHOWN})")]
+            problems = [
+                str(row[0])
+                for row in connection.execute(f"PRAGMA integrity_check({MAX_ERRORS_SHOWN})")
+            ]
             if problems != ["ok"]:
                 raise StoreUnreadable(f"{path} is damaged: {'; '.join(problems)}")
-            entries, last = connection.execute("SELECT count(*), coalesce(max(seq), 0) FROM log").fetchone()
+            entries, last = connection.execute(
+                "SELECT count(*), coalesce(max(seq), 0) FROM log"
+            ).fetchone()
     except sqlite3.Error as error:
         raise unreadable_error(path, error) from error
     return StoreSummary(schema=schema, entries=entries, last=last)
 
 
 def seal_store(path: Path) -> None:
-    """Move all data of an unused store into its one file, with nothing beside it. Raises StoreUnreadable."""
+    """Move all data of an unused store into its one file, with nothing beside it. Raises
+    StoreUnreadable.
+    """
     try:
-        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as connection:
+        with contextlib.closing(
+            sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)
+        ) as connection:
             (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     except sqlite3.Error as error:
         raise unreadable_error(path, error) from error

@@ -89,7 +89,8 @@ _ONE_TIME_CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
 """Codes as `gateway.access.texts.format_code` writes them."""
 _ONE_TIME_CODE_CHARS = 8
 _REQUEST_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
-"""Names of requests, as `gateway.access.pairing` makes them; people and rooms, as lists show them."""
+"""Names of requests, as `gateway.access.pairing` makes them; people and rooms, as lists show
+them."""
 
 
 def format_entry(entry: LogEntry, redactor: Redactor) -> str:
@@ -100,7 +101,9 @@ def format_entry(entry: LogEntry, redactor: Redactor) -> str:
     time = entry.at.strftime("%Y-%m-%d %H:%M:%S")
     cause = f"  (of {entry.cause})" if entry.cause is not None else ""
     text = redactor(describe(entry.fact))
-    return escape_unprintable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {text}{cause}")
+    return escape_unprintable(
+        f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {text}{cause}"
+    )
 
 
 def hide_codes(text: str) -> str:
@@ -109,29 +112,42 @@ def hide_codes(text: str) -> str:
 
 
 def hide_second_half(argument: str) -> str:
-    """Hide the second half of a text entered as a one-time code: a mistyped code could be guessed from it."""
+    """Hide the second half of a text entered as a one-time code: a mistyped code could be guessed
+    from it.
+    """
     return argument if is_request_id(argument) else f"{argument[: _ONE_TIME_CODE_CHARS // 2]}****"
 
 
 def is_request_id(argument: str) -> bool:
-    """Return whether this is the name of a request, a person or a room, and surely no one-time code."""
+    """Return whether this is the name of a request, a person or a room, and surely no one-time
+    code.
+    """
     return (
-        _REQUEST_ID.fullmatch(argument) is not None and sum(char.isalnum() for char in argument) != _ONE_TIME_CODE_CHARS
+        _REQUEST_ID.fullmatch(argument) is not None
+        and sum(char.isalnum() for char in argument) != _ONE_TIME_CODE_CHARS
     )
 
 
 def without_code(fact: Fact) -> Fact:
     """Return the fact without a code that it contains, however that is written."""
-    if not isinstance(fact, Command) or fact.name not in _CODE_COMMANDS or fact.args.strip() in _CODELESS_ARGUMENTS:
+    if (
+        not isinstance(fact, Command)
+        or fact.name not in _CODE_COMMANDS
+        or fact.args.strip() in _CODELESS_ARGUMENTS
+    ):
         return fact
     sub, _, argument = fact.args.strip().partition(" ")
     if fact.name != "link" and sub in ("approve", "revoke") and is_request_id(argument.strip()):
         return fact
-    return replace(fact, args=f"{sub} {HIDDEN_VALUE}" if sub in ("approve", "revoke") else HIDDEN_VALUE)
+    return replace(
+        fact, args=f"{sub} {HIDDEN_VALUE}" if sub in ("approve", "revoke") else HIDDEN_VALUE
+    )
 
 
 def actor_name(fact: Fact) -> str:
-    """Return the name of whoever did it, for people. Untrusted. Empty: nobody did, or it is not recorded."""
+    """Return the name of whoever did it, for people. Untrusted. Empty: nobody did, or it is not
+    recorded.
+    """
     match fact:
         case Message() | MessageEdited() | ReactionChanged() | MembershipChanged() | Command():
             return fact.sender.name
@@ -146,9 +162,18 @@ def actor_name(fact: Fact) -> str:
 
 
 def describe(fact: Fact) -> str:
-    """Describe a fact of the log: who did it or what it concerns, then its contents as in `describe_contents`."""
+    """Describe a fact of the log: who did it or what it concerns, then its contents as in
+    `describe_contents`.
+    """
     match fact:
-        case Message() | MessageEdited() | MessageDeleted() | ReactionChanged() | MembershipChanged() | Command():
+        case (
+            Message()
+            | MessageEdited()
+            | MessageDeleted()
+            | ReactionChanged()
+            | MembershipChanged()
+            | Command()
+        ):
             subject = f"<{actor_name(fact) or '?'}> "
         case ConnectionChanged():
             subject = f"{fact.channel} "
@@ -167,7 +192,8 @@ def describe(fact: Fact) -> str:
 def describe_contents(fact: Fact) -> str:
     """Describe what a fact says, without its sender, for people who see that beside it.
 
-    The text has its own (untrusted) characters. One-time codes, which are valid for an hour, are removed.
+    The text has its own (untrusted) characters. One-time codes, which are valid for an hour, are
+    removed.
     """
     return hide_codes(_describe_contents(without_code(fact)))
 
@@ -196,13 +222,19 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case Judgement():
             return f"{fact.fate}, urgency {fact.urgency}, by {fact.rule} ({fact.type}, {fact.role})"
         case TurnRecord():
-            return f"{fact.outcome}, {len(fact.covers)} told, {fact.omitted} omitted: {fact.text or fact.reason or '-'}"
+            return (
+                f"{fact.outcome}, {len(fact.covers)} told, {fact.omitted} omitted: "
+                f"{fact.text or fact.reason or '-'}"
+            )
         case ViewFolded():
             return f"view starts at {fact.start} ({', '.join(fact.kinds) or 'drop'}): {fact.reason}"
         case CompactionLocked():
             return f"{fact.holder} until {fact.until:%Y-%m-%d %H:%M:%S}"
         case Evidence():
-            return f"{fact.tool} of turn {fact.turn}, {len(fact.text)} characters: {fact.origin or fact.what}"
+            return (
+                f"{fact.tool} of turn {fact.turn}, {len(fact.text)} characters: "
+                f"{fact.origin or fact.what}"
+            )
         case ConversationRewound():
             return f"turns from {fact.first} to {fact.last} are taken back, by {fact.by}"
         case ChannelCardPinned():
@@ -218,11 +250,17 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case PreviewShown():
             return f"{fact.message} shows an answer while it grows"
         case PreviewEnded():
-            return f"{fact.message} {'stays: ' + fact.reason if fact.reason else 'is no preview any more'}"
+            return (
+                f"{fact.message} "
+                f"{'stays: ' + fact.reason if fact.reason else 'is no preview any more'}"
+            )
         case CursorMoved():
             return f"{fact.channel} at {fact.value}"
         case UnreadDismissed():
-            return f"no turn is needed for what came up to {fact.upto}: it was deleted, or the view was begun afresh"
+            return (
+                f"no turn is needed for what came up to {fact.upto}: it was deleted, or the "
+                "view was begun afresh"
+            )
         case RoomAttended():
             return _with_reason(f"attends {fact.at.conversation} in turn {fact.turn}", fact.reason)
         case ReminderSet():
@@ -230,7 +268,10 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case ReminderEnded():
             return f"{fact.reminder} is over: {fact.reason}"
         case NoteWritten():
-            return f"{'for good' if fact.lasting else 'in the journal'} ({fact.scope}) {fact.title}: {fact.text}"
+            return (
+                f"{'for good' if fact.lasting else 'in the journal'} ({fact.scope}) "
+                f"{fact.title}: {fact.text}"
+            )
         case MemoryConsolidated():
             return f"memory of {fact.agent} up to {fact.upto}: {fact.reason}"
         case DmnDirective():
@@ -238,7 +279,12 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case DmnStateSaved():
             return f"{fact.agent} {_describe_dmn_state(fact.state)}"
         case (
-            ApprovalRequested() | ApprovalEnded() | McpToolApproved() | ToolRefused() | ToolStarted() | PlatformAction()
+            ApprovalRequested()
+            | ApprovalEnded()
+            | McpToolApproved()
+            | ToolRefused()
+            | ToolStarted()
+            | PlatformAction()
         ):
             return _describe_tool_fact(fact)
         case NoteForgotten():
@@ -252,10 +298,15 @@ def _with_reason(state: str, reason: str) -> str:
 
 
 def _describe_dmn_state(state: str) -> str:
-    """Summarise a saved state, or return it whole if that fails; `reverie dmn status` and an export show all of it."""
+    """Summarise a saved state, or return it whole if that fails; `reverie dmn status` and an export
+    show all of it.
+    """
     try:
         saved = json.loads(state)
-        summary = f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} turns unasked today"
+        summary = (
+            f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} "
+            "turns unasked today"
+        )
         return f"{summary} (${saved['spent_today_usd']:.2f})"
     except (ValueError, TypeError, KeyError):
         return state
@@ -276,46 +327,74 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
 ) -> str:
     match fact:
         case CodeIssued():
-            return f"{fact.request}: {fact.person} was shown a code ({fact.what}) in {fact.at.conversation}"
+            return (
+                f"{fact.request}: {fact.person} was shown a code ({fact.what}) in "
+                f"{fact.at.conversation}"
+            )
         case CodeEnded():
             return f"{fact.request} is {fact.state}, by {fact.by}"
         case RoleAssigned():
-            return f"{fact.person} is {fact.role or 'nothing'} {fact.scope or 'everywhere'}, by {fact.by} ({fact.why})"
+            return (
+                f"{fact.person} is {fact.role or 'nothing'} {fact.scope or 'everywhere'}, by "
+                f"{fact.by} ({fact.why})"
+            )
         case RoomAccessChanged():
             return f"{fact.room.conversation} is {'open' if fact.open else 'closed'}, by {fact.by}"
         case AudienceReported():
             return f"what is said in {fact.at.conversation} is readable to: {fact.scope}"
         case IdentityLinked():
-            return f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, by {fact.by}"
+            return (
+                f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, "
+                "by "
+                f"{fact.by}"
+            )
         case AttentionThresholdSet():
             return (
-                f"the threshold of {fact.type} is {'as configured' if fact.value is None else fact.value}, by {fact.by}"
+                f"the threshold of {fact.type} is "
+                f"{'as configured' if fact.value is None else fact.value}, by {fact.by}"
             )
         case ModelSelected():
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
         case LimitReached():
             return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
         case MonthArchived():
-            return f"old entries of {fact.month} up to {fact.upto} leave the log for a file beside it"
+            return (
+                f"old entries of {fact.month} up to {fact.upto} leave the log for a file beside it"
+            )
         case AuditRecord():
-            return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'not done: '}{fact.result}"
+            return (
+                f"{fact.by} ({fact.role}): {fact.what} {fact.args}: "
+                f"{'' if fact.ok else 'not done: '}{fact.result}"
+            )
 
 
 def _describe_tool_fact(
-    fact: ApprovalRequested | ApprovalEnded | McpToolApproved | ToolRefused | ToolStarted | PlatformAction,
+    fact: ApprovalRequested
+    | ApprovalEnded
+    | McpToolApproved
+    | ToolRefused
+    | ToolStarted
+    | PlatformAction,
 ) -> str:
     match fact:
         case ApprovalRequested():
-            return f"{fact.approval}: {fact.tool} in turn {fact.turn} needs an approval: {fact.arguments}"
+            return (
+                f"{fact.approval}: {fact.tool} in turn {fact.turn} needs an approval: "
+                f"{fact.arguments}"
+            )
         case ApprovalEnded():
             return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
         case McpToolApproved():
             return (
-                f"{fact.tool} of the MCP server {fact.server} may be used as described, by {fact.by or 'configuration'}"
+                f"{fact.tool} of the MCP server {fact.server} may be used as described, by "
+                f"{fact.by or 'configuration'}"
             )
         case ToolRefused():
             return f"{fact.tool} in turn {fact.turn} is refused: {fact.rule}"
         case ToolStarted():
             return f"{fact.tool} in turn {fact.turn} begins"
         case PlatformAction():
-            return f"{fact.what} {fact.message or fact.at.conversation} {fact.state} {fact.reason}: {fact.text}"
+            return (
+                f"{fact.what} {fact.message or fact.at.conversation} {fact.state} "
+                f"{fact.reason}: {fact.text}"
+            )

@@ -1,4 +1,6 @@
-"""Cost ledger: expected and billed usage of model requests, read from the log and formatted for people."""
+"""Cost ledger: expected and billed usage of model requests, read from the log and formatted for
+people.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +38,11 @@ def requests_of(entries: Iterable[LogEntry]) -> list[LedgerRequest]:
     """Return the requests of all turns among these entries, in their order."""
     return [
         LedgerRequest(
-            seq=entry.seq, at=entry.at, conversation=entry.conversation, agent=entry.fact.agent, account=account
+            seq=entry.seq,
+            at=entry.at,
+            conversation=entry.conversation,
+            agent=entry.fact.agent,
+            account=account,
         )
         for entry in entries
         if isinstance(entry.fact, TurnRecord)
@@ -47,7 +53,9 @@ def requests_of(entries: Iterable[LogEntry]) -> list[LedgerRequest]:
 async def newest_requests(
     reader: StoreReader, most: int, conversation: ConversationId | None = None
 ) -> list[LedgerRequest]:
-    """Return the newest requests of a conversation or of all, oldest first. Does not read a long log to its start."""
+    """Return the newest requests of a conversation or of all, oldest first. Does not read a long
+    log to its start.
+    """
     requests: list[LedgerRequest] = []
     before, turns_read = None, 0
     while len(requests) < most and turns_read < max(MAX_TURNS_READ, most):
@@ -58,7 +66,11 @@ async def newest_requests(
             page = await reader.newest_turns(conversation, before=before, newest=size)
         if not page:
             break
-        requests, before, turns_read = requests_of(page) + requests, page[0].seq, turns_read + len(page)
+        requests, before, turns_read = (
+            requests_of(page) + requests,
+            page[0].seq,
+            turns_read + len(page),
+        )
     return requests[max(0, len(requests) - most) :]
 
 
@@ -77,7 +89,9 @@ def expected_usage(blocks: Iterable[BlockUsage]) -> Usage:
 
 
 def read_share(usage: Usage) -> float | None:
-    """Return the share of the prompts that was read from the cache, 0 to 1; None: there were none."""
+    """Return the share of the prompts that was read from the cache, 0 to 1; None: there were
+    none.
+    """
     whole = usage.prompt_tokens
     return usage.cache_read_tokens / whole if whole > 0 else None
 
@@ -86,10 +100,16 @@ def format_request(request: LedgerRequest) -> list[str]:
     """Format one request as several lines. They contain untrusted text unchanged."""
     account = request.account
     expected, billed = _token_counts(expected_usage(account.blocks)), _token_counts(account.usage)
-    differences = [f"{is_ - should:+,}" if is_ != should else "0" for should, is_ in zip(expected, billed, strict=True)]
+    differences = [
+        f"{is_ - should:+,}" if is_ != should else "0"
+        for should, is_ in zip(expected, billed, strict=True)
+    ]
     rows = [
         ("counted" if account.exact else "estimated", *LEDGER_COLUMNS),
-        *((block.name, *map(_format_count, _token_counts(expected_usage([block])))) for block in account.blocks),
+        *(
+            (block.name, *map(_format_count, _token_counts(expected_usage([block]))))
+            for block in account.blocks
+        ),
         ("expected", *map(_format_count, expected)),
         ("billed", *map(_format_count, billed)),
         ("difference", *differences),
@@ -107,8 +127,10 @@ def format_spending(spending: SpendingSum) -> str:
     """Format a sum in half a sentence."""
     usage = spending.usage
     text = ngettext(
-        "{count} request: {input} input tokens ({share} from the cache), {output} output tokens, {cost}",
-        "{count} requests: {input} input tokens ({share} from the cache), {output} output tokens, {cost}",
+        "{count} request: {input} input tokens ({share} from the cache), {output} output tokens, "
+        "{cost}",
+        "{count} requests: {input} input tokens ({share} from the cache), {output} output tokens, "
+        "{cost}",
         spending.requests,
     )
     return text.format(
@@ -132,7 +154,15 @@ def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[
             format_read_share(usage),
             _format_count(usage.cache_write_tokens),
         )
-        rows.append((_key_label(by, one.key), *counts, *tokens, _format_count(usage.output_tokens), _format_cost(one)))
+        rows.append(
+            (
+                _key_label(by, one.key),
+                *counts,
+                *tokens,
+                _format_count(usage.output_tokens),
+                _format_cost(one),
+            )
+        )
     return align_columns(rows)
 
 

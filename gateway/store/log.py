@@ -1,7 +1,9 @@
-"""The port of the store: one connection to the log and its tables, in SQLite (`sqlite_log`) or PostgreSQL.
+"""The port of the store: one connection to the log and its tables, in SQLite (`sqlite_log`) or
+PostgreSQL.
 
-Both take the same statements, with `$1` for a parameter: the schema of a database has those functions of SQLite that
-they call. Those that differ stand side by side in `gateway.store.queries`, or are in the files of the two.
+Both take the same statements, with `$1` for a parameter: the schema of a database has those
+functions of SQLite that they call. Those that differ stand side by side in `gateway.store.queries`,
+or are in the files of the two.
 """
 
 import contextlib
@@ -19,15 +21,17 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 Role = Literal["writer", "sharer", "reader", "other"]
-"""`writer` is the only one that writes, `sharer` shares that with others of its kind; a `reader` changes nothing."""
+"""`writer` is the only one that writes, `sharer` shares that with others of its kind; a `reader`
+changes nothing."""
 ROWS_PER_STATEMENT: Final = tuple(2**power for power in range(11, -1, -1))
-"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
-takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
-prepared statements stay cached."""
+"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy
+event loop it takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are
+one step. Few sizes, so that the prepared statements stay cached."""
 
 
 class Log(ABC):
-    """A connection. It blocks, and one thread at a time uses it: after `start` its own, in which `run` works.
+    """A connection. It blocks, and one thread at a time uses it: after `start` its own, in which
+    `run` works.
 
     Every method raises LogError.
     """
@@ -44,9 +48,11 @@ class Log(ABC):
 
     @abstractmethod
     async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-        """Execute a function in its thread: one trip there and back, however many statements that makes.
+        """Execute a function in its thread: one trip there and back, however many statements that
+        makes.
 
-        Cancelled, it is executed all the same, if the thread has begun it. Raises ValueError once closed.
+        Cancelled, it is executed all the same, if the thread has begun it. Raises ValueError once
+        closed.
         """
 
     @abstractmethod
@@ -78,9 +84,11 @@ class Log(ABC):
 
     @abstractmethod
     def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
-        """Write a batch in one transaction, and then the mark. `last`: the last position that is known.
+        """Write a batch in one transaction, and then the mark. `last`: the last position that is
+        known.
 
-        Raises CommitUncertain if it may be written: the next call finds out, and does nothing twice.
+        Raises CommitUncertain if it may be written: the next call finds out, and does nothing
+        twice.
         """
 
     @abstractmethod
@@ -93,11 +101,15 @@ class Log(ABC):
 
     @abstractmethod
     def hide_table(self, table: str) -> None:
-        """Create an empty temporary table of the same name, with the same indexes, which hides the real one."""
+        """Create an empty temporary table of the same name, with the same indexes, which hides the
+        real one.
+        """
 
     @abstractmethod
     def repair_search(self, *, is_wrong: bool) -> bool:
-        """Make the index of words again, if it is known to be wrong or found so. Returns whether it was."""
+        """Make the index of words again, if it is known to be wrong or found so. Returns whether it
+        was.
+        """
 
     @abstractmethod
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None: ...
@@ -108,7 +120,9 @@ class Log(ABC):
         """Return the values of so many rows, as placeholders."""
 
     def write(self, sql: str, rows: Sequence[Sequence[Any]] = ((),)) -> None:
-        """Execute a statement with each of the rows. One with `VALUES {}` takes many of them in one step."""
+        """Execute a statement with each of the rows. One with `VALUES {}` takes many of them in one
+        step.
+        """
         if "VALUES {}" not in sql:
             self._execute_many(sql, rows)
             return
@@ -155,12 +169,18 @@ class Log(ABC):
         wanted = list[str | None](dedup_keys(batch))
         if not wanted:
             return {}
-        size = next((size for size in reversed(ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
+        size = next(
+            (size for size in reversed(ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted)
+        )
         sql = f"SELECT key, seq FROM log WHERE key IN {self.placeholders(1, size)}"  # noqa: S608 - placeholders only
-        known = {key: Seq(seq) for key, seq in self.fetch(sql, wanted + [None] * (size - len(wanted)))}
+        known = {
+            key: Seq(seq) for key, seq in self.fetch(sql, wanted + [None] * (size - len(wanted)))
+        }
         if len(known) < len(wanted) and self.fetch("SELECT 1 FROM archived_key LIMIT 1"):
             for key in filter(None, wanted):
-                for (seq,) in self.fetch("SELECT seq FROM archived_key WHERE digest = $1", (key_digest(key),)):
+                for (seq,) in self.fetch(
+                    "SELECT seq FROM archived_key WHERE digest = $1", (key_digest(key),)
+                ):
                     known.setdefault(key, Seq(seq))
         return known
 

@@ -1,8 +1,9 @@
-"""High-water mark beside a store: how far its log had come, so that one that has lost its end is known at start.
+"""High-water mark beside a store: how far its log had come, so that one that has lost its end is
+known at start.
 
-The end is lost where the write-ahead log is cut (a snapshot of the file alone) or an older copy is put there. Nothing
-inside the file shows that. So after each commit the position is written over the last one in a small file: some
-microseconds without a flush, which outlives the process.
+The end is lost where the write-ahead log is cut (a snapshot of the file alone) or an older copy is
+put there. Nothing inside the file shows that. So after each commit the position is written over the
+last one in a small file: some microseconds without a flush, which outlives the process.
 """
 
 import contextlib
@@ -45,18 +46,24 @@ def find_lost_end(log: Log, store: Path) -> LostEnd | None:
         return None
     last = log.last_seq()
     row = next(iter(log.fetch("SELECT at FROM log WHERE seq = $1", (marked,))), None)
-    if last >= marked and (row is None or datetime.fromisoformat(row[0]) == at):  # None: it was pruned
+    if last >= marked and (
+        row is None or datetime.fromisoformat(row[0]) == at
+    ):  # None: it was pruned
         return None
     return LostEnd(last=last, marked=marked, at=at)
 
 
 class HighWaterMark:
-    """The mark of a store that is open for writing. A mark that cannot be written is left as it is."""
+    """The mark of a store that is open for writing. A mark that cannot be written is left as it
+    is.
+    """
 
     def __init__(self, store: Path) -> None:
         self._fd = -1
         with contextlib.suppress(OSError):
-            self._fd = os.open(mark_path(store), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(
+                mark_path(store), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
 
     def write(self, seq: Seq, at: str) -> None:
         """Record that the log has come to this position."""

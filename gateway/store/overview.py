@@ -1,7 +1,8 @@
-"""Queries of the dashboard and the console: pages of notifications, messages, turns and spending without long bodies.
+"""Queries of the dashboard and the console: pages of notifications, messages, turns and spending
+without long bodies.
 
-They use a connection of their own, so that no query of the gateway itself waits for them. Every statement uses an
-index.
+They use a connection of their own, so that no query of the gateway itself waits for them. Every
+statement uses an index.
 """
 
 import json
@@ -17,7 +18,12 @@ from gateway.core.facts import FACT, Fact, Judgement, Seq
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
 from gateway.store.reader import StoreReader, open_reading
 from gateway.store.schema import StoreLocation
-from gateway.store.spending import DAILY_SPENDING, OverviewSpendingKey, SpendingBucket, hourly_spending_sql
+from gateway.store.spending import (
+    DAILY_SPENDING,
+    OverviewSpendingKey,
+    SpendingBucket,
+    hourly_spending_sql,
+)
 
 MAX_CONVERSATIONS = 10_000
 """Conversations searched for the newest."""
@@ -30,7 +36,8 @@ _LATER_TURN = (
     f"FROM log AS later {using('log_turn')} WHERE later.kind = 'turn_ended' "
     "AND later.conversation = judged.conversation AND later.seq > dealt.seq "
     "AND json_extract(later.body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, '$.covers') > 0) "
+    "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, "
+    "'$.covers') > 0) "
     "ORDER BY later.seq LIMIT 1"
 )
 _TURN = (
@@ -41,21 +48,27 @@ _TURN = (
 _HANDLED = (
     f"SELECT decided.seq FROM log AS decided {using('log_conversation')} "  # noqa: S608 - constants only
     "WHERE decided.conversation = judged.conversation "
-    f"AND decided.seq > judged.seq AND decided.seq < coalesce(({_TURN}), {LAST}) AND decided.kind = 'handled' "
-    "AND CAST(json_extract(decided.body, '$.upto') AS bigint) >= event.seq ORDER BY decided.seq LIMIT 1"
+    f"AND decided.seq > judged.seq AND decided.seq < coalesce(({_TURN}), {LAST}) AND decided.kind "
+    "= 'handled' "
+    "AND CAST(json_extract(decided.body, '$.upto') AS bigint) >= event.seq ORDER BY decided.seq "
+    "LIMIT 1"
 )
 _LOOKED = (
     f"SELECT 1 FROM log AS inner_ {using('log_kind')} WHERE inner_.kind = 'turn_ended' "  # noqa: S608 - constants only
     "AND json_extract(dealt.body, '$.cause') <> 'attended' "
     "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq "
     "AND inner_.conversation > 'agent/' AND inner_.conversation < 'agent0' AND EXISTS ("
-    "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = judged.conversation "
+    "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = "
+    "judged.conversation "
     "AND CAST(json_extract(value, '$[1]') AS bigint) >= event.seq)"
 )
 _EVENT = f"""
-SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.conversation, unread.urgency,
-    dealt.kind, dealt.seq, json_extract(dealt.body, '$.outcome'), json_extract(dealt.body, '$.within') IS NOT NULL,
-    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE CAST(value AS bigint) = event.seq),
+SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.conversation,
+    unread.urgency,
+    dealt.kind, dealt.seq, json_extract(dealt.body, '$.outcome'),
+        json_extract(dealt.body, '$.within') IS NOT NULL,
+    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers')
+        WHERE CAST(value AS bigint) = event.seq),
     dealt.kind = 'turn_ended' AND EXISTS ({_LOOKED}),
     CASE json_extract(dealt.body, '$.outcome') WHEN 'interrupted' THEN ({_LATER_TURN}) END
 """  # noqa: S608 - constants only
@@ -87,40 +100,47 @@ NOTIFICATIONS_IN = {
         "judged.conversation = $4 AND judged.kind = 'judged'", "ASC", index="log_conversation"
     ),
 }
-"""Parameters: lower and upper position, and the maximal number; then the conversation. A judgement is after its
-event and before the next one, so both have the same order."""
+"""Parameters: lower and upper position, and the maximal number; then the conversation. A judgement
+is after its event and before the next one, so both have the same order."""
 NOTIFICATIONS_AT = (
     f"{_EVENT} FROM json_each($1) AS asked CROSS JOIN log AS event "
     f"CROSS JOIN log AS judged {using('log_cause')} {_DEALT} "
-    "WHERE event.seq = CAST(asked.value AS bigint) AND judged.cause = event.seq AND judged.kind = 'judged' "
+    "WHERE event.seq = CAST(asked.value AS bigint) AND judged.cause = event.seq AND judged.kind = "
+    "'judged' "
     "ORDER BY event.seq"
 )
 """Parameters: positions as a JSON array."""
 
 _SPOKEN_KINDS = "('direct', 'mention', 'reply', 'room', 'command', 'post')"
 _DELIVERED = (
-    "SELECT json_extract(ended.body, '$.state') FROM log AS ended WHERE ended.key = CASE said.kind WHEN 'post' "
+    "SELECT json_extract(ended.body, '$.state') FROM log AS ended WHERE ended.key = CASE said.kind "
+    "WHEN 'post' "
     "THEN 'delivery:' || said.conversation || ':' || json_extract(said.body, '$.post.key') END"
 )
 SPOKEN_ENTRIES = (
-    f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said {using('log_conversation')} "  # noqa: S608 - the same
+    f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said "  # noqa: S608 - the same
+    f"{using('log_conversation')} "
     f"WHERE said.conversation = $1 AND said.kind IN {_SPOKEN_KINDS} ORDER BY said.seq DESC LIMIT $2"
 )
 RECENT_CONVERSATIONS = f"""
 WITH RECURSIVE place (name) AS (
     SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation IS NOT NULL
     UNION ALL
-    SELECT (SELECT min(conversation) FROM log {using("log_conversation")} WHERE conversation > place.name)
+    SELECT (SELECT min(conversation) FROM log {using("log_conversation")}
+        WHERE conversation > place.name)
     FROM place WHERE place.name IS NOT NULL
 ), newest (name, seq) AS (
     SELECT name, (SELECT max(seq) FROM log {using("log_conversation")} WHERE conversation = name)
-    FROM (SELECT name FROM place WHERE name IS NOT NULL LIMIT {MAX_CONVERSATIONS}) AS found ORDER BY 2 DESC LIMIT $1
+    FROM (SELECT name FROM place WHERE name IS NOT NULL LIMIT {MAX_CONVERSATIONS}) AS found
+        ORDER BY 2 DESC LIMIT $1
 )
 SELECT newest.name, newest.seq, log.at,
-    (SELECT count(*) FROM unread {using("unread_conversation")} WHERE unread.conversation = newest.name),
+    (SELECT count(*) FROM unread {using("unread_conversation")}
+        WHERE unread.conversation = newest.name),
     said.seq, said.at, said.body, ({_DELIVERED})
 FROM newest CROSS JOIN log LEFT JOIN log AS said ON said.seq = (
-    SELECT seq FROM log {using("log_conversation")} WHERE conversation = newest.name AND kind IN {_SPOKEN_KINDS}
+    SELECT seq FROM log {using("log_conversation")} WHERE conversation = newest.name
+        AND kind IN {_SPOKEN_KINDS}
     ORDER BY seq DESC LIMIT 1
 ) WHERE log.seq = newest.seq ORDER BY newest.seq DESC
 """  # noqa: S608 - the same
@@ -138,7 +158,8 @@ SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '
     ), json_extract(body, '$.within') IS NOT NULL, json_extract(body, '$.autonomous')
 """
 RECENT_TURNS = (
-    f"{_TURN_COLUMNS} FROM log {using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
+    f"{_TURN_COLUMNS} FROM log {using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS "
+    "NOT NULL "
     "AND seq > $1 AND seq < $2 ORDER BY seq DESC LIMIT $3"
 )
 RECENT_TURNS_IN = (
@@ -146,7 +167,9 @@ RECENT_TURNS_IN = (
     "AND seq > $1 AND seq < $2 ORDER BY seq DESC LIMIT $3"
 )
 
-HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING}
+HOURLY_SPENDING = {
+    key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING
+}
 
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
@@ -158,7 +181,8 @@ DMN_MODES = f"""
 SELECT at, agent, mode FROM (
     SELECT seq, at, json_extract(body, '$.agent') AS agent,
         json_extract(json_extract(body, '$.state'), '$.mode') AS mode
-    FROM log {using("log_kind")} WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
+    FROM log {using("log_kind")} WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE})
+        ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) AS saved WHERE mode IS NOT NULL ORDER BY seq
 """  # noqa: S608 - the same
 
@@ -188,7 +212,8 @@ class NotificationRow:
     shown: bool = False
     """True if it was shown in that turn verbatim."""
     looked: bool = False
-    """True if a turn of an inner conversation had looked at it before, and did not have the room attended."""
+    """True if a turn of an inner conversation had looked at it before, and did not have the room
+    attended."""
     after: str = ""
     """Outcome of the next turn there, if that turn was interrupted. Empty: there is none."""
     after_within: bool = False
@@ -199,7 +224,22 @@ class NotificationRow:
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of a row of `NOTIFICATIONS`."""
-        seq, at, body, conversation, judged, place, unread, dealt, dealt_seq, outcome, within, shown, looked, then = row
+        (
+            seq,
+            at,
+            body,
+            conversation,
+            judged,
+            place,
+            unread,
+            dealt,
+            dealt_seq,
+            outcome,
+            within,
+            shown,
+            looked,
+            then,
+        ) = row
         after, after_within, after_seq = then.split() if then is not None else ("", "0", "0")
         judgement = FACT.validate_json(judged)
         assert isinstance(judgement, Judgement)
@@ -238,7 +278,9 @@ class SpokenRow:
         """Make it of a row of `SPOKEN_ENTRIES`."""
         seq, at, body, delivered = row
         fact = FACT.validate_json(body)
-        return cls(seq=Seq(seq), at=datetime.fromisoformat(at), fact=fact, delivered=delivered or "")
+        return cls(
+            seq=Seq(seq), at=datetime.fromisoformat(at), fact=fact, delivered=delivered or ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +298,25 @@ class ConversationRow:
 
 
 def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
-    """Make it of a row of `RECENT_TURNS`. A turn that records the action of another one has no duration."""
-    seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
+    """Make it of a row of `RECENT_TURNS`. A turn that records the action of another one has no
+    duration.
+    """
+    (
+        seq,
+        at,
+        place,
+        turn,
+        agent,
+        cause,
+        outcome,
+        model,
+        requests,
+        tools,
+        usage,
+        cost,
+        within,
+        autonomous,
+    ) = row
     ended, began = datetime.fromisoformat(at), None if within else id_created_at(turn)
     return TurnSummary(
         seq=seq,
@@ -281,7 +340,9 @@ class OverviewReader(StoreReader):
 
     @classmethod
     async def open(cls, path: StoreLocation) -> Self:
-        """Open for reading beside a running gateway. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
+        """Open for reading beside a running gateway. Raises StoreMissing, StoreTooNew or
+        StoreUnreadable.
+        """
         return cls(path, await open_reading(path))
 
     async def notifications(
@@ -293,7 +354,9 @@ class OverviewReader(StoreReader):
         conversation: ConversationId | None = None,
         oldest: bool = False,
     ) -> list[NotificationRow]:
-        """Return notifications with `after` < seq < `before` and their fates, the newest or the oldest first."""
+        """Return notifications with `after` < seq < `before` and their fates, the newest or the
+        oldest first.
+        """
         sql = NOTIFICATIONS_IN if conversation is not None else NOTIFICATIONS
         params = [] if conversation is None else [conversation]
         end = LAST if before is None else before
@@ -301,13 +364,18 @@ class OverviewReader(StoreReader):
         return [NotificationRow.from_row(row) for row in rows]
 
     async def notifications_at(self, seqs: Sequence[int]) -> list[NotificationRow]:
-        """Return the notifications at these positions, in their order; other entries are left out."""
+        """Return the notifications at these positions, in their order; other entries are left
+        out.
+        """
         rows = await self._rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
         return [NotificationRow.from_row(row) for row in rows]
 
     async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[SpokenRow]:
         """Return the last messages there, the oldest first."""
-        return [SpokenRow.from_row(row) for row in reversed(await self._rows(SPOKEN_ENTRIES, conversation, limit))]
+        return [
+            SpokenRow.from_row(row)
+            for row in reversed(await self._rows(SPOKEN_ENTRIES, conversation, limit))
+        ]
 
     async def recent_conversations(self, limit: int) -> list[ConversationRow]:
         """Return the conversations with the newest entries, the newest first."""
@@ -323,7 +391,12 @@ class OverviewReader(StoreReader):
         ]
 
     async def recent_turns(
-        self, limit: int, *, before: int | None = None, after: int = 0, conversation: ConversationId | None = None
+        self,
+        limit: int,
+        *,
+        before: int | None = None,
+        after: int = 0,
+        conversation: ConversationId | None = None,
     ) -> list[TurnSummary]:
         """Return the newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
@@ -334,14 +407,17 @@ class OverviewReader(StoreReader):
         return [_turn_of_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
-        """Return how many entries of the live event kinds are after `after` and up to `upto`, at most `MAX_TURNS`.
+        """Return how many entries of the live event kinds are after `after` and up to `upto`, at
+        most `MAX_TURNS`.
 
         A notification has the position of its event, not of the decision behind that.
         """
         return int((await self._rows(COUNT_MISSED, after, upto))[0][0])
 
     async def first_entry_since(self, at: datetime) -> Seq:
-        """Return the position of the first entry not older than that; after all of them if there is none."""
+        """Return the position of the first entry not older than that; after all of them if there is
+        none.
+        """
         return Seq((await self._rows(FIRST_ENTRY_SINCE, _to_log_time(at)))[0][0])
 
     async def spending_over_time(
@@ -350,9 +426,13 @@ class OverviewReader(StoreReader):
         """Return the spending from then on, by hour or by day (UTC), and by the key."""
         if daily:
             return [
-                SpendingBucket.from_row(row) for row in await self._rows(DAILY_SPENDING[by], since.date().isoformat())
+                SpendingBucket.from_row(row)
+                for row in await self._rows(DAILY_SPENDING[by], since.date().isoformat())
             ]
-        return [SpendingBucket.from_row(row) for row in await self._rows(HOURLY_SPENDING[by], _to_log_time(since))]
+        return [
+            SpendingBucket.from_row(row)
+            for row in await self._rows(HOURLY_SPENDING[by], _to_log_time(since))
+        ]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Return each saved state of an agent from then on, oldest first: time, agent, and mode."""

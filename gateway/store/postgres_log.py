@@ -1,10 +1,10 @@
 """The store in a PostgreSQL database.
 
 Whoever writes holds an advisory lock, which the server releases when that connection ends
-(https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS): alone as a `writer`, or beside others as
-a `sharer`. Those who append take turns: each of their transactions holds the lock of the log until it is committed, so
-that positions have no gaps and are committed in their order. A connection that was lost is made again by the next
-statement.
+(https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS): alone as a `writer`,
+or beside others as a `sharer`. Those who append take turns: each of their transactions holds the
+lock of the log until it is committed, so that positions have no gaps and are committed in their
+order. A connection that was lost is made again by the next statement.
 
 Imported only for a store in PostgreSQL.
 """
@@ -58,11 +58,12 @@ _PARAMETERS: Final = {
     "tcp_user_timeout": 15_000,
     "application_name": "reverie",
 }
-"""Defaults of a connection (https://www.postgresql.org/docs/current/libpq-connect.html): a server that has vanished is
-noticed within 25 seconds."""
+"""Defaults of a connection (https://www.postgresql.org/docs/current/libpq-connect.html): a server
+that has vanished is noticed within 25 seconds."""
 _UNAVAILABLE: Final = ("08", "53", "55P03", "57", "58")
-"""SQLSTATE classes and codes of errors that pass (https://www.postgresql.org/docs/current/errcodes-appendix.html): lost
-connection, full disk, no memory or connection left, locked, shut down or starting, error of a disk."""
+"""SQLSTATE classes and codes of errors that pass
+(https://www.postgresql.org/docs/current/errcodes-appendix.html): lost connection, full disk, no
+memory or connection left, locked, shut down or starting, error of a disk."""
 _READ_ONLY: Final = "25006"
 _SERVER_PARAMETERS: Final = {
     "tcp_keepalives_idle": "10",
@@ -74,16 +75,32 @@ _SERVER_PARAMETERS: Final = {
 LOCK_WAIT_S: Final = 2.0
 """Time in which the server notices the end of a process that held the lock."""
 SHARE_WAIT_S: Final = 15.0
-"""Time in which a sharer that starts has made or migrated the tables: the others that start wait for it."""
+"""Time in which a sharer that starts has made or migrated the tables: the others that start wait
+for it."""
 _LOCK_PAUSE_S: Final = 0.02
-_PASSING: Final = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots", "terminating")
-"""Words of a refused connection that a later try may get: the server tells no code of an error (libpq)."""
+_PASSING: Final = (
+    "starting up",
+    "shutting down",
+    "recovery",
+    "too many",
+    "remaining connection slots",
+    "terminating",
+)
+"""Words of a refused connection that a later try may get: the server tells no code of an error
+(libpq)."""
 HUNG_MS: Final = 5_000
-"""Time after which the server ends a sharer that has begun a transaction and does not go on: others wait for it."""
+"""Time after which the server ends a sharer that has begun a transaction and does not go on: others
+wait for it."""
 LOG_NEWS: Final = "log"
-"""What sharers append to the log is announced on the channel `shared_name` of this, with their number."""
-_NEWS: Final = "SELECT seq, at, kind, conversation, key, cause, body, xmin::text FROM log WHERE seq > $1 ORDER BY seq"
-_JOIN: Final = "INSERT INTO process (name, host, pid, version) VALUES ('', '', 0, '') RETURNING number"
+"""What sharers append to the log is announced on the channel `shared_name` of this, with their
+number."""
+_NEWS: Final = (
+    "SELECT seq, at, kind, conversation, key, cause, body, xmin::text FROM log WHERE "
+    "seq > $1 ORDER BY seq"
+)
+_JOIN: Final = (
+    "INSERT INTO process (name, host, pid, version) VALUES ('', '', 0, '') RETURNING number"
+)
 _REMOVE_PROCESSES: Final = """
 DO $$ BEGIN
     IF to_regclass('process') IS NOT NULL THEN
@@ -95,7 +112,9 @@ END $$
 
 
 def read_url(url: str) -> tuple[dict[str, Any], str]:
-    """Return the parameters of a connection, and the schema: the first of `options=-c search_path=...`."""
+    """Return the parameters of a connection, and the schema: the first of `options=-c
+    search_path=...`.
+    """
     found = conninfo.conninfo_to_dict(url)
     named = re.search(r"search_path=(\w+)", str(found.get("options", "")))
     return {**_PARAMETERS, **found}, named[1] if named is not None else DEFAULT_SCHEMA
@@ -104,13 +123,16 @@ def read_url(url: str) -> tuple[dict[str, Any], str]:
 def shared_name(schema: str, what: str | int) -> str:
     """Return a name that no other schema has, of at most 63 bytes, for sessions and notifications.
 
-    The sessions of a process have that of its number as their `application_name`: they are ended when it is removed.
+    The sessions of a process have that of its number as their `application_name`: they are ended
+    when it is removed.
     """
     return f"reverie:{what}:{schema.encode('ascii', 'replace').decode()}"[:63]
 
 
 class _Text(StrDumper):
-    """Text of a parameter. A NUL character, which PostgreSQL cannot hold, becomes the symbol for it."""
+    """Text of a parameter. A NUL character, which PostgreSQL cannot hold, becomes the symbol for
+    it.
+    """
 
     def dump(self, obj: str) -> Any:  # noqa: ANN401 - the driver's
         return super().dump(obj.replace("\0", "\u2400") if "\0" in obj else obj)
@@ -125,11 +147,14 @@ class _Number(TextLoader):
 
 
 News = Sequence[tuple[Seq, list[LogEntry]]]
-"""Entries of other processes, those of one transaction together, each with the position of its last one."""
+"""Entries of other processes, those of one transaction together, each with the position of its last
+one."""
 
 
 def _group_news(rows: Sequence[Sequence[Any]]) -> News:
-    """Make it of rows of the log, each with its transaction. Entries of a newer version are left out."""
+    """Make it of rows of the log, each with its transaction. Entries of a newer version are left
+    out.
+    """
     return [
         (Seq(group[-1][0]), [entry for row in group for entry in _read_row(row)])
         for _, found in groupby(rows, key=lambda row: row[-1])
@@ -141,15 +166,17 @@ def _read_row(row: Sequence[Any]) -> list[LogEntry]:
     try:
         return read_entries([row[:-1]])
     except ValueError:
-        logger.warning("entry %s of the log is left out: its text is no fact of the kind %s", row[0], row[2])
+        logger.warning(
+            "entry %s of the log is left out: its text is no fact of the kind %s", row[0], row[2]
+        )
         return []
 
 
 class PostgresLog(Log):
     """A connection to a database.
 
-    After `begin` statements are sent without waiting for their results, so an error of one may be raised by a later
-    one, or by `commit`.
+    After `begin` statements are sent without waiting for their results, so an error of one may be
+    raised by a later one, or by `commit`.
     """
 
     dialect = queries.POSTGRESQL
@@ -212,7 +239,10 @@ class PostgresLog(Log):
         made.adapters.register_dumper(str, _Text)
         made.adapters.register_loader("json", TextLoader)
         made.adapters.register_loader("numeric", _Number)
-        if made.info.server_version < OLDEST_VERSION or made.info.parameter_status("server_encoding") != "UTF8":
+        if (
+            made.info.server_version < OLDEST_VERSION
+            or made.info.parameter_status("server_encoding") != "UTF8"
+        ):
             raise LogError("it takes PostgreSQL 14 or newer, and a database in UTF8")
         made.execute(f"SET search_path = {sql.Identifier(self.schema).as_string()}")
         made.execute(
@@ -226,7 +256,9 @@ class PostgresLog(Log):
             self._lock(made)
 
     def _lock(self, made: "psycopg.Connection[tuple[Any, ...]]") -> None:
-        """Take the lock of the store. Raises ServerInUse if another process holds it, or for a writer, shares it."""
+        """Take the lock of the store. Raises ServerInUse if another process holds it, or for a
+        writer, shares it.
+        """
         for name, value in _SERVER_PARAMETERS.items():
             made.execute("SELECT set_config($1, $2, false)", (name, value))
         if self._session is not None:  # which may still hold it, where its end was not noticed
@@ -239,16 +271,23 @@ class PostgresLog(Log):
             made.execute(f"SET idle_in_transaction_session_timeout = {HUNG_MS}")
         self._take_lock(made, is_shared=self._role == "sharer")
         self._session = made.execute(
-            "SELECT pid::bigint, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+            "SELECT pid::bigint, backend_start::text FROM pg_stat_activity WHERE pid = "
+            "pg_backend_pid()"
         ).fetchone()
 
     def _take_lock(self, made: "psycopg.Connection[tuple[Any, ...]]", *, is_shared: bool) -> None:
-        # Not by `lock_timeout`: a lock that is granted in the moment in which the time is over stays with the session.
+        # Not by `lock_timeout`: a lock that is granted in the moment in which the time is over
+        # stays with the session.
         until_s = time.monotonic() + (SHARE_WAIT_S if is_shared else LOCK_WAIT_S)
-        statement = f"SELECT pg_try_advisory_lock{'_shared' if is_shared else ''}($1::integer, hashtext($2))"
+        statement = (
+            f"SELECT pg_try_advisory_lock{'_shared' if is_shared else ''}($1::integer, "
+            "hashtext($2))"
+        )
         while made.execute(statement, (_LOCK_CLASS, self.schema)).fetchone() == (False,):
             if time.monotonic() >= until_s:
-                raise ServerInUse("another process writes to this store: stop that one, or set another store.url")
+                raise ServerInUse(
+                    "another process writes to this store: stop that one, or set another store.url"
+                )
             time.sleep(_LOCK_PAUSE_S)
 
     def join(self, number: int | None) -> None:
@@ -317,17 +356,20 @@ class PostgresLog(Log):
     def begin_append(self, last: int) -> tuple[int, News]:
         """Begin a transaction in which no other process appends.
 
-        Returns the number of transactions that this process has committed with it, and what others have appended after
-        the position `last`. Raises ProcessRemoved: it may write nothing.
+        Returns the number of transactions that this process has committed with it, and what others
+        have appended after the position `last`. Raises ProcessRemoved: it may write nothing.
         """
         with self._log_errors():
             made = self._open()
             pipeline = self._begin_pipelined(made)
             # Else statements would be planned anew, while the others wait.
             made.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            made.execute("SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self.schema))
+            made.execute(
+                "SELECT pg_advisory_xact_lock($1::integer, hashtext($2))", (LOG_LOCK, self.schema)
+            )
             counted = made.execute(
-                "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits", (self._process,)
+                "UPDATE process SET commits = commits + 1 WHERE number = $1 RETURNING commits",
+                (self._process,),
             )
             news = made.execute(_NEWS, (last,))
             pipeline.sync()  # from here on the session counts as idle, see `HUNG_MS`
@@ -342,7 +384,9 @@ class PostgresLog(Log):
 
     def _count_commits(self) -> int:
         """Return how many transactions this process has committed. Raises ProcessRemoved."""
-        for (found,) in self.fetch("SELECT commits FROM process WHERE number = $1", (self._process,)):
+        for (found,) in self.fetch(
+            "SELECT commits FROM process WHERE number = $1", (self._process,)
+        ):
             return int(found)
         raise ProcessRemoved
 
@@ -354,10 +398,15 @@ class PostgresLog(Log):
         self.write("UPDATE schema_version SET version = version")
 
     def hide_table(self, table: str) -> None:
-        self.write(f"CREATE TEMP TABLE {table} (LIKE {self.schema}.{table} INCLUDING ALL) ON COMMIT DROP")
+        self.write(
+            f"CREATE TEMP TABLE {table} (LIKE {self.schema}.{table} INCLUDING ALL) ON COMMIT DROP"
+        )
 
     def repair_search(self, *, is_wrong: bool) -> bool:
-        changed = "SELECT 1 FROM said JOIN search ON search.rowid = said.seq WHERE search.text <> said.text LIMIT 1"
+        changed = (
+            "SELECT 1 FROM said JOIN search ON search.rowid = said.seq WHERE search.text <> "
+            "said.text LIMIT 1"
+        )
         if not is_wrong and not self.fetch(changed):
             return False
         self.write("DELETE FROM search")
@@ -367,10 +416,13 @@ class PostgresLog(Log):
     def schema_version(self) -> int:
         """Return the version of the schema. 0: there is none."""
         ((found,),) = self.fetch("SELECT to_regclass('schema_version')::text")
-        return int(self.fetch("SELECT version FROM schema_version")[0][0]) if found is not None else 0
+        return (
+            int(self.fetch("SELECT version FROM schema_version")[0][0]) if found is not None else 0
+        )
 
     def migrate(self, steps: Sequence[tuple[int, str]]) -> None:
-        """Execute these migrations, each with its number, in one transaction, and remove all processes.
+        """Execute these migrations, each with its number, in one transaction, and remove all
+        processes.
 
         None of them is connected, but one of an older version may have been cut off, and come back.
         """
@@ -386,7 +438,8 @@ class PostgresLog(Log):
 
     def fetch(self, sql: str, params: Sequence[Any] = ()) -> list[Any]:
         with self._log_errors():
-            # Planned for these words: a rare one is looked up, and one that all texts have is read from the end.
+            # Planned for these words: a rare one is looked up, and one that all texts have is read
+            # from the end.
             prepare = False if "match_query($" in sql else None
             return self._open().execute(sql, params, prepare=prepare).fetchall()
 
@@ -403,7 +456,10 @@ class PostgresLog(Log):
     def placeholders(count: int, width: int) -> str:
         """Return the values of so many rows, as numbered placeholders."""
         numbers = range(1, width + 1)
-        return ", ".join(f"({', '.join(f'${row * width + number}' for number in numbers)})" for row in range(count))
+        return ", ".join(
+            f"({', '.join(f'${row * width + number}' for number in numbers)})"
+            for row in range(count)
+        )
 
     def begin(self) -> None:
         with self._log_errors():
@@ -433,14 +489,20 @@ class PostgresLog(Log):
             made = self._open()
             made.execute("COMMIT", prepare=False)
             if announces:
-                # Not within the transaction: that would hold the server's lock of notifications until the disk has it.
-                # If this is lost, the others look by themselves (`gateway.store.shared.FOLLOW_S`).
-                made.execute("SELECT pg_notify($1, $2)", (shared_name(self.schema, LOG_NEWS), str(self._process)))
+                # Not within the transaction: that would hold the server's lock of notifications
+                # until the disk has it. If this is lost, the others look by themselves
+                # (`gateway.store.shared.FOLLOW_S`).
+                made.execute(
+                    "SELECT pg_notify($1, $2)",
+                    (shared_name(self.schema, LOG_NEWS), str(self._process)),
+                )
             self._pipeline.close()
         self._in_transaction = self._is_pipelined = False
 
     def rollback(self) -> None:
-        """Roll the transaction back, if there is one. A lost connection is made again by the next statement."""
+        """Roll the transaction back, if there is one. A lost connection is made again by the next
+        statement.
+        """
         with contextlib.suppress(psycopg.Error):  # of a statement before
             self._pipeline.close()
         if self._in_transaction:
@@ -448,7 +510,8 @@ class PostgresLog(Log):
             made = self._connection
             if made is not None and not made.closed:
                 with self._log_errors():
-                    made.rollback()  # forgets what was prepared, too: some of it was not, after an error
+                    # forgets what was prepared, too: some of it was not, after an error
+                    made.rollback()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -466,7 +529,15 @@ class PostgresLog(Log):
         except psycopg.Error as error:
             text = str(error).partition("\n")[0]
             state = error.sqlstate or ""
-            lost = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-            if lost or state.startswith(_UNAVAILABLE) or (state == _READ_ONLY and self._role in ("writer", "sharer")):
-                raise ServerUnavailable(f"the database cannot be used ({text}): see that its server runs") from error
+            lost = not state and isinstance(
+                error, psycopg.OperationalError | psycopg.InterfaceError
+            )
+            if (
+                lost
+                or state.startswith(_UNAVAILABLE)
+                or (state == _READ_ONLY and self._role in ("writer", "sharer"))
+            ):
+                raise ServerUnavailable(
+                    f"the database cannot be used ({text}): see that its server runs"
+                ) from error
             raise (StatementRefused if state.startswith("42") else LogError)(text) from error

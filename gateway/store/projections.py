@@ -1,17 +1,20 @@
-"""Projections: rows of the derived tables, computed from log entries. Pure; the writer and the rebuild use it.
+"""Projections: rows of the derived tables, computed from log entries. Pure; the writer and the
+rebuild use it.
 
-No statement reads another table but the log before its own entry, so statements for different tables may be reordered;
-those for one table keep their order. The search index is filled separately, from the view `said`.
+No statement reads another table but the log before its own entry, so statements for different
+tables may be reordered; those for one table keep their order. The search index is filled
+separately, from the view `said`.
 
 Current facts (`holds`): of some kinds of facts only the newest one about each key counts.
 
-Notification types: a table counts each type, with its first and last time. Rooms and people are parts of a type, and a
-server can invent any number of them: so each family of types (all of one channel and word, `irc.libera.room`) has room
-for a limited number, and later ones are counted together, as `irc.libera.room.*`. Nothing is ever removed, so the
-result does not depend on how the log is divided into transactions, and a rebuild gives the same.
+Notification types: a table counts each type, with its first and last time. Rooms and people are
+parts of a type, and a server can invent any number of them: so each family of types (all of one
+channel and word, `irc.libera.room`) has room for a limited number, and later ones are counted
+together, as `irc.libera.room.*`. Nothing is ever removed, so the result does not depend on how the
+log is divided into transactions, and a rebuild gives the same.
 
-Spending: each message shown in a turn bears an equal share of the turn's whole cost. Shares are whole tokens and
-billionths of a dollar, so that they add up to exactly what was billed.
+Spending: each message shown in a turn bears an equal share of the turn's whole cost. Shares are
+whole tokens and billionths of a dollar, so that they add up to exactly what was billed.
 """
 
 import json
@@ -20,7 +23,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from gateway.core.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport, PlaceRenamed
+from gateway.core.events import (
+    Alarm,
+    ConnectionChanged,
+    ConversationId,
+    DeliveryReport,
+    PlaceRenamed,
+)
 from gateway.core.facts import (
     URGENT,
     AttentionThresholdSet,
@@ -53,7 +62,13 @@ from gateway.core.facts import (
     ViewFolded,
 )
 from gateway.store.queries import using
-from gateway.store.spending import ADD_AUTONOMOUS, ADD_SPENDING, MAX_NUMBER, spending_shares, to_nano_usd
+from gateway.store.spending import (
+    ADD_AUTONOMOUS,
+    ADD_SPENDING,
+    MAX_NUMBER,
+    spending_shares,
+    to_nano_usd,
+)
 
 MAX_FAMILY_TYPES: Final = 200
 """Types of a family that are counted separately: more rooms than most people are in."""
@@ -78,7 +93,9 @@ PROJECTED_TABLES = (
     "holds",
 )
 """Every table that `project_fact` writes."""
-SEARCHABLE_KINDS = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
+SEARCHABLE_KINDS = frozenset(
+    {"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"}
+)
 """Kinds with text to search for; the view `said` names the same."""
 SqlValue = str | int | None
 Params = tuple[SqlValue, ...]
@@ -96,14 +113,18 @@ class CurrentFactKey(NamedTuple):
 
 
 def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one case per kind
-    """Return the key of a fact of which only the newest one counts. None: it is none of these kinds."""
+    """Return the key of a fact of which only the newest one counts. None: it is none of these
+    kinds.
+    """
     match fact:
         case CodeIssued():
             return CurrentFactKey("code_given", fact.request, is_current=True)
         case CodeEnded():
             return CurrentFactKey("code_given", fact.request, is_current=False)
         case RoleAssigned():
-            return CurrentFactKey(fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role))
+            return CurrentFactKey(
+                fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role)
+            )
         case RoomAccessChanged():
             return CurrentFactKey(fact.kind, fact.room.conversation, is_current=fact.open)
         case AudienceReported():
@@ -125,19 +146,23 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one c
 COUNT_TYPES: Final = f"""
 WITH new AS (
     SELECT key AS first, json_extract(value, '$[0]') AS family, json_extract(value, '$[1]') AS type,
-        json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS bigint) AS times,
+        json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS bigint)
+            AS times,
         json_extract(value, '$[4]') AS first_at, json_extract(value, '$[5]') AS last_at,
         CAST(json_extract(value, '$[6]') AS bigint) AS last
     FROM json_each($1)
 ), met AS (
     SELECT *, EXISTS (
         SELECT 1 FROM notification_type AS old WHERE old.family = new.family AND old.type = new.type
-    ) AS known, (SELECT count(*) FROM notification_type AS old WHERE old.family = new.family) AS size
+    ) AS known, (SELECT count(*) FROM notification_type AS old WHERE old.family = new.family)
+        AS size
     FROM new
 ), placed AS (
-    SELECT *, size + row_number() OVER (PARTITION BY family, known ORDER BY first) AS position FROM met
+    SELECT *, size + row_number() OVER (PARTITION BY family, known ORDER BY first) AS position
+        FROM met
 ), named AS (
-    SELECT *, CASE WHEN known OR position <= {MAX_FAMILY_TYPES} THEN type ELSE together END AS name FROM placed
+    SELECT *, CASE WHEN known OR position <= {MAX_FAMILY_TYPES} THEN type ELSE together END AS name
+        FROM placed
 ), told AS (
     SELECT family, name, times,
         first_value(first_at) OVER (PARTITION BY family, name ORDER BY first) AS first_at,
@@ -145,11 +170,13 @@ WITH new AS (
     FROM named
 )
 INSERT INTO notification_type (family, type, count, first_at, last_at)
-SELECT family, name, sum(times), min(first_at), min(last_at) FROM told WHERE true GROUP BY family, name
-ON CONFLICT (family, type) DO UPDATE SET count = notification_type.count + excluded.count, last_at = excluded.last_at
+SELECT family, name, sum(times), min(first_at), min(last_at) FROM told WHERE true GROUP BY family,
+    name
+ON CONFLICT (family, type) DO UPDATE SET count = notification_type.count + excluded.count,
+    last_at = excluded.last_at
 """  # noqa: S608 - constants only
-"""Parameter: the result of `merge_sightings`. `WHERE true`: otherwise ON would be parsed as part of a join
-(https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
+"""Parameter: the result of `merge_sightings`. `WHERE true`: otherwise ON would be parsed as part of
+a join (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
 class TypeSighting(NamedTuple):
@@ -162,14 +189,21 @@ class TypeSighting(NamedTuple):
     """Name under which it is counted if its family is full."""
     times: int
     first_at: str
-    """UTC, as in the log. First and last in the log's order: the clock may have been set back between."""
+    """UTC, as in the log. First and last in the log's order: the clock may have been set back
+    between."""
     last_at: str
 
 
 @lru_cache(maxsize=4_096)
 def type_family(dotted: str, conversation: ConversationId | None) -> str:
     """Return the type without its place; empty if it names none."""
-    place = (conversation or "").partition("/")[2].replace("/", ".").replace("%2F", "/").replace("%25", "%")
+    place = (
+        (conversation or "")
+        .partition("/")[2]
+        .replace("/", ".")
+        .replace("%2F", "/")
+        .replace("%25", "%")
+    )
     return dotted.removesuffix(f".{place}") if place and dotted.endswith(f".{place}") else ""
 
 
@@ -182,18 +216,22 @@ def sight_type(dotted: str, conversation: ConversationId | None, at: str) -> Typ
 def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
     """Merge sightings by type, in the order of first sight, as JSON for one step of the database.
 
-    The table becomes the same as with separate steps: a family that was full when a type first came stays full, and one
-    that was not keeps that type from then on.
+    The table becomes the same as with separate steps: a family that was full when a type first came
+    stays full, and one that was not keeps that type from then on.
     """
     merged: dict[tuple[str, str], list[str | int]] = {}
     for place, sighting in enumerate(sightings):
-        before = merged.setdefault((sighting.family, sighting.type), [*sighting[:3], 0, *sighting[4:], place])
+        before = merged.setdefault(
+            (sighting.family, sighting.type), [*sighting[:3], 0, *sighting[4:], place]
+        )
         before[3:] = [int(before[3]) + sighting.times, before[4], sighting.last_at, place]
     return json.dumps(list(merged.values()))
 
 
 class Statement(NamedTuple):
-    """One change to one table. Inserts have `VALUES {}`, so that many can become one (`Log.write`)."""
+    """One change to one table. Inserts have `VALUES {}`, so that many can become one
+    (`Log.write`).
+    """
 
     table: str
     sql: str
@@ -202,7 +240,8 @@ class Statement(NamedTuple):
 
 _UNREAD = (
     "INSERT INTO unread (seq, conversation, urgency) VALUES {} "
-    "ON CONFLICT (seq) DO UPDATE SET conversation = excluded.conversation, urgency = excluded.urgency"
+    "ON CONFLICT (seq) DO UPDATE SET conversation = excluded.conversation, urgency = "
+    "excluded.urgency"
 )
 _READ = "DELETE FROM unread WHERE conversation = $1 AND seq <= $2"
 _LOOKED_AT = "UPDATE unread SET urgency = 0 WHERE conversation = $1 AND urgency >= 1 AND seq <= $2"
@@ -215,46 +254,69 @@ _CUT_OUT = "INSERT INTO view_cut (conversation, first, last) VALUES {} ON CONFLI
 _TAKEN_BACK = (
     "INSERT INTO taken_back (seq) SELECT CAST(told.value AS bigint) "  # noqa: S608 - constants only
     f"FROM log {using('log_turn')} CROSS JOIN json_each(log.body, '$.covers') AS told "
-    "WHERE log.kind = 'turn_ended' AND log.conversation = $1 AND log.seq BETWEEN $2 AND $3 AND log.seq < $4 "
+    "WHERE log.kind = 'turn_ended' AND log.conversation = $1 AND log.seq BETWEEN $2 AND $3 AND "
+    "log.seq < $4 "
     "ON CONFLICT DO NOTHING"
 )
 _MISSED = (
     "INSERT INTO taken_back (seq) SELECT said.seq "  # noqa: S608 - constants only
     f"FROM log AS turn {using('log_turn')} CROSS JOIN log AS said {using('log_conversation')} "
-    "WHERE turn.kind = 'turn_ended' AND turn.conversation = $1 AND turn.seq BETWEEN $2 AND $3 AND turn.seq < $4 "
-    "AND json_extract(turn.body, '$.outcome') = 'failed' AND json_array_length(turn.body, '$.covers') = 0 "
+    "WHERE turn.kind = 'turn_ended' AND turn.conversation = $1 AND turn.seq BETWEEN $2 AND $3 AND "
+    "turn.seq < $4 "
+    "AND json_extract(turn.body, '$.outcome') = 'failed' AND json_array_length(turn.body, "
+    "'$.covers') = 0 "
     "AND said.conversation = $1 AND said.seq < turn.seq "
     "AND said.seq <= CAST(json_extract(turn.body, '$.upto') AS bigint) "
-    "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT max(upto) FROM ("
+    "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT "
+    "max(upto) FROM ("
     f"SELECT CAST(json_extract(body, '$.upto') AS bigint) AS upto FROM log {using('log_turn')} "
-    "WHERE kind = 'turn_ended' AND conversation = $1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS earlier), 0) "
+    "WHERE kind = 'turn_ended' AND conversation = $1 AND seq < turn.seq ORDER BY seq DESC LIMIT "
+    "20) AS earlier), 0) "
     "ON CONFLICT DO NOTHING"
 )
-"""Messages for a turn that failed before it showed them: all those after the ones that earlier turns dealt with."""
+"""Messages for a turn that failed before it showed them: all those after the ones that earlier
+turns dealt with."""
 _AGAIN = "DELETE FROM taken_back WHERE seq = $1"
 _COMPACTED = (
-    "INSERT INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
+    "INSERT INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, "
+    "tries, "
     "took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) "
     "VALUES {} ON CONFLICT DO NOTHING"
 )
 _LOCKED = (
-    "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT $1, $2, $3, $4 WHERE true "
-    "ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, acquired_at = excluded.acquired_at, "
+    "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT $1, $2, "
+    "$3, $4 WHERE true "
+    "ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, acquired_at = "
+    "excluded.acquired_at, "
     "expires_at = excluded.expires_at "
-    "WHERE compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = excluded.holder"
+    "WHERE compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = "
+    "excluded.holder"
 )
 _QUEUED = "INSERT INTO outbox (seq, post) VALUES {} ON CONFLICT DO NOTHING"
-_CUT = "INSERT INTO outbox_part (post, part, body, state, reason, attempts) VALUES {} ON CONFLICT DO NOTHING"
+_CUT = (
+    "INSERT INTO outbox_part (post, part, body, state, reason, attempts) VALUES {} ON CONFLICT "
+    "DO NOTHING"
+)
 _SENDING = (
-    "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1, first_at = coalesce(first_at, $1) "
+    "UPDATE outbox_part SET state = 'sending', reason = '', attempts = attempts + 1, first_at = "
+    "coalesce(first_at, $1) "
     "WHERE post = $2 AND part = $3"
 )
 _PART = "UPDATE outbox_part SET state = $1, reason = $2 WHERE post = $3 AND part = $4"
-_NOT_SEEN = "UPDATE outbox_part SET state = $1, reason = $2, first_at = NULL WHERE post = $3 AND part = $4"
+_NOT_SEEN = (
+    "UPDATE outbox_part SET state = $1, reason = $2, first_at = NULL WHERE post = $3 AND part = $4"
+)
 _DELIVERED = "DELETE FROM outbox WHERE post = $1"
 _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = $1"
-_CURSOR = "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET value = excluded.value"
-_DMN = "INSERT INTO dmn_state (agent, state) VALUES {} ON CONFLICT (agent) DO UPDATE SET state = excluded.state"
+_CURSOR = (
+    "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET "
+    "value "
+    "= excluded.value"
+)
+_DMN = (
+    "INSERT INTO dmn_state (agent, state) VALUES {} ON CONFLICT (agent) DO UPDATE SET state = "
+    "excluded.state"
+)
 _REMINDED = (
     "INSERT INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
     "VALUES {} ON CONFLICT DO NOTHING"
@@ -263,11 +325,16 @@ _REMINDS_AGAIN = "UPDATE reminder SET due = $1 WHERE id = $2"
 _REMINDER_OVER = "DELETE FROM reminder WHERE id = $1"
 _LINK = (
     "INSERT INTO link (channel, up, reason, at) VALUES {} "
-    "ON CONFLICT (channel) DO UPDATE SET up = excluded.up, reason = excluded.reason, at = excluded.at"
+    "ON CONFLICT (channel) DO UPDATE SET up = excluded.up, reason = excluded.reason, at = "
+    "excluded.at"
 )
 _PREVIEWED = "INSERT INTO preview (conversation, message) VALUES {} ON CONFLICT DO NOTHING"
 _PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = $1 AND message = $2"
-_HOLDS = "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq"
+_HOLDS = (
+    "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq "
+    "= "
+    "excluded.seq"
+)
 _HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = $1 AND key = $2"
 _FORGOTTEN = "INSERT INTO forgotten (seq) VALUES {} ON CONFLICT DO NOTHING"
 """`WHERE true`: otherwise ON would be parsed as part of a join
@@ -281,12 +348,15 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
 ) -> Iterator[Statement]:
     """Yield the changes that one entry makes in the derived tables.
 
-    An entry is judged once, in the append that added it; a `Judgement` without a cause or a conversation makes nothing
-    unread. A post is split into parts once: a later split of the same post changes nothing.
+    An entry is judged once, in the append that added it; a `Judgement` without a cause or a
+    conversation makes nothing unread. A post is split into parts once: a later split of the same
+    post changes nothing.
     """
     match fact:
         case Judgement():
-            yield Statement("notification_type", COUNT_TYPES, sight_type(fact.type, conversation, at))
+            yield Statement(
+                "notification_type", COUNT_TYPES, sight_type(fact.type, conversation, at)
+            )
             if fact.fate in ("due", "context") and cause is not None and conversation is not None:
                 yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
         case TurnRecord() if conversation is not None:
@@ -294,13 +364,21 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
         case UnreadDismissed() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
         case ViewFolded() if conversation is not None:
-            yield Statement("view", _VIEW, (conversation, fact.start, seq, seq if "new" in fact.kinds else 0))
+            yield Statement(
+                "view", _VIEW, (conversation, fact.start, seq, seq if "new" in fact.kinds else 0)
+            )
             if fact.summary is not None:
                 yield Statement(
-                    "compactions_v1", _COMPACTED, (seq, conversation, at, *_compaction_values(fact.summary))
+                    "compactions_v1",
+                    _COMPACTED,
+                    (seq, conversation, at, *_compaction_values(fact.summary)),
                 )
         case CompactionLocked() if conversation is not None:
-            yield Statement("compaction_locks_v1", _LOCKED, (conversation, fact.holder, at, _to_utc_text(fact.until)))
+            yield Statement(
+                "compaction_locks_v1",
+                _LOCKED,
+                (conversation, fact.holder, at, _to_utc_text(fact.until)),
+            )
         case ConversationRewound() if conversation is not None:
             yield from _rewind_statements(seq, conversation, fact)
         case PostQueued():
@@ -312,7 +390,11 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
         case PartSendEnded():
             state = "pending" if fact.state == "waiting" else fact.state
             again = fact.state == "waiting" and not fact.maybe_seen
-            yield Statement("outbox_part", _NOT_SEEN if again else _PART, (state, fact.reason, fact.post, fact.part))
+            yield Statement(
+                "outbox_part",
+                _NOT_SEEN if again else _PART,
+                (state, fact.reason, fact.post, fact.part),
+            )
         case DeliveryReport():
             yield Statement("outbox", _DELIVERED, (fact.post,))
             yield Statement("outbox_part", _DELIVERED_PARTS, (fact.post,))
@@ -327,7 +409,11 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
         case ReminderSet():
             place = fact.at.conversation if fact.at is not None else ""
             details = (fact.schedule, fact.text, fact.by, fact.asked_by)
-            yield Statement("reminder", _REMINDED, (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *details))
+            yield Statement(
+                "reminder",
+                _REMINDED,
+                (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *details),
+            )
         case Alarm() if fact.reminder and fact.next is not None:
             yield Statement("reminder", _REMINDS_AGAIN, (_to_utc_text(fact.next), fact.reminder))
         case Alarm() | ReminderEnded() if fact.reminder:
@@ -347,7 +433,9 @@ def _current_fact_statement(current_key: CurrentFactKey, seq: Seq) -> Statement:
     return Statement("holds", _HOLDS_NO_MORE, (current_key.kind, current_key.key))
 
 
-def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) -> Iterator[Statement]:
+def _turn_statements(
+    at: str, conversation: ConversationId, turn: TurnRecord
+) -> Iterator[Statement]:
     yield Statement("unread", _READ, (conversation, turn.upto))
     for place, upto in turn.looked:  # no longer wakes the agent, and stays context there
         yield Statement("unread", _LOOKED_AT, (place, upto))
@@ -359,7 +447,9 @@ def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) ->
         yield Statement("autonomous", ADD_AUTONOMOUS, (turn.agent, at[:10], cost))
 
 
-def _rewind_statements(seq: Seq, conversation: ConversationId, back: ConversationRewound) -> Iterator[Statement]:
+def _rewind_statements(
+    seq: Seq, conversation: ConversationId, back: ConversationRewound
+) -> Iterator[Statement]:
     yield Statement("view_cut", _CUT_OUT, (conversation, back.first, back.last))
     yield Statement("taken_back", _TAKEN_BACK, (conversation, back.first, back.last, seq))
     yield Statement("taken_back", _MISSED, (conversation, back.first, back.last, seq))
@@ -370,7 +460,10 @@ def _rewind_statements(seq: Seq, conversation: ConversationId, back: Conversatio
 
 def _compaction_values(summary: CompactionSummary) -> tuple[SqlValue, ...]:
     cost = None if summary.cost_usd is None else to_nano_usd(summary.cost_usd)
-    usage, sizes = summary.usage, (summary.turns, summary.tokens_before, summary.tokens_after, summary.tries)
+    usage, sizes = (
+        summary.usage,
+        (summary.turns, summary.tokens_before, summary.tokens_after, summary.tries),
+    )
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     return (
         *sizes,
@@ -387,10 +480,14 @@ def _to_utc_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def group_statements(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
-    """Yield runs of one SQL text with all their parameters, table by table, in order within each table.
+def group_statements(
+    statements: Iterable[Statement],
+) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
+    """Yield runs of one SQL text with all their parameters, table by table, in order within each
+    table.
 
-    All type sightings become one row: each would be a step of its own, which costs more than its work.
+    All type sightings become one row: each would be a step of its own, which costs more than its
+    work.
     """
     types: list[TypeSighting] = []
     tables: dict[str, list[tuple[str, list[tuple[SqlValue, ...]]]]] = {}

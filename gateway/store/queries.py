@@ -1,4 +1,6 @@
-"""SQL of the store's queries. Every statement uses an index. Both engines take all but those in `Dialect`."""
+"""SQL of the store's queries. Every statement uses an index. Both engines take all but those in
+`Dialect`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,11 +36,16 @@ WITH RECURSIVE half (low, high) AS (
 )
 SELECT low FROM half WHERE low >= high LIMIT 1
 """  # noqa: S608 - constants only
-"""Binary search of the log: the times of entries grow with their positions, as long as the clock does."""
+"""Binary search of the log: the times of entries grow with their positions, as long as the clock
+does."""
 LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM log"
 
 
-_LEFT = "SELECT coalesce(max(CAST(json_extract(body, '$.upto') AS bigint)), 0) FROM log WHERE kind = 'archived'"
+_LEFT = (
+    "SELECT coalesce(max(CAST(json_extract(body, '$.upto') AS bigint)), 0) FROM log WHERE "
+    "kind "
+    "= 'archived'"
+)
 
 
 def _growth(size: str, unused: str) -> str:
@@ -52,11 +59,13 @@ FROM log
 def _word_uses(match: str) -> str:
     """Return the statement for the uses of words.
 
-    Parameters: queries as a JSON array, number of uses for each, and the position after which notes are returned.
+    Parameters: queries as a JSON array, number of uses for each, and the position after which notes
+    are returned.
     """
     return f"""
 SELECT
-    coalesce((SELECT max(seq) FROM log), 0), (SELECT json_group_array(seq) FROM log WHERE kind = 'noted' AND seq > $3)
+    coalesce((SELECT max(seq) FROM log), 0),
+        (SELECT json_group_array(seq) FROM log WHERE kind = 'noted' AND seq > $3)
 UNION ALL SELECT * FROM (
     SELECT 0, (
         SELECT json_group_array(rowid) FROM (
@@ -74,7 +83,8 @@ class Dialect:
     """What the engines say in different words."""
 
     match: str
-    """Condition for the rows of `search` that a query in the syntax of FTS5 finds. `{}`: its placeholder."""
+    """Condition for the rows of `search` that a query in the syntax of FTS5 finds. `{}`: its
+    placeholder."""
     word_uses: str
     growth: str
     unsearch: str
@@ -99,7 +109,9 @@ SQLITE = Dialect(
 )
 POSTGRESQL = Dialect(
     match="search.text @@ match_query({})",
-    word_uses=_word_uses("search.text @@ (SELECT match_query(asked.value))"),  # once, not for each row
+    word_uses=_word_uses(
+        "search.text @@ (SELECT match_query(asked.value))"
+    ),  # once, not for each row
     growth=_growth(
         "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
         "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace",
@@ -114,31 +126,37 @@ ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = $1"  # noqa: S608 - constants on
 ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = $1"  # noqa: S608 - constants only
 ENTRIES_BY_KEY = (
     f"SELECT {_LOG_COLUMNS} FROM json_each($1) AS span CROSS JOIN log "  # noqa: S608 - constants only
-    "WHERE log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, '$[1]') ORDER BY log.seq"
+    "WHERE log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, "
+    "'$[1]') ORDER BY log.seq"
 )
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = $1 ORDER BY seq"  # noqa: S608 - constants only
 _COVERS_EVENT = (
-    "conversation = $1 AND seq > $2 AND CAST(json_extract(body, '$.upto') AS bigint) >= $3 ORDER BY seq LIMIT 1"
+    "conversation = $1 AND seq > $2 AND CAST(json_extract(body, '$.upto') AS bigint) "
+    ">= $3 ORDER BY seq LIMIT 1"
 )
 HANDLED_BY = (
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) AS by_turn UNION ALL "  # noqa: S608 - constants only
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log {using('log_kind')} WHERE kind = 'handled' AND {_COVERS_EVENT}) "
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) AS "  # noqa: S608 - constants only
+    "by_turn UNION ALL "
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log {using('log_kind')} WHERE kind = 'handled' AND "
+    f"{_COVERS_EVENT}) "
     "AS by_decision ORDER BY 1 LIMIT 1"
 )
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
 FIRST_LOOKED_AT_BY = (
     f"SELECT {COLUMNS} FROM log {using('log_turn')} "  # noqa: S608 - constants only
-    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > $1 "
+    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > "
+    "$1 "
     "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
     "WHERE json_extract(value, '$[0]') = $2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) "
     "ORDER BY seq LIMIT 1"
 )
-"""Parameters: the position of the judgement, the conversation, and the position of the event. Inner conversations
-have names that begin with `agent/`; 0 is the character after the slash."""
+"""Parameters: the position of the judgement, the conversation, and the position of the event. Inner
+conversations have names that begin with `agent/`; 0 is the character after the slash."""
 NEXT_FINISHED_TURN = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq > $2 "  # noqa: S608 - the same
     "AND json_extract(body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER BY seq LIMIT 1"
+    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER "
+    "BY seq LIMIT 1"
 )
 
 DUE_CONVERSATIONS = (
@@ -149,24 +167,30 @@ DUE_OR_AMBIENT_CONVERSATIONS = (
     "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
 )
 
-UNREAD_URGENCY = "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = $1"
+UNREAD_URGENCY = (
+    "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = $1"
+)
 UNREAD_ROWS = (
     f"SELECT unread.urgency, {_LOG_COLUMNS} FROM unread {using('unread_conversation')} "  # noqa: S608 - constants only
-    "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = $1 ORDER BY unread.seq LIMIT $2"
+    "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = $1 ORDER BY unread.seq "
+    "LIMIT $2"
 )
 _SPOKEN = "'direct', 'mention', 'reply', 'alarm'"
 UNREAD_ENTRIES = f"""
 WITH spoken AS (
     SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
-    WHERE log.seq = unread.seq AND unread.conversation = $1 AND unread.seq > $3 AND unread.urgency >= 1
+    WHERE log.seq = unread.seq AND unread.conversation = $1 AND unread.seq > $3
+        AND unread.urgency >= 1
         AND log.kind IN ({_SPOKEN})
     ORDER BY unread.seq LIMIT $2 + 1
 ), edge AS (
-    SELECT CASE WHEN count(*) > $2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq LIMIT 1 OFFSET max(0, $2 - 1)), 0)
+    SELECT CASE WHEN count(*) > $2 THEN coalesce((SELECT seq FROM spoken ORDER BY seq
+        LIMIT 1 OFFSET max(0, $2 - 1)), 0)
     ELSE {LAST} END AS seq FROM spoken
 ), loud AS (
     SELECT unread.seq FROM unread {using("unread_due")} CROSS JOIN log
-    WHERE log.seq = unread.seq AND unread.conversation = $1 AND unread.seq > $3 AND unread.urgency >= 1
+    WHERE log.seq = unread.seq AND unread.conversation = $1 AND unread.seq > $3
+        AND unread.urgency >= 1
         AND log.kind NOT IN ({_SPOKEN})
         AND (unread.urgency > 1 OR log.kind <> 'reacted') AND unread.seq < (SELECT seq FROM edge)
     ORDER BY unread.urgency < 2, unread.seq DESC LIMIT max(0, $2 - (SELECT count(*) FROM spoken))
@@ -179,15 +203,18 @@ WITH spoken AS (
     LIMIT max(0, min($2 / 5, $2 - (SELECT count(*) FROM spoken) - (SELECT count(*) FROM loud)))
 ), quiet AS (
     SELECT seq FROM unread {using("unread_conversation")}
-    WHERE conversation = $1 AND seq > $3 AND urgency < 1 AND seq < (SELECT seq FROM edge) ORDER BY seq DESC
-    LIMIT max(0, $2 - (SELECT count(*) FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
+    WHERE conversation = $1 AND seq > $3 AND urgency < 1 AND seq < (SELECT seq FROM edge)
+        ORDER BY seq DESC
+    LIMIT max(0, $2 - (SELECT count(*)
+        FROM (SELECT 1 FROM spoken UNION ALL SELECT 1 FROM loud UNION ALL
         SELECT 1 FROM reacted) AS louder))
 ), chosen AS (
     SELECT seq FROM spoken WHERE seq <= (SELECT seq FROM edge)
     UNION ALL SELECT seq FROM loud UNION ALL SELECT seq FROM reacted UNION ALL SELECT seq FROM quiet
 ), whole AS (
     SELECT count(*) AS rows, coalesce(max(seq), 0) AS upto, min(seq) AS since
-    FROM unread {using("unread_conversation")} WHERE conversation = $1 AND seq > $3 AND seq <= (SELECT seq FROM edge)
+    FROM unread {using("unread_conversation")} WHERE conversation = $1 AND seq > $3
+        AND seq <= (SELECT seq FROM edge)
 )
 SELECT whole.rows, whole.upto, EXISTS (
     SELECT 1 FROM log {using("log_changed")}
@@ -195,32 +222,42 @@ SELECT whole.rows, whole.upto, EXISTS (
 ), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen ON true LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
-"""One statement, hence one snapshot. Parameters: conversation, maximal number, and the position after which it reads.
+"""One statement, hence one snapshot. Parameters: conversation, maximal number, and the position
+after which it reads.
 
-`spoken` holds the messages addressed to the agent, from the oldest on; if there are more than the maximum, `edge` is
-the last that is returned, and everything after it stays unread. Overheard messages and events fill the remaining room:
-first those of urgency normal or urgent, then low, then low reactions, which are at most a fifth of all, then the rest,
-each the newest first.
+`spoken` holds the messages addressed to the agent, from the oldest on; if there are more than the
+maximum, `edge` is the last that is returned, and everything after it stays unread. Overheard
+messages and events fill the remaining room: first those of urgency normal or urgent, then low, then
+low reactions, which are at most a fifth of all, then the rest, each the newest first.
 """
 
 TURNS_IN_VIEW = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 "  # noqa: S608 - constants only
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = $1), 0) "
     "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = $1 "
-    "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = $1), 0) AND log.seq AND last >= log.seq) "
+    "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = $1), 0) AND log.seq "
+    "AND last >= log.seq) "
     "ORDER BY seq"
 )
-"""A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges need no check."""
-NEWEST_FOLD = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log WHERE log.seq = view.fold AND view.conversation = $1"  # noqa: S608 - the same
+"""A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges
+need no check."""
+NEWEST_FOLD = (
+    f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log WHERE log.seq = view.fold AND "  # noqa: S608 - the same
+    "view.conversation = $1"
+)
 LAST_FRESH_START = "SELECT fresh FROM view WHERE conversation = $1"
 COMPACTION_LOCK = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 NEWEST_TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq < $2 "  # noqa: S608 - the same
     "ORDER BY seq DESC LIMIT $3"
 )
-_BETWEEN = f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $1 AND seq >= $2 AND seq < $3"
+_BETWEEN = (
+    f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $1 AND seq "
+    ">= $2 AND seq < $3"
+)
 TURNS_BETWEEN = (
-    f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = $1 "  # noqa: S608 - the same
+    f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE "  # noqa: S608 - the same
+    "view_cut.conversation = $1 "
     "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT $4"
 )
 SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET $4"
@@ -230,7 +267,8 @@ SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kin
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.scope') END, CASE log.kind
     WHEN 'turn_ended' THEN EXISTS (
-        SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND log.seq BETWEEN first AND last)
+        SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation
+            AND log.seq BETWEEN first AND last)
     WHEN 'noted' THEN EXISTS (SELECT 1 FROM forgotten WHERE forgotten.seq = log.seq)
     ELSE EXISTS (SELECT 1 FROM taken_back WHERE taken_back.seq = log.seq) END, EXISTS (
     SELECT 1 FROM view WHERE view.conversation = log.conversation AND view.fresh > log.seq)
@@ -238,7 +276,9 @@ FROM json_each($1) AS asked CROSS JOIN log LEFT JOIN unread ON unread.seq = log.
 WHERE log.seq = CAST(asked.value AS bigint)
 """
 
-FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS bigint) FROM json_each($1))"
+FORGOTTEN_NOTES = (
+    "SELECT seq FROM forgotten WHERE seq IN (SELECT CAST(value AS bigint) FROM json_each($1))"
+)
 
 PINNED_CARD = (
     f"SELECT {COLUMNS} FROM log {using('log_carded')} "  # noqa: S608 - constants only
@@ -246,7 +286,8 @@ PINNED_CARD = (
 )
 LAST_COME_OR_GONE = (
     f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
-    "WHERE conversation = $1 AND kind = 'membership' AND json_extract(body, '$.change') IN ('join', 'part') "
+    "WHERE conversation = $1 AND kind = 'membership' AND json_extract(body, '$.change') IN "
+    "('join', 'part') "
     "AND json_extract(body, '$.sender.id') = $2 ORDER BY seq DESC LIMIT 1"
 )
 FIRST_MESSAGE_OF = (
@@ -262,32 +303,43 @@ LAST_TOPIC_CHANGE = (
 
 MESSAGE_CHANGES = (
     f"SELECT {COLUMNS} FROM log {using('log_changed')} "  # noqa: S608 - constants only
-    "WHERE kind IN ('edited', 'deleted') AND conversation = $1 AND seq > $2 ORDER BY seq DESC LIMIT $3"
+    "WHERE kind IN ('edited', 'deleted') AND conversation = $1 AND seq > $2 ORDER BY seq DESC "
+    "LIMIT $3"
 )
-_CHANGED = "kind IN ('edited', 'deleted') AND conversation = $1 AND json_extract(body, '$.message') = $2 AND seq > $3"
+_CHANGED = (
+    "kind IN ('edited', 'deleted') AND conversation = $1 AND json_extract(body, "
+    "'$.message') = $2 AND seq > $3"
+)
 LATEST_MESSAGE_CHANGE = f"""
 SELECT * FROM (
-    SELECT {COLUMNS} FROM log {using("log_reworded")} WHERE {_CHANGED} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
+    SELECT {COLUMNS} FROM log {using("log_reworded")} WHERE {_CHANGED} AND kind = 'deleted'
+        ORDER BY seq DESC LIMIT 1
 ) AS deleted UNION ALL SELECT * FROM (
     SELECT {COLUMNS} FROM log {using("log_reworded")}
     WHERE {_CHANGED} AND kind = 'edited' AND json_extract(body, '$.sender.id') = $4 AND NOT EXISTS (
         SELECT 1 FROM log AS judged {using("log_cause")}
-        WHERE judged.cause = log.seq AND judged.kind = 'judged' AND json_extract(judged.body, '$.fate') = 'refused')
+        WHERE judged.cause = log.seq AND judged.kind = 'judged'
+            AND json_extract(judged.body, '$.fate') = 'refused')
     ORDER BY seq DESC LIMIT 1
 ) AS edited ORDER BY 3 LIMIT 1
 """  # noqa: S608 - constants only
-"""Parameters: a conversation, a message's id, its position, and its author. `deleted` comes before `edited`."""
+"""Parameters: a conversation, a message's id, its position, and its author. `deleted` comes before
+`edited`."""
 
 OWN_POST = f"""
 SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}
 FROM log AS part {using("log_ours")} CROSS JOIN log AS post
 WHERE post.key = 'post:' || json_extract(part.body, '$.post')
-    AND part.kind = 'part' AND part.conversation = $1 AND json_extract(part.body, '$.ids[0]') = $2 LIMIT 1
+    AND part.kind = 'part' AND part.conversation = $1 AND json_extract(part.body, '$.ids[0]') = $2
+        LIMIT 1
 """  # noqa: S608 - constants only
 
 OPEN_PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
 
-NEWEST_POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = $1 ORDER BY seq DESC LIMIT $2"  # noqa: S608 - the same
+NEWEST_POSTS = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = $1 ORDER BY seq "  # noqa: S608 - the same
+    "DESC LIMIT $2"
+)
 
 UNDELIVERED_POSTS = """
 SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts,
@@ -300,7 +352,8 @@ ORDER BY outbox.seq, part.part
 NOTIFICATION_TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
 PENDING_COUNTS = """
 WITH told AS (
-    SELECT conversation, count(*) FILTER (WHERE urgency = 3) AS urgent, count(*) FILTER (WHERE urgency = 2) AS normal,
+    SELECT conversation, count(*) FILTER (WHERE urgency = 3) AS urgent,
+        count(*) FILTER (WHERE urgency = 2) AS normal,
         count(*) FILTER (WHERE urgency = 1) AS low, count(*) FILTER (WHERE urgency < 1) AS ambient,
         min(seq) AS oldest, max(urgency) AS highest
     FROM unread GROUP BY conversation
@@ -318,11 +371,13 @@ SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM remin
 WHERE (CAST($1 AS text) IS NULL OR conversation = $1) ORDER BY due, id
 """
 CURRENT_FACTS = (
-    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
+    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING "  # noqa: S608
+    "(seq) "
     "WHERE holds.kind = $1 ORDER BY log.seq"
 )
 NEWEST_CURRENT_FACTS = (
-    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
+    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING "  # noqa: S608
+    "(seq) "
     "WHERE holds.kind = $1 ORDER BY holds.seq DESC LIMIT $2"
 )
 CURRENT_FACTS_FOR = (
@@ -347,10 +402,11 @@ def browse(
     limit: int,
     newest: bool,
 ) -> tuple[str, list[str | int]]:
-    """Return the statement and its parameters for a range of the log; `newest` reads it from its end.
+    """Return the statement and its parameters for a range of the log; `newest` reads it from its
+    end.
 
-    Each kind is its own ordered, limited read of an index, so that a rare kind is found without reading the entries
-    between, and a frequent one without sorting the entries before.
+    Each kind is its own ordered, limited read of an index, so that a rare kind is found without
+    reading the entries between, and a frequent one without sorting the entries before.
     """
     params = list[str | int]()
 
@@ -360,7 +416,9 @@ def browse(
 
     order = "DESC" if newest else "ASC"
     by_kind = match is None and conversation is None and kinds is not None
-    source, column = ("log", "log.seq") if match is None else ("search CROSS JOIN log", "search.rowid")
+    source, column = (
+        ("log", "log.seq") if match is None else ("search CROSS JOIN log", "search.rowid")
+    )
     plus = "" if by_kind else for_sqlite("+")  # keeps SQLite from using an index
     parts = []
     for group in [[kind] for kind in dict.fromkeys(kinds or ())] if by_kind else [kinds]:
@@ -373,7 +431,9 @@ def browse(
         if group is not None:
             terms.append(f"{plus}log.kind IN ({', '.join(map(param, group)) or 'NULL'})")
         if conversation is not None:
-            terms.append(f"{plus if match is not None else ''}log.conversation = {param(conversation)}")
+            terms.append(
+                f"{plus if match is not None else ''}log.conversation = {param(conversation)}"
+            )
         parts.append(
             f"SELECT * FROM (SELECT {_LOG_COLUMNS} FROM {source} "  # noqa: S608 - constants only
             f"WHERE {' AND '.join(terms)} ORDER BY {column} {order} LIMIT {param(limit)}) AS part"

@@ -20,7 +20,14 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PartSendEnded, PostQueued, Seq
+from gateway.core.facts import (
+    MESSAGE_KINDS,
+    ChannelCardPinned,
+    Judgement,
+    PartSendEnded,
+    PostQueued,
+    Seq,
+)
 from gateway.store import queries
 from gateway.store.log import Arguments, Log, Result, Role
 from gateway.store.queries import LAST, LAST_POSITION
@@ -33,7 +40,13 @@ from gateway.store.schema import (
     sqlite_uri,
     unreadable_error,
 )
-from gateway.store.spending import AUTONOMOUS_USAGE, NANO_PER_USD, SPENDING_SUMS, SpendingKey, SpendingSum
+from gateway.store.spending import (
+    AUTONOMOUS_USAGE,
+    NANO_PER_USD,
+    SPENDING_SUMS,
+    SpendingKey,
+    SpendingSum,
+)
 from gateway.store.sqlite_log import SqliteLog
 from gateway.store.types import (
     BadSearchQuery,
@@ -60,12 +73,16 @@ LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 
 
 def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
-    """Limit numbers to SQLite's range: a position beyond 64 bits is after every entry, like the largest integer."""
+    """Limit numbers to SQLite's range: a position beyond 64 bits is after every entry, like the
+    largest integer.
+    """
     return [max(-LAST, min(value, LAST)) if isinstance(value, int) else value for value in params]
 
 
 def connect(location: StoreLocation, role: Role) -> Log:
-    """Connect to a store that exists. Blocking. Raises StoreUnreadable without the driver, and LogError."""
+    """Connect to a store that exists. Blocking. Raises StoreUnreadable without the driver, and
+    LogError.
+    """
     if isinstance(location, ServerStore):
         return connect_server(location, role)
     return SqliteLog(sqlite_uri(location, "ro" if role == "reader" else "rw"))
@@ -89,7 +106,9 @@ async def open_log(location: StoreLocation, role: Role) -> Log:
 
 
 async def open_reading(path: StoreLocation) -> Log:
-    """Connect for reading to a store of this version. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
+    """Connect for reading to a store of this version. Raises StoreMissing, StoreTooNew or
+    StoreUnreadable.
+    """
     await asyncio.to_thread(check_current_schema, path)
     try:
         return await open_log(path, "reader")
@@ -124,7 +143,8 @@ class EntryLocation:
     scope: str | None
     """Scope of its readers, if it is a note."""
     is_removed: bool
-    """True for a rewound turn, a message that was new in one, and a forgotten note: treated as if absent."""
+    """True for a rewound turn, a message that was new in one, and a forgotten note: treated as if
+    absent."""
     is_left_behind: bool
     """True if a person asked for a fresh view in that conversation since."""
 
@@ -162,24 +182,30 @@ def _read_view_entries(log: Log, conversation: ConversationId) -> ViewEntries:
 
 
 def read_view_entries(log: Log, conversation: ConversationId, as_of: Seq) -> ViewEntries:
-    """Read what the view of a conversation is made of, in the connection's thread, inside of one snapshot."""
+    """Read what the view of a conversation is made of, in the connection's thread, inside of one
+    snapshot.
+    """
     turns = log.fetch(queries.TURNS_IN_VIEW, (conversation,))
     fold = next(iter(log.fetch(queries.NEWEST_FOLD, (conversation,))), None)
     return ViewEntries(
-        [LogEntry.from_row(turn) for turn in turns], LogEntry.from_row(fold) if fold is not None else None, as_of
+        [LogEntry.from_row(turn) for turn in turns],
+        LogEntry.from_row(fold) if fold is not None else None,
+        as_of,
     )
 
 
 def search_terms(text: str) -> str:
-    """Return a query for `match` that finds all the words of any text. Blank for text without words."""
+    """Return a query for `match` that finds all the words of any text. Blank for text without
+    words.
+    """
     return " ".join('"' + word.replace('"', '""') + '"' for word in text.replace("\0", " ").split())
 
 
 class StoreReader:
     """Every query of a store.
 
-    Each method is one SQL statement, hence one consistent snapshot, and is safe to cancel. All raise StoreUnreadable if
-    the file is damaged, ValueError once closed.
+    Each method is one SQL statement, hence one consistent snapshot, and is safe to cancel. All
+    raise StoreUnreadable if the file is damaged, ValueError once closed.
     """
 
     def __init__(self, location: StoreLocation, reading: Log) -> None:
@@ -215,12 +241,17 @@ class StoreReader:
     ) -> list[LogEntry]:
         """Return the first `limit` matching entries with `after` < seq < `before`, oldest first.
 
-        `kinds`: any of these; None is all that this version knows, empty is none. `match`: FTS5 query over the texts
-        (https://www.sqlite.org/fts5.html#full_text_query_syntax), without forgotten notes; raises BadSearchQuery for
-        invalid ones.
+        `kinds`: any of these; None is all that this version knows, empty is none. `match`: FTS5
+        query over the texts (https://www.sqlite.org/fts5.html#full_text_query_syntax), without
+        forgotten notes; raises BadSearchQuery for invalid ones.
         """
         rows = await self.entry_rows(
-            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit
+            after=after,
+            before=before,
+            kinds=kinds,
+            conversation=conversation,
+            match=match,
+            limit=limit,
         )
         return read_entries(rows)
 
@@ -236,7 +267,13 @@ class StoreReader:
     ) -> list[LogEntry]:
         """Return the last `limit` matching entries, oldest first. Otherwise like `entries`."""
         rows = await self.entry_rows(
-            after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=True
+            after=after,
+            before=before,
+            kinds=kinds,
+            conversation=conversation,
+            match=match,
+            limit=limit,
+            newest=True,
         )
         return read_entries(rows)
 
@@ -255,7 +292,9 @@ class StoreReader:
         limit: int = 1_000,
         newest: bool = False,
     ) -> list[LogRow]:
-        """Return rows like `entries` (or `newest_entries`), with the facts as the JSON text of the log."""
+        """Return rows like `entries` (or `newest_entries`), with the facts as the JSON text of the
+        log.
+        """
         sql, params = queries.browse(
             self._reading.dialect,
             after=after,
@@ -282,7 +321,9 @@ class StoreReader:
         return self._first_entry(await self._rows(queries.ENTRY_BY_KEY, key))
 
     async def entries_by_key(self, spans: Sequence[tuple[str, str]]) -> list[LogEntry]:
-        """Return the entries whose keys are between the ends of a span, both included, oldest first."""
+        """Return the entries whose keys are between the ends of a span, both included, oldest
+        first.
+        """
         return read_entries(await self._rows(queries.ENTRIES_BY_KEY, json.dumps(spans)))
 
     async def caused_by(self, seq: int) -> list[LogEntry]:
@@ -290,30 +331,45 @@ class StoreReader:
         return read_entries(await self._rows(queries.CAUSED_BY, seq))
 
     async def handled_by(self, judgement: LogEntry) -> LogEntry | None:
-        """Return the turn or decision that dealt with a judged entry, shown or not; None if none has yet."""
+        """Return the turn or decision that dealt with a judged entry, shown or not; None if none
+        has yet.
+        """
         return self._first_entry(
             await self._rows(
-                queries.HANDLED_BY, judgement.conversation, judgement.seq, judgement.cause or judgement.seq
+                queries.HANDLED_BY,
+                judgement.conversation,
+                judgement.seq,
+                judgement.cause or judgement.seq,
             )
         )
 
     async def first_looked_at_by(self, judgement: LogEntry) -> LogEntry | None:
-        """Return the first turn of an inner conversation that looked at a judged entry; None if none did.
+        """Return the first turn of an inner conversation that looked at a judged entry; None if
+        none did.
 
         Reads all inner turns since then: it takes longer the longer ago that is.
         """
         return self._first_entry(
             await self._rows(
-                queries.FIRST_LOOKED_AT_BY, judgement.seq, judgement.conversation, judgement.cause or judgement.seq
+                queries.FIRST_LOOKED_AT_BY,
+                judgement.seq,
+                judgement.conversation,
+                judgement.cause or judgement.seq,
             )
         )
 
     async def next_finished_turn(self, turn: LogEntry) -> LogEntry | None:
-        """Return the next turn there that dealt with something and was not interrupted; None if none has yet."""
-        return self._first_entry(await self._rows(queries.NEXT_FINISHED_TURN, turn.conversation, turn.seq))
+        """Return the next turn there that dealt with something and was not interrupted; None if
+        none has yet.
+        """
+        return self._first_entry(
+            await self._rows(queries.NEXT_FINISHED_TURN, turn.conversation, turn.seq)
+        )
 
     async def due_conversations(self, urgency: int) -> list[tuple[ConversationId, int]]:
-        """Return conversations with unread entries of at least this urgency, and the highest one; by name."""
+        """Return conversations with unread entries of at least this urgency, and the highest one;
+        by name.
+        """
         rows = await (
             self._rows(queries.DUE_CONVERSATIONS, urgency)
             if urgency >= 1
@@ -321,34 +377,54 @@ class StoreReader:
         )
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
-    async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> UnreadEntries:
+    async def unread_entries(
+        self, conversation: ConversationId, *, most: int, after: int = 0
+    ) -> UnreadEntries:
         """Return the unread entries for a turn that are after `after`, at most so many.
 
-        Messages addressed to the agent are never skipped: they are taken from the oldest on, and the rest stays unread.
-        Overheard ones fill the remaining room, the newest first, ambient talk last.
+        Messages addressed to the agent are never skipped: they are taken from the oldest on, and
+        the rest stays unread. Overheard ones fill the remaining room, the newest first, ambient
+        talk last.
         """
         rows = await self._rows(queries.UNREAD_ENTRIES, conversation, most, after)
         count, upto, changed, *_ = rows[0]
         messages = tuple(LogEntry.from_row(row[3:]) for row in rows if row[3] is not None)
         return UnreadEntries(
-            messages=messages, omitted=count - len(messages), upto=Seq(upto), has_changes=bool(changed)
+            messages=messages,
+            omitted=count - len(messages),
+            upto=Seq(upto),
+            has_changes=bool(changed),
         )
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
-        """Return the highest urgency of an unread entry there; 0 if there is none, or only ambient talk."""
+        """Return the highest urgency of an unread entry there; 0 if there is none, or only ambient
+        talk.
+        """
         ((urgency,),) = await self._rows(queries.UNREAD_URGENCY, conversation)
         return int(urgency)
 
-    async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
-        """Return the senders of the newest messages there before this position, one for each, oldest first."""
-        found = await self.newest_entries(most, before=before, kinds=MESSAGE_KINDS, conversation=conversation)
+    async def newest_senders(
+        self, conversation: ConversationId, *, before: int, most: int
+    ) -> list[Sender]:
+        """Return the senders of the newest messages there before this position, one for each,
+        oldest first.
+        """
+        found = await self.newest_entries(
+            most, before=before, kinds=MESSAGE_KINDS, conversation=conversation
+        )
         return [entry.fact.sender for entry in found if isinstance(entry.fact, Message)]
 
-    async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[LogEntry]:
-        """Return the newest edits and deletions in a conversation with `after` < seq, oldest first."""
+    async def message_changes(
+        self, conversation: ConversationId, *, after: int, newest: int
+    ) -> list[LogEntry]:
+        """Return the newest edits and deletions in a conversation with `after` < seq, oldest
+        first.
+        """
         return [
             LogEntry.from_row(row)
-            for row in reversed(await self._rows(queries.MESSAGE_CHANGES, conversation, after, newest))
+            for row in reversed(
+                await self._rows(queries.MESSAGE_CHANGES, conversation, after, newest)
+            )
         ]
 
     async def latest_message_change(self, message: Message, seq: Seq) -> LogEntry | None:
@@ -358,29 +434,44 @@ class StoreReader:
         """
         place = message.at.conversation
         return self._first_entry(
-            await self._rows(queries.LATEST_MESSAGE_CHANGE, place, message.id, seq, message.sender.id)
+            await self._rows(
+                queries.LATEST_MESSAGE_CHANGE, place, message.id, seq, message.sender.id
+            )
         )
 
     async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
         """Return the card that is pinned there; None: none is."""
         entry = self._first_entry(await self._rows(queries.PINNED_CARD, conversation))
-        return entry.fact if entry is not None and isinstance(entry.fact, ChannelCardPinned) else None
+        return (
+            entry.fact if entry is not None and isinstance(entry.fact, ChannelCardPinned) else None
+        )
 
     async def last_topic_change(self, conversation: ConversationId) -> MembershipChanged | None:
         """Return the last change of the topic, with its author; None: none was reported."""
         entry = self._first_entry(await self._rows(queries.LAST_TOPIC_CHANGE, conversation))
-        return entry.fact if entry is not None and isinstance(entry.fact, MembershipChanged) else None
+        return (
+            entry.fact if entry is not None and isinstance(entry.fact, MembershipChanged) else None
+        )
 
     async def present_since(self, conversation: ConversationId, person: SenderId) -> Seq | None:
-        """Return where the log first shows that person in a room: their newest joining, else their first message.
+        """Return where the log first shows that person in a room: their newest joining, else their
+        first message.
 
         That is after the last time they left by themselves. None: it does not show them there.
         """
-        changed = self._first_entry(await self._rows(queries.LAST_COME_OR_GONE, conversation, person))
-        if changed is not None and isinstance(changed.fact, MembershipChanged) and changed.fact.change == "join":
+        changed = self._first_entry(
+            await self._rows(queries.LAST_COME_OR_GONE, conversation, person)
+        )
+        if (
+            changed is not None
+            and isinstance(changed.fact, MembershipChanged)
+            and changed.fact.change == "join"
+        ):
             return changed.seq
         gone = changed.seq if changed is not None else 0
-        spoke = self._first_entry(await self._rows(queries.FIRST_MESSAGE_OF, conversation, person, gone))
+        spoke = self._first_entry(
+            await self._rows(queries.FIRST_MESSAGE_OF, conversation, person, gone)
+        )
         return spoke.seq if spoke is not None else None
 
     async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
@@ -389,23 +480,34 @@ class StoreReader:
         return entry.fact.post if entry is not None and isinstance(entry.fact, PostQueued) else None
 
     async def message_ids(self, place: ConversationId, post: PostKey) -> list[MessageId]:
-        """Return the platform's ids of the messages of a post whose delivery has ended. Empty: none was shown."""
+        """Return the platform's ids of the messages of a post whose delivery has ended. Empty: none
+        was shown.
+        """
         queued = await self.entry_by_key(f"post:{post}")
         ended = await self.entry_by_key(f"delivery:{place}:{post}")
         if queued is None or ended is None:
             return []
-        parts = await self.entries(after=queued.seq, before=ended.seq, kinds=["part"], conversation=place)
-        sent = (one.fact for one in parts if isinstance(one.fact, PartSendEnded) and one.fact.state == "sent")
+        parts = await self.entries(
+            after=queued.seq, before=ended.seq, kinds=["part"], conversation=place
+        )
+        sent = (
+            one.fact
+            for one in parts
+            if isinstance(one.fact, PartSendEnded) and one.fact.state == "sent"
+        )
         return [message for one in sent if one.post == post for message in one.ids]
 
     async def open_previews(self) -> list[tuple[ConversationId, MessageId]]:
         """Return the preview messages of growing answers that have not been deleted."""
         return [
-            (ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.OPEN_PREVIEWS)
+            (ConversationId(place), MessageId(message))
+            for place, message in await self._rows(queries.OPEN_PREVIEWS)
         ]
 
     async def view_entries(self, conversation: ConversationId) -> ViewEntries:
-        """Return the entries that the view of a conversation is made of. Reads nothing before its start."""
+        """Return the entries that the view of a conversation is made of. Reads nothing before its
+        start.
+        """
         try:
             return await self._read(_read_view_entries, self._reading, conversation)
         except LogError as error:
@@ -417,40 +519,65 @@ class StoreReader:
         return Seq(rows[0][0] if rows else 0)
 
     async def compaction_lock(self, conversation: ConversationId) -> tuple[str, datetime] | None:
-        """Return the holder of the lock for summaries there, and its end; None: there never was one."""
+        """Return the holder of the lock for summaries there, and its end; None: there never was
+        one.
+        """
         rows = await self._rows(queries.COMPACTION_LOCK, conversation)
         return (rows[0][0], datetime.fromisoformat(rows[0][1])) if rows else None
 
-    async def newest_turns(self, conversation: ConversationId, *, before: int | None, newest: int) -> list[LogEntry]:
+    async def newest_turns(
+        self, conversation: ConversationId, *, before: int | None, newest: int
+    ) -> list[LogEntry]:
         """Return the newest turns there before this position (None: the end), oldest first."""
-        rows = await self._rows(queries.NEWEST_TURNS, conversation, queries.LAST if before is None else before, newest)
+        rows = await self._rows(
+            queries.NEWEST_TURNS, conversation, queries.LAST if before is None else before, newest
+        )
         return [LogEntry.from_row(row) for row in reversed(rows)]
 
-    async def turns_between(self, conversation: ConversationId, first: int, end: int, *, most: int) -> list[LogEntry]:
-        """Return the first turns with `first` <= seq < `end` that were not rewound, oldest first."""
+    async def turns_between(
+        self, conversation: ConversationId, first: int, end: int, *, most: int
+    ) -> list[LogEntry]:
+        """Return the first turns with `first` <= seq < `end` that were not rewound, oldest
+        first.
+        """
         return [
-            LogEntry.from_row(row) for row in await self._rows(queries.TURNS_BETWEEN, conversation, first, end, most)
+            LogEntry.from_row(row)
+            for row in await self._rows(queries.TURNS_BETWEEN, conversation, first, end, most)
         ]
 
-    async def seq_after_turns(self, conversation: ConversationId, first: int, end: int, *, count: int) -> Seq | None:
-        """Return the position of the turn after `count` turns with `first` <= seq < `end`, rewound or not.
+    async def seq_after_turns(
+        self, conversation: ConversationId, first: int, end: int, *, count: int
+    ) -> Seq | None:
+        """Return the position of the turn after `count` turns with `first` <= seq < `end`, rewound
+        or not.
 
         None: there are no more turns. Reads no records.
         """
         rows = await self._rows(queries.SEQ_AFTER_TURNS, conversation, first, end, count)
         return Seq(rows[0][0]) if rows else None
 
-    async def find_word_uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> WordUses:
-        """Return the newest texts with each of these words or phrases, and all notes after a position."""
+    async def find_word_uses(
+        self, terms: Sequence[str], *, newest: int, notes_after: int
+    ) -> WordUses:
+        """Return the newest texts with each of these words or phrases, and all notes after a
+        position.
+        """
         queries_json = json.dumps([search_terms(term) for term in terms])
-        (last, notes), *rows = await self._rows(self._reading.dialect.word_uses, queries_json, newest, notes_after)
+        (last, notes), *rows = await self._rows(
+            self._reading.dialect.word_uses, queries_json, newest, notes_after
+        )
         return WordUses(
-            last=Seq(last), note_positions=json.loads(notes), positions=[json.loads(seqs) for _, seqs in rows]
+            last=Seq(last),
+            note_positions=json.loads(notes),
+            positions=[json.loads(seqs) for _, seqs in rows],
         )
 
     async def locate_entries(self, seqs: Sequence[int]) -> list[EntryLocation]:
         """Return the location of these entries, without their texts, in any order."""
-        return [EntryLocation.from_row(row) for row in await self._rows(queries.ENTRY_LOCATIONS, json.dumps(seqs))]
+        return [
+            EntryLocation.from_row(row)
+            for row in await self._rows(queries.ENTRY_LOCATIONS, json.dumps(seqs))
+        ]
 
     async def forgotten_notes(self, seqs: Iterable[int]) -> set[int]:
         """Return those of these notes that are forgotten."""
@@ -459,7 +586,9 @@ class StoreReader:
     async def undelivered_posts(self) -> list[OutboxPost]:
         """Return the posts whose delivery has not ended, in log order."""
         posts = []
-        for (seq, at, body), group in groupby(await self._rows(queries.UNDELIVERED_POSTS), key=lambda row: row[:3]):
+        for (seq, at, body), group in groupby(
+            await self._rows(queries.UNDELIVERED_POSTS), key=lambda row: row[:3]
+        ):
             entry = LogEntry.from_row((seq, at, "post", None, None, None, body))
             assert isinstance(entry.fact, PostQueued)
             parts = tuple(OutboxPart.from_row(row[3:]) for row in group if row[3] is not None)
@@ -478,13 +607,22 @@ class StoreReader:
         return rows[0][0] if rows else None
 
     async def autonomous_usage(self, agent: str, day: str) -> tuple[int, float]:
-        """Return the number of autonomous turns of a day (YYYY-MM-DD, UTC), and their cost in US dollars."""
+        """Return the number of autonomous turns of a day (YYYY-MM-DD, UTC), and their cost in US
+        dollars.
+        """
         rows = await self._rows(AUTONOMOUS_USAGE, agent, day)
         return (rows[0][0], rows[0][1] / NANO_PER_USD) if rows else (0, 0.0)
 
-    async def pending_reminders(self, conversation: ConversationId | None = None) -> list[PendingReminder]:
-        """Return the reminders that are still to come, the next first. None: of all conversations."""
-        return [PendingReminder.from_row(row) for row in await self._rows(queries.PENDING_REMINDERS, conversation)]
+    async def pending_reminders(
+        self, conversation: ConversationId | None = None
+    ) -> list[PendingReminder]:
+        """Return the reminders that are still to come, the next first. None: of all
+        conversations.
+        """
+        return [
+            PendingReminder.from_row(row)
+            for row in await self._rows(queries.PENDING_REMINDERS, conversation)
+        ]
 
     async def undecided(self) -> list[LogEntry]:
         """Return open approval requests, oldest first. Reads all there ever were: for a start."""
@@ -496,11 +634,17 @@ class StoreReader:
 
     async def newest_current_facts(self, kind: str, *, newest: int) -> list[LogEntry]:
         """Return the newest current facts of a kind, newest first."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.NEWEST_CURRENT_FACTS, kind, newest)]
+        return [
+            LogEntry.from_row(row)
+            for row in await self._rows(queries.NEWEST_CURRENT_FACTS, kind, newest)
+        ]
 
     async def current_facts_for(self, kind: str, keys: Sequence[str]) -> list[LogEntry]:
         """Return the current facts of a kind about one of `keys`, in any order."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.CURRENT_FACTS_FOR, kind, json.dumps(keys))]
+        return [
+            LogEntry.from_row(row)
+            for row in await self._rows(queries.CURRENT_FACTS_FOR, kind, json.dumps(keys))
+        ]
 
     async def saved_cursor(self, channel: ChannelName) -> str | None:
         """Return the cursor of a platform's queue; None if none was saved."""
@@ -510,19 +654,31 @@ class StoreReader:
     async def connection_states(self) -> list[ConnectionState]:
         """Return the last reported state of each account's connection, by name."""
         return [
-            ConnectionState(channel=ChannelName(channel), up=bool(up), reason=reason, at=datetime.fromisoformat(at))
+            ConnectionState(
+                channel=ChannelName(channel),
+                up=bool(up),
+                reason=reason,
+                at=datetime.fromisoformat(at),
+            )
             for channel, up, reason, at in await self._rows(queries.CONNECTION_STATES)
         ]
 
     async def spending_sums(
-        self, by: SpendingKey, *, since: str = "", conversation: ConversationId | None = None, threads: bool = False
+        self,
+        by: SpendingKey,
+        *,
+        since: str = "",
+        conversation: ConversationId | None = None,
+        threads: bool = False,
     ) -> list[SpendingSum]:
         """Return the spending from this day on (YYYY-MM-DD, UTC), one sum for each key, by key.
 
-        Reads sums, not the log. `conversation`: only there; `threads`: also in the threads of that room.
+        Reads sums, not the log. `conversation`: only there; `threads`: also in the threads of that
+        room.
         """
         return [
-            SpendingSum.from_row(row) for row in await self._rows(SPENDING_SUMS[by], since, conversation, int(threads))
+            SpendingSum.from_row(row)
+            for row in await self._rows(SPENDING_SUMS[by], since, conversation, int(threads))
         ]
 
     async def growth(self, now: datetime) -> StoreGrowth:
@@ -531,13 +687,26 @@ class StoreReader:
         ((last, first, left, oldest, whole, free),) = await self._rows(
             self._reading.dialect.growth, since.astimezone(UTC).isoformat(timespec="microseconds")
         )
-        days = min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1)) if oldest else 0.0
-        per_day = (whole - free) / max(1, last - left) * max(0, last - first + 1) / days if days >= 1 else None
+        days = (
+            min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1))
+            if oldest
+            else 0.0
+        )
+        per_day = (
+            (whole - free) / max(1, last - left) * max(0, last - first + 1) / days
+            if days >= 1
+            else None
+        )
         return StoreGrowth(size_bytes=whole, unused_bytes=free, bytes_per_day=per_day)
 
     async def notification_types(self) -> list[NotificationTypeCount]:
-        """Return the counters of notification types, by name. Bounded: see `gateway.store.projections`."""
-        return [NotificationTypeCount.from_row(row) for row in await self._rows(queries.NOTIFICATION_TYPES)]
+        """Return the counters of notification types, by name. Bounded: see
+        `gateway.store.projections`.
+        """
+        return [
+            NotificationTypeCount.from_row(row)
+            for row in await self._rows(queries.NOTIFICATION_TYPES)
+        ]
 
     async def pending_counts(self) -> list[PendingCounts]:
         """Return the conversations with unread entries, the most urgent first, then the oldest."""
@@ -545,7 +714,9 @@ class StoreReader:
 
     async def find_judgement(self, seq: int) -> Judgement | None:
         """Return the judgement of this entry by access and attention; None if it was not judged."""
-        return next((one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judgement)), None)
+        return next(
+            (one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judgement)), None
+        )
 
     async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
         try:

@@ -37,10 +37,12 @@ _CHUNK = 5_000
 async def rebuild(
     location: StoreLocation, *, progress: RebuildProgress | None = None, clock: Clock | None = None
 ) -> list[TableDifference]:
-    """Replay the log and its archives, repair every table that differs, and return the differences. Empty: all is well.
+    """Replay the log and its archives, repair every table that differs, and return the differences.
+    Empty: all is well.
 
-    Holds the store's lock: raises StoreInUse while a gateway runs; also StoreMissing, StoreTooNew and StoreUnreadable.
-    The repair is one transaction. Cancelled, it still runs to its end in its thread, holding the lock.
+    Holds the store's lock: raises StoreInUse while a gateway runs; also StoreMissing, StoreTooNew
+    and StoreUnreadable. The repair is one transaction. Cancelled, it still runs to its end in its
+    thread, holding the lock.
     """
     return await asyncio.to_thread(
         rebuild_blocking,
@@ -50,7 +52,9 @@ async def rebuild(
     )
 
 
-def rebuild_blocking(location: StoreLocation, progress: RebuildProgress, clock: Clock) -> list[TableDifference]:
+def rebuild_blocking(
+    location: StoreLocation, progress: RebuildProgress, clock: Clock
+) -> list[TableDifference]:
     """Run `rebuild` in the calling thread, which also calls `progress`."""
     if isinstance(location, ServerStore) or not location.exists():
         check_current_schema(location)
@@ -87,14 +91,18 @@ def _replay(log: Log, progress: RebuildProgress) -> None:
     done, last = 0, -LAST
     while rows := log.fetch(page, (last,)):
         last = rows[-1][0]
-        for sql, params in group_statements(statement for row in rows for statement in _project_row(row)):
+        for sql, params in group_statements(
+            statement for row in rows for statement in _project_row(row)
+        ):
             log.write(sql, params)
         done += len(rows)
         progress(done, whole)
 
 
 def _include_archived(log: Log, store: Path) -> None:
-    """If entries have left the log, hide it behind a temporary one that has them. Raises StoreUnreadable."""
+    """If entries have left the log, hide it behind a temporary one that has them. Raises
+    StoreUnreadable.
+    """
     if not (left := _count_missing(log)):
         return
     log.hide_table("log")
@@ -103,10 +111,16 @@ def _include_archived(log: Log, store: Path) -> None:
     try:
         insert_archived(log, store, hiding)
     except OSError as error:
-        raise StoreUnreadable(f"cannot read the files of old months in {store.parent}: {error.strerror}") from error
+        raise StoreUnreadable(
+            f"cannot read the files of old months in {store.parent}: {error.strerror}"
+        ) from error
     if missing := _count_missing(log):
-        what = f"{missing:,} of {left:,} entries that have left the log are in no file beside {store}"
-        raise StoreUnreadable(f"{what}: put the files of old months back; without them nothing can be compared")
+        what = (
+            f"{missing:,} of {left:,} entries that have left the log are in no file beside {store}"
+        )
+        raise StoreUnreadable(
+            f"{what}: put the files of old months back; without them nothing can be compared"
+        )
 
 
 def _count_missing(log: Log) -> int:
@@ -118,7 +132,9 @@ def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:
     try:
         entry = LogEntry.from_row(row)
     except ValueError as error:
-        raise StoreUnreadable(f"log entry {row[0]} is not a fact of this reverie: {error}") from error
+        raise StoreUnreadable(
+            f"log entry {row[0]} is not a fact of this reverie: {error}"
+        ) from error
     return project_fact(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
 
 
@@ -133,7 +149,9 @@ def _repair_table(log: Log, table: str) -> TableDifference | None:
 
 
 def repair_search(log: Log) -> TableDifference | None:
-    """Compare the index of words with the log, and make it again if it differs. None: it does not."""
+    """Compare the index of words with the log, and make it again if it differs. None: it does
+    not.
+    """
     missing, extra = _compare(log, "SELECT seq FROM said", log.dialect.searched)
     if log.repair_search(is_wrong=bool(missing or extra)):
         return TableDifference(table="search", missing=missing, extra=extra)

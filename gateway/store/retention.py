@@ -1,16 +1,19 @@
-"""Retention: whole months that are old enough leave the log for a file beside it each (`gateway.store.archive`).
+"""Retention: whole months that are old enough leave the log for a file beside it each
+(`gateway.store.archive`).
 
-A month leaves when all of it is older than `store.keep`. First its file is written, flushed and renamed; then the log
-says so (`MonthArchived`); then small transactions delete its entries. A crash in between leaves entries in both, and
-the next pass does it again: nothing is lost, and nothing is doubled. No derived table changes, except the search index.
+A month leaves when all of it is older than `store.keep`. First its file is written, flushed and
+renamed; then the log says so (`MonthArchived`); then small transactions delete its entries. A crash
+in between leaves entries in both, and the next pass does it again: nothing is lost, and nothing is
+doubled. No derived table changes, except the search index.
 
 What stays, however old it is:
 
-- every kind that is not in `PRUNABLE_KINDS`: notes, memory, approvals, acts of administration, reminders, roles,
-  settings made in chat;
-- what waits: an unread message that is due, a post that is not delivered, and all that followed in its conversation;
-- the newest summary of each conversation's earlier turns. The turns themselves leave: a talk that rested for so long
-  goes on from that summary.
+- every kind that is not in `PRUNABLE_KINDS`: notes, memory, approvals, acts of administration,
+  reminders, roles, settings made in chat;
+- what waits: an unread message that is due, a post that is not delivered, and all that followed in
+  its conversation;
+- the newest summary of each conversation's earlier turns. The turns themselves leave: a talk that
+  rested for so long goes on from that summary.
 """
 
 import asyncio
@@ -57,7 +60,9 @@ _LEAVING: Final = (
     f"FROM log WHERE seq > $1 AND seq < $2 AND {for_sqlite('+')}kind IN ({_KINDS}) "  # noqa: S608 - constants only
     "AND NOT EXISTS (SELECT 1 FROM kept WHERE kept.seq = log.seq)"
 )
-_MONTHS: Final = f"SELECT substr(at, 1, 7), max(seq) {_LEAVING} GROUP BY substr(at, 1, 7) ORDER BY 1"
+_MONTHS: Final = (
+    f"SELECT substr(at, 1, 7), max(seq) {_LEAVING} GROUP BY substr(at, 1, 7) ORDER BY 1"
+)
 _ROWS: Final = f"SELECT {COLUMNS} {_LEAVING} AND substr(at, 1, 7) = $3 ORDER BY seq LIMIT $4"
 
 
@@ -75,10 +80,11 @@ async def run_retention(store: Store, keep_s: float | None, clock: Clock) -> Non
 async def move_old_months(
     store: Store, keep_s: float, clock: Clock, *, between: Callable[[], None] = lambda: None
 ) -> int:
-    """Move the months all of which is older than so many seconds, and return the number of their entries.
+    """Move the months all of which is older than so many seconds, and return the number of their
+    entries.
 
-    Messages are taken in meanwhile. Raises StoreError and OSError: then the rest stays until the next
-    pass. `between`: called between any two steps.
+    Messages are taken in meanwhile. Raises StoreError and OSError: then the rest stays until the
+    next pass. `between`: called between any two steps.
     """
     oldest = (clock.now() - timedelta(seconds=keep_s)).astimezone(UTC)
     begin = oldest.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -87,10 +93,14 @@ async def move_old_months(
     try:
         end, months = await _in_thread(_find_months, connection, begin)
         for month, last in months:
-            await _in_thread(add_to_file, month_file(store.path, month), _iter_rows(connection, month, end))
+            await _in_thread(
+                add_to_file, month_file(store.path, month), _iter_rows(connection, month, end)
+            )
             between()
             fact = MonthArchived(month=month, upto=last)
-            await store.append([NewEntry(fact=fact, at=clock.now(), key=f"archived:{month}:{last}")])
+            await store.append(
+                [NewEntry(fact=fact, at=clock.now(), key=f"archived:{month}:{last}")]
+            )
             between()
             position = 0
             while rows := await _in_thread(_read_page, connection, position, end, month, STEP_ROWS):
@@ -104,7 +114,9 @@ async def move_old_months(
 
 
 async def _in_thread(function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
-    """Call this in a thread. Cancelled, it ends first: nobody may close a connection that a thread still uses."""
+    """Call this in a thread. Cancelled, it ends first: nobody may close a connection that a thread
+    still uses.
+    """
     return await run_to_completion(asyncio.to_thread(function, *args))
 
 
@@ -113,9 +125,11 @@ def _open_pass(location: StoreLocation) -> Log:
 
 
 def _find_months(connection: Log, begin: datetime) -> tuple[int, Sequence[tuple[str, Seq]]]:
-    """Return the first position that is not before `begin`, and the months before it, each with its last position.
+    """Return the first position that is not before `begin`, and the months before it, each with its
+    last position.
 
-    What stays is in the temporary table `kept`: a turn that ends from now on covers what is unread here.
+    What stays is in the temporary table `kept`: a turn that ends from now on covers what is unread
+    here.
     """
     ((end,),) = connection.fetch(FIRST_ENTRY_SINCE, (begin.isoformat(timespec="microseconds"),))
     connection.begin_snapshot()

@@ -1,7 +1,7 @@
 """The store's file: lock, creation, migrations and checks. Blocking; called in a thread.
 
-One writer per store: an advisory lock on a file beside it and on its own file, held until closed or until the process
-dies.
+One writer per store: an advisory lock on a file beside it and on its own file, held until closed or
+until the process dies.
 """
 
 import contextlib
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from gateway.store.postgres_log import PostgresLog
 
 APPLICATION_ID = 0x52565245
-"""`RVRE`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
+"""`RVRE`, in the header of each of our files
+(https://www.sqlite.org/pragma.html#pragma_application_id)."""
 UNRELEASED_ID: Final = 0x52455652
 """That of stores of versions before the first release."""
 
@@ -59,7 +60,8 @@ class ServerStore:
     """A store in a PostgreSQL database."""
 
     url: str = field(repr=False)
-    """`postgresql://...` (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS). Secret."""
+    """`postgresql://...`
+    (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS). Secret."""
     path: Path
     """Where a file would be: locks, archives and the files of agents are beside it."""
 
@@ -74,7 +76,11 @@ StoreLocation = Path | ServerStore
 
 def store_location(config: "StoreConfig") -> StoreLocation:
     """Return where the configured store is."""
-    return ServerStore(config.url.get_secret_value(), config.path) if config.url is not None else config.path
+    return (
+        ServerStore(config.url.get_secret_value(), config.path)
+        if config.url is not None
+        else config.path
+    )
 
 
 def local_path(store: StoreLocation) -> Path:
@@ -94,15 +100,22 @@ def connect_server(store: ServerStore, role: "Role") -> "PostgresLog":
 
 
 MAX_CREATE_TRIES: Final = 30
-"""How often a process tries to make the tables beside others that start, each time for as long as a lock is waited for.
+"""How often a process tries to make the tables beside others that start, each time for as long as a
+lock is waited for.
 """
 
 
-def migrate_server(connection: "PostgresLog", store: ServerStore, *, is_shared: bool = False) -> None:
-    """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew and LogError."""
+def migrate_server(
+    connection: "PostgresLog", store: ServerStore, *, is_shared: bool = False
+) -> None:
+    """Make or migrate the tables. The connection holds the lock, or shares it. Raises StoreTooNew
+    and LogError.
+    """
     steps = migrations(_SERVER_FOLDER)
     for tries_left in reversed(range(MAX_CREATE_TRIES)):
-        version = _server_version(connection, store)  # another process may have migrated it meanwhile
+        version = _server_version(
+            connection, store
+        )  # another process may have migrated it meanwhile
         if version > newest_schema(store):
             raise _too_new(store, version)
         if version == newest_schema(store):
@@ -112,30 +125,38 @@ def migrate_server(connection: "PostgresLog", store: ServerStore, *, is_shared: 
                 version = connection.schema_version()
                 connection.migrate([step for step in steps if step[0] > version])
         except ServerInUse as error:
-            if version == 0 and tries_left:  # nobody uses tables that are not there: others start, too
+            if (
+                version == 0 and tries_left
+            ):  # nobody uses tables that are not there: others start, too
                 continue
             raise ServerInUse(
-                f"the tables have to be migrated (schema {version} to {newest_schema(store)}), and other processes use "
+                f"the tables have to be migrated (schema {version} to {newest_schema(store)}), and "
+                "other processes use "
                 "it: stop them first"
             ) from error
         return
 
 
 def _server_version(connection: "PostgresLog", store: ServerStore) -> int:
-    """Return the version of the schema. Raises StoreUnreadable for one of before the first release, and LogError."""
-    ((unreleased,),) = connection.fetch("SELECT to_regclass('call') IS NOT NULL")  # a table of theirs alone
+    """Return the version of the schema. Raises StoreUnreadable for one of before the first release,
+    and LogError.
+    """
+    ((unreleased,),) = connection.fetch(
+        "SELECT to_regclass('call') IS NOT NULL"
+    )  # a table of theirs alone
     if unreleased:
         raise unreleased_error(store)
     return connection.schema_version()
 
 
 class StoreLock:
-    """An exclusive lock on `<store>.lock`, which names the holder, and on the store's own file where there is one.
+    """An exclusive lock on `<store>.lock`, which names the holder, and on the store's own file
+    where there is one.
 
-    A link leads to the same file by another name, and the lock file may be deleted by hand. Neither is ever removed
-    here. Blocks only for a few system calls. Raises StoreInUse if another process holds one of them, StoreUnreadable if
-    the lock file cannot be made or written, StoreUnavailable if the disk is full. The kernel releases both when the
-    process ends, however it ends.
+    A link leads to the same file by another name, and the lock file may be deleted by hand. Neither
+    is ever removed here. Blocks only for a few system calls. Raises StoreInUse if another process
+    holds one of them, StoreUnreadable if the lock file cannot be made or written, StoreUnavailable
+    if the disk is full. The kernel releases both when the process ends, however it ends.
     """
 
     _fd = _store_fd = -1
@@ -155,7 +176,9 @@ class StoreLock:
             raise _in_use(store, holder) from error
         try:
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
+            os.pwrite(
+                self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0
+            )
         except OSError as error:
             self.release()
             raise _file_error(f"cannot write the lock file {path}", error) from error
@@ -163,9 +186,11 @@ class StoreLock:
             self.lock_file(store)
 
     def lock_file(self, store: Path) -> None:
-        """Lock the store's own file: again after it was replaced, while no connection of this process has it open.
+        """Lock the store's own file: again after it was replaced, while no connection of this
+        process has it open.
 
-        SQLite's locks are of another kind (fcntl), which closing a descriptor of the file would release.
+        SQLite's locks are of another kind (fcntl), which closing a descriptor of the file would
+        release.
         """
         try:
             locked = os.open(store, os.O_RDWR | os.O_CLOEXEC)
@@ -201,9 +226,12 @@ def _in_use(store: Path, holder: bytes) -> StoreInUse:
         content = json.loads(holder)
         pid, started = int(content["pid"]), str(content["started"])
     except (ValueError, KeyError, TypeError):
-        return StoreInUse(f"{store} is in use by another process: stop that one, or set another store.path", None)
+        return StoreInUse(
+            f"{store} is in use by another process: stop that one, or set another store.path", None
+        )
     return StoreInUse(
-        f"{store} is in use by process {pid} (since {started}): stop that one (kill {pid}), or set another store.path",
+        f"{store} is in use by process {pid} (since {started}): stop that one (kill {pid}), or set "
+        "another store.path",
         pid,
     )
 
@@ -212,12 +240,17 @@ def _in_use(store: Path, holder: bytes) -> StoreInUse:
 def migrations(folder_name: str = "migrations") -> tuple[tuple[int, str], ...]:
     """Return every migration, in order: its number and its SQL."""
     folder = resources.files("gateway.store") / folder_name
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    files = sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".sql")),
+        key=lambda file: file.name,
+    )
     return tuple((int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files)
 
 
 def newest_schema(store: StoreLocation | None = None) -> int:
-    """Return the schema that this version migrates a store to. None: a file. Each engine counts its own."""
+    """Return the schema that this version migrates a store to. None: a file. Each engine counts its
+    own.
+    """
     return (migrations(_SERVER_FOLDER) if isinstance(store, ServerStore) else migrations())[-1][0]
 
 
@@ -227,7 +260,9 @@ def sqlite_uri(path: Path, mode: str) -> str:
 
 
 def create_store_file(path: Path, *, only_directory: bool = False) -> None:
-    """Create the file, readable by its owner alone, if it is missing. Raises StoreUnreadable, StoreUnavailable."""
+    """Create the file, readable by its owner alone, if it is missing. Raises StoreUnreadable,
+    StoreUnavailable.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not only_directory:
@@ -237,7 +272,8 @@ def create_store_file(path: Path, *, only_directory: bool = False) -> None:
 
 
 def migrate_schema(path: Path) -> None:
-    """Migrate the file to the newest schema, one transaction per step. Raises StoreTooNew or StoreUnreadable.
+    """Migrate the file to the newest schema, one transaction per step. Raises StoreTooNew or
+    StoreUnreadable.
 
     Killed in between, it continues where it stopped. The caller holds the lock.
     """
@@ -260,7 +296,8 @@ def migrate_schema(path: Path) -> None:
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = False) -> int:
-    """Return the schema's version. Raises StoreTooNew or StoreUnreadable, and sqlite3.Error for other files.
+    """Return the schema's version. Raises StoreTooNew or StoreUnreadable, and sqlite3.Error for
+    other files.
 
     `fresh`: an empty file is valid (version 0).
     """
@@ -273,7 +310,9 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
     if application == UNRELEASED_ID:
         raise unreleased_error(path)
     if application != APPLICATION_ID or not version:
-        raise StoreUnreadable(f"{path} is not a store of reverie's: set another store.path (nothing was changed)")
+        raise StoreUnreadable(
+            f"{path} is not a store of reverie's: set another store.path (nothing was changed)"
+        )
     if version > newest:
         raise _too_new(path, version)
     return int(version)
@@ -282,14 +321,17 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
 def unreleased_error(store: StoreLocation) -> StoreUnreadable:
     """Make the error for a store of a version before the first release."""
     return StoreUnreadable(
-        f"{store} is of a reverie before 0.2.0, whose stores are read no more: look into it with that one (`reverie "
+        f"{store} is of a reverie before 0.2.0, whose stores are read no more: look into it with "
+        "that one (`reverie "
         "log`), or begin anew with another store.path or store.url (nothing was changed)"
     )
 
 
 def _too_new(store: StoreLocation, version: int) -> StoreTooNew:
     newest = newest_schema(store)
-    return StoreTooNew(f"{store} has schema {version} and this reverie knows up to {newest}: run a newer reverie")
+    return StoreTooNew(
+        f"{store} has schema {version} and this reverie knows up to {newest}: run a newer reverie"
+    )
 
 
 def check_current_schema(path: StoreLocation) -> None:
@@ -307,11 +349,15 @@ def check_current_schema(path: StoreLocation) -> None:
     except (LogError, sqlite3.Error) as error:
         raise unreadable_error(path, error) from error
     if not version:
-        raise StoreMissing(f"there is no store at {path}: check the path, or start the gateway once")
+        raise StoreMissing(
+            f"there is no store at {path}: check the path, or start the gateway once"
+        )
     if version > newest:
         raise _too_new(path, version)
     if version < newest:
-        raise StoreUnreadable(f"{path} has the older schema {version}: start the gateway once to bring it to {newest}")
+        raise StoreUnreadable(
+            f"{path} has the older schema {version}: start the gateway once to bring it to {newest}"
+        )
 
 
 _WAITED_FOR = frozenset(
@@ -320,7 +366,8 @@ _WAITED_FOR = frozenset(
         sqlite3.SQLITE_LOCKED,
         sqlite3.SQLITE_PROTOCOL,
         sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,  # also of a full disk, where the file beside the write-ahead log cannot grow
+        # also of a full disk, where the file beside the write-ahead log cannot grow
+        sqlite3.SQLITE_IOERR,
     }
 )
 
@@ -328,7 +375,9 @@ _WAITED_FOR = frozenset(
 def _file_error(what: str, error: OSError) -> StoreUnreadable:
     """Make the error for a file that cannot be made or written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreUnavailable(f"{what} ({error.strerror}): the disk is full: make room where the store is")
+        return StoreUnavailable(
+            f"{what} ({error.strerror}): the disk is full: make room where the store is"
+        )
     return StoreUnreadable(f"{what}: {error.strerror}")
 
 
@@ -338,8 +387,17 @@ def unreadable_error(path: StoreLocation, error: LogError | sqlite3.Error) -> St
         if isinstance(error, ServerInUse):
             return StoreInUse(f"{path}: {error}", None)
         unavailable = isinstance(error, ServerUnavailable) and not isinstance(error, ServerRefused)
-        return (StoreUnavailable if unavailable else StoreUnreadable)(f"cannot use {path} as the store: {error}")
+        return (StoreUnavailable if unavailable else StoreUnreadable)(
+            f"cannot use {path} as the store: {error}"
+        )
     reported = error.__cause__ if isinstance(error, LogError) else error
-    if isinstance(reported, sqlite3.Error) and (getattr(reported, "sqlite_errorcode", None) or 0) & 0xFF in _WAITED_FOR:
-        return StoreUnavailable(f"cannot open {path} as the store ({error}): {transient_reason(reported)}")
-    return StoreUnreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")
+    if (
+        isinstance(reported, sqlite3.Error)
+        and (getattr(reported, "sqlite_errorcode", None) or 0) & 0xFF in _WAITED_FOR
+    ):
+        return StoreUnavailable(
+            f"cannot open {path} as the store ({error}): {transient_reason(reported)}"
+        )
+    return StoreUnreadable(
+        f"cannot read {path} as a store ({error}): restore a backup, or set another store.path"
+    )

@@ -1,7 +1,7 @@
 """The store in PostgreSQL, where other processes may append to the same log.
 
-It publishes what they append, in the order of the log: before an append of its own succeeds, and soon after each
-announcement. While the database is away a patient store's reads wait, too.
+It publishes what they append, in the order of the log: before an append of its own succeeds, and
+soon after each announcement. While the database is away a patient store's reads wait, too.
 """
 
 import asyncio
@@ -16,7 +16,13 @@ from gateway.core.facts import Seq
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store.appends import AppendPlan, EntryDraft
 from gateway.store.log import Arguments, Result
-from gateway.store.schema import ServerStore, StoreLock, create_store_file, local_path, migrate_server
+from gateway.store.schema import (
+    ServerStore,
+    StoreLock,
+    create_store_file,
+    local_path,
+    migrate_server,
+)
 from gateway.store.store import MAX_LOCKED_RETRY_S, Store, StoreOutage
 from gateway.store.types import (
     LogEntry,
@@ -32,7 +38,8 @@ if TYPE_CHECKING:
 FOLLOW_S: Final = 1.0
 """Time after which the log is read at the latest: an announcement may have been lost."""
 ANNOUNCED_RATE: Final = Rate(burst=5, per_minute=40 * 60)
-"""How often it is read because something was announced. A busy log is read for several announcements at once."""
+"""How often it is read because something was announced. A busy log is read for several
+announcements at once."""
 
 
 class SharedStore(Store):
@@ -66,12 +73,15 @@ class SharedStore(Store):
             return StoreLock(local_path(location), clock.now(), is_shared=is_shared)
 
         lock = await asyncio.to_thread(take_lock)
-        return await cls._connect(location, lock, retry_clock, "sharer" if is_shared else "writer", prepare)
+        return await cls._connect(
+            location, lock, retry_clock, "sharer" if is_shared else "writer", prepare
+        )
 
     async def join(self, process: int) -> None:
         """Append as this process (`gateway.cluster`) from now on.
 
-        Once the others have removed it nothing of it is written: as after `give_up`. Raises StoreUnreadable.
+        Once the others have removed it nothing of it is written: as after `give_up`. Raises
+        StoreUnreadable.
         """
         try:
             await self._writing.run(self._server.join, process)
@@ -93,7 +103,9 @@ class SharedStore(Store):
         """
         loop = asyncio.get_running_loop()
         if self._late_reading is None:
-            self._late_reading = loop.call_later(self._announced_rate.wait_s("", loop.time()), self._read_late)
+            self._late_reading = loop.call_later(
+                self._announced_rate.wait_s("", loop.time()), self._read_late
+            )
 
     def _read_late(self) -> None:
         self._announced_rate.use("", asyncio.get_running_loop().time())
@@ -149,7 +161,9 @@ class SharedStore(Store):
             plan = await super()._commit(batch)
         except ProcessRemoved as error:
             clock = self._retry_clock
-            self.outage = StoreOutage(clock.now() if clock is not None else datetime.now(UTC), str(error))
+            self.outage = StoreOutage(
+                clock.now() if clock is not None else datetime.now(UTC), str(error)
+            )
             self.give_up()
             raise StoreClosed(f"not written: {error}") from error
         except LogError:

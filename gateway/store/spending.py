@@ -1,8 +1,9 @@
 """Money and tokens that turns cost: shared out among their senders, summed, and asked for by day.
 
-One table follows the log: `spending` has a row for each day, conversation, agent, model and sender. `SPENDING_SUMS`
-answers what an agent, a person or a room has spent since a day. `WindowCosts` keeps the sums of the last days and hours
-in memory for the budgets (`gateway.access.limits`), which are asked before each request.
+One table follows the log: `spending` has a row for each day, conversation, agent, model and sender.
+`SPENDING_SUMS` answers what an agent, a person or a room has spent since a day. `WindowCosts` keeps
+the sums of the last days and hours in memory for the budgets (`gateway.access.limits`), which are
+asked before each request.
 """
 
 import heapq
@@ -20,8 +21,8 @@ from gateway.core.ratelimit import MAX_REMEMBERED, LruDict
 from gateway.store.queries import using
 
 MAX_NUMBER = 2**50
-"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
-integers."""
+"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit
+SQLite's integers."""
 NANO_PER_USD = 1_000_000_000
 """Billionths in a dollar: the cheapest token read from a cache costs five of them."""
 NOBODY = SenderId("")
@@ -39,7 +40,9 @@ def total_cost_usd(accounts: Iterable[RequestUsage]) -> float:
 
 
 class SpendingShare(NamedTuple):
-    """One sender's share in the requests of one turn to one model, in the order of the table's columns."""
+    """One sender's share in the requests of one turn to one model, in the order of the table's
+    columns.
+    """
 
     agent: str
     provider: str
@@ -47,7 +50,8 @@ class SpendingShare(NamedTuple):
     model: str
     sender: SenderId
     requests: int
-    """Whole requests, divided among the senders of the turn: the number has no meaning for a single sender."""
+    """Whole requests, divided among the senders of the turn: the number has no meaning for a single
+    sender."""
     unpriced: int
     """Number of these without a known price."""
     input: int
@@ -88,11 +92,15 @@ def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
             to_nano_usd(cost_usd) if cost_usd is not None and priced else 0,
         ]
         before = sums.setdefault((provider, model), [0] * len(numbers))
-        sums[provider, model] = [min(old + max(0, new), MAX_NUMBER) for old, new in zip(before, numbers, strict=True)]
+        sums[provider, model] = [
+            min(old + max(0, new), MAX_NUMBER) for old, new in zip(before, numbers, strict=True)
+        ]
     return [
         SpendingShare(turn.agent, provider, model, sender, *part)
         for (provider, model), numbers in sums.items()
-        for sender, part in zip(weights, _split_numbers(numbers, list(weights.values())), strict=True)
+        for sender, part in zip(
+            weights, _split_numbers(numbers, list(weights.values())), strict=True
+        )
     ]
 
 
@@ -132,20 +140,34 @@ ADD_AUTONOMOUS = (
     f"DO UPDATE SET turns = autonomous.turns + 1, "
     f"cost_nano_usd = min(autonomous.cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
 )
-_SUMMED_COLUMNS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
+_SUMMED_COLUMNS = (
+    "requests",
+    "unpriced",
+    "input",
+    "read",
+    "written",
+    "written_1h",
+    "output",
+    "cost_nano_usd",
+)
 ADD_SPENDING = (
-    f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMMED_COLUMNS)}) "
+    "INSERT INTO spending (day, conversation, agent, provider, model, sender, "
+    f"{', '.join(_SUMMED_COLUMNS)}) "
     "SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 WHERE true "
     "ON CONFLICT (day, conversation, agent, provider, model, sender) DO UPDATE SET "
-    + ", ".join(f"{name} = min(spending.{name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMMED_COLUMNS)
+    + ", ".join(
+        f"{name} = min(spending.{name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMMED_COLUMNS
+    )
 )
 AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = $1 AND day = $2"
 _SPENDING_KEYS = {
     "all": "''",
     "conversation": "conversation",
-    "room": "CASE instr(substr(conversation, instr(conversation, '/') + 1), '/') WHEN 0 THEN conversation ELSE "
+    "room": "CASE instr(substr(conversation, instr(conversation, '/') + 1), '/') WHEN 0 THEN "
+    "conversation ELSE "
     "substr(conversation, 1, "
-    "instr(conversation, '/') + instr(substr(conversation, instr(conversation, '/') + 1), '/') - 1) END",
+    "instr(conversation, '/') + instr(substr(conversation, instr(conversation, '/') + 1), '/') - "
+    "1) END",
     "sender": "substr(conversation, 1, instr(conversation, '/') - 1) || ':' || sender",
     "day": "day",
     "agent": "agent",
@@ -153,14 +175,17 @@ _SPENDING_KEYS = {
     "model": "model",
 }
 SPENDING_SUMS = {
-    by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
-    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= $1 AND (CAST($2 AS text) IS NULL OR conversation = $2 "
+    by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), "  # noqa: S608 - constants only
+    "sum(written_1h), "
+    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= $1 AND (CAST($2 AS text) IS NULL "
+    "OR conversation = $2 "
     "OR ($3 > 0 AND conversation > $2 || '/' AND conversation < $2 || '0')) GROUP BY 1 ORDER BY 1"
     for by, key in _SPENDING_KEYS.items()
 }
-"""Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
-count too: their names begin with its name and a slash, and 0 is the character after the slash. A slash in a name is
-escaped (`Address.conversation`), so the second one ends the room."""
+"""Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and
+whether its threads count too: their names begin with its name and a slash, and 0 is the character
+after the slash. A slash in a name is escaped (`Address.conversation`), so the second one ends the
+room."""
 
 SpendingKey = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
 
@@ -170,7 +195,8 @@ class SpendingSum:
     """Summed cost of model requests."""
 
     key: str
-    """Value of the key: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...; empty for `all`."""
+    """Value of the key: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...;
+    empty for `all`."""
     requests: int
     """No meaning for a sender: the requests of a turn cannot be shared out."""
     unpriced: int
@@ -183,7 +209,11 @@ class SpendingSum:
         """Make a sum of its key and the columns of the table in their order."""
         key, requests, unpriced, *usage, nano_usd = row
         return cls(
-            key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO_PER_USD
+            key=key,
+            requests=requests,
+            unpriced=unpriced,
+            usage=usage_of(*usage),
+            cost_usd=nano_usd / NANO_PER_USD,
         )
 
 
@@ -195,7 +225,13 @@ _KEYS = {
     "model": "{}model{}",
 }
 
-_USAGE = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "cache_write_1h_tokens", "output_tokens")
+_USAGE = (
+    "input_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "output_tokens",
+)
 
 
 def _summed_usage(name: str) -> str:
@@ -203,7 +239,9 @@ def _summed_usage(name: str) -> str:
 
 
 def hourly_spending_sql(key: str, first_entry: str, most: int) -> str:
-    """Sums of the turns behind an entry, by hour: the table has days only. `first_entry`: a statement, from ?1 on."""
+    """Sums of the turns behind an entry, by hour: the table has days only. `first_entry`: a
+    statement, from ?1 on.
+    """
     return f"""
 SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
     sum(CAST(json_extract(body, '$.requests') AS bigint)), {", ".join(map(_summed_usage, _USAGE))},
@@ -214,13 +252,15 @@ SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.
 FROM (
     SELECT at, conversation, body FROM log {using("log_kind")}
     WHERE kind = 'turn_ended' AND seq >= ({first_entry}) ORDER BY seq DESC LIMIT {most}
-) AS page WHERE at >= $1 AND CAST(json_extract(body, '$.requests') AS bigint) > 0 GROUP BY 1, 2 ORDER BY 1, 2
+) AS page WHERE at >= $1 AND CAST(json_extract(body, '$.requests') AS bigint) > 0 GROUP BY 1, 2
+    ORDER BY 1, 2
 """  # noqa: S608 - the same
 
 
 DAILY_SPENDING = {
     key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
-    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= $1 "
+    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day "
+    ">= $1 "
     "GROUP BY 1, 2 ORDER BY 1, 2"
     for key, named in _KEYS.items()
 }
@@ -242,7 +282,9 @@ class SpendingBucket:
         """Make it of a row of `HOURLY_SPENDING` or `DAILY_SPENDING`."""
         at, key, requests, *usage, cost = row
         began = datetime.fromisoformat(at).replace(tzinfo=UTC)
-        return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
+        return cls(
+            at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost
+        )
 
 
 KEPT_WINDOWS: Final = 3
@@ -250,7 +292,9 @@ KEPT_WINDOWS: Final = 3
 
 
 class WindowCosts:
-    """Cost per window of time and subject, in billionths of a dollar. Windows are days, or hours: UTC, as ISO 8601."""
+    """Cost per window of time and subject, in billionths of a dollar. Windows are days, or hours:
+    UTC, as ISO 8601.
+    """
 
     def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
         self._max_size = max_size
@@ -283,7 +327,9 @@ def budget_costs(turn: TurnRecord) -> Iterator[tuple[SenderId, int]]:
 
 
 def budget_cost(share: SpendingSum, provider: str) -> int:
-    """Return what budgets count of a sum by `share`. Without a provider nothing is known of its requests."""
+    """Return what budgets count of a sum by `share`. Without a provider nothing is known of its
+    requests.
+    """
     is_unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
     return _assumed_nano_usd(share.usage) if is_unpriced else round(share.cost_usd * NANO_PER_USD)
 

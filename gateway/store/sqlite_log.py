@@ -15,7 +15,14 @@ from gateway.store.appends import AppendPlan, EntryDraft, plan_append
 from gateway.store.files import StoreWatch, rescue_store
 from gateway.store.log import Arguments, Log, Result
 from gateway.store.schema import WRITER_PRAGMAS
-from gateway.store.types import CommitUncertain, LogError, LogLocked, StatementRefused, StoreFileLost, transient_reason
+from gateway.store.types import (
+    CommitUncertain,
+    LogError,
+    LogLocked,
+    StatementRefused,
+    StoreFileLost,
+    transient_reason,
+)
 
 _LOCKED: Final = sqlite3.SQLITE_BUSY
 
@@ -30,16 +37,21 @@ class SqliteLog(Log):
         self._thread: aiosqlite.Connection | None = None
         self._watch: StoreWatch | None = None
         self._rescues = dict[str, str]()
-        """What was done about lost files, by what was lost: first the write-ahead log may go, and then all."""
+        """What was done about lost files, by what was lost: first the write-ahead log may go, and
+        then all."""
         self._uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan] | None = None
         """The transaction of which it is not known whether it was committed."""
         try:
-            self.connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+            self.connection = sqlite3.connect(
+                address, uri=True, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.Error as error:
             raise _log_error(error) from error
 
     def prepare_writing(self, path: Path, locked_s: float | None) -> None:
-        """Let this be the connection that appends. `locked_s`: time for which it waits for another program's lock."""
+        """Let this be the connection that appends. `locked_s`: time for which it waits for another
+        program's lock.
+        """
         for pragma in WRITER_PRAGMAS:
             self.fetch(pragma)
         if locked_s is not None:
@@ -78,7 +90,9 @@ class SqliteLog(Log):
     @staticmethod
     @lru_cache(maxsize=64)
     def placeholders(count: int, width: int) -> str:
-        """Return the values of so many rows, as placeholders that need no names: there may be thousands."""
+        """Return the values of so many rows, as placeholders that need no names: there may be
+        thousands.
+        """
         return ", ".join([f"({', '.join('?' * width)})"] * count)
 
     def begin(self) -> None:
@@ -154,12 +168,15 @@ class SqliteLog(Log):
 
     def hide_table(self, table: str) -> None:
         sql = (
-            "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = $1 AND type IN ('table', 'index') "
+            "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = $1 AND type IN ('table', "
+            "'index') "
             "AND sql IS NOT NULL ORDER BY type DESC"
         )
         for kind, made in self.fetch(sql, (table,)):
             create = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
-            self._execute(made.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1))
+            self._execute(
+                made.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1)
+            )
 
     def repair_search(self, *, is_wrong: bool) -> bool:
         # https://www.sqlite.org/fts5.html#the_integrity_check_command
@@ -172,20 +189,25 @@ class SqliteLog(Log):
         return is_wrong
 
     def _save_lost(self, lost: StoreFileLost) -> StoreFileLost:
-        """Save what lost files hold, once for all that is lost by now. Return the error that says what to do."""
+        """Save what lost files hold, once for all that is lost by now. Return the error that says
+        what to do.
+        """
         assert self._watch is not None
         if str(lost) not in self._rescues:
             try:
                 self._rescues[str(lost)] = rescue_store(self.connection, self._watch)
             except (OSError, sqlite3.Error) as error:
                 return StoreFileLost(
-                    f"{lost}; what it held cannot be saved yet ({error}): make room beside it, and put it back"
+                    f"{lost}; what it held cannot be saved yet ({error}): make room beside it, and "
+                    "put it back"
                 )
         return StoreFileLost(f"{lost}; {self._rescues[str(lost)]}")
 
 
 def _bind(sql: str, params: Sequence[Any]) -> Any:  # noqa: ANN401 - the driver's
-    """Return the parameters by the names that SQLite sees in `$1`; as they are for placeholders without names."""
+    """Return the parameters by the names that SQLite sees in `$1`; as they are for placeholders
+    without names.
+    """
     return {str(number): value for number, value in enumerate(params, 1)} if "$1" in sql else params
 
 

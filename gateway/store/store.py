@@ -1,9 +1,9 @@
 """The store open for writing: a reader, group commit, and the lock that makes it the only one.
 
-Everything queued while a commit runs goes into the next one. The gateway's store is patient: while the disk is full,
-the file is locked or a write fails, appends wait in their order and are retried until they succeed or `give_up` is
-called. So no caller needs a retry of its own, and nothing is done twice. What a log in PostgreSQL has beside that is
-in `gateway.store.shared`.
+Everything queued while a commit runs goes into the next one. The gateway's store is patient: while
+the disk is full, the file is locked or a write fails, appends wait in their order and are retried
+until they succeed or `give_up` is called. So no caller needs a retry of its own, and nothing is
+done twice. What a log in PostgreSQL has beside that is in `gateway.store.shared`.
 """
 
 import asyncio
@@ -62,7 +62,8 @@ FIRST_RETRY_S, MAX_RETRY_S = 0.25, 5.0
 MAX_LOCKED_RETRY_S = 1.0
 """The longest such delay while another program holds the lock."""
 LOCK_GRACE_S = 5.0
-"""How long another program's lock lasts before it counts as an outage; other failures do at once."""
+"""How long another program's lock lasts before it counts as an outage; other failures do at
+once."""
 
 
 @dataclass(slots=True)
@@ -81,7 +82,9 @@ class StoreOutage:
 
 
 class Store(StoreReader):
-    """The log and all tables derived from it. Made by `open`; close it, or use it in `async with`."""
+    """The log and all tables derived from it. Made by `open`; close it, or use it in `async
+    with`.
+    """
 
     def __init__(
         self,
@@ -94,21 +97,26 @@ class Store(StoreReader):
         lost_end: LostEnd | None,
         retry_clock: Clock | None,
     ) -> None:
-        """`last`: the log's last position. `retry_clock`: of a patient store. None: a failed append is refused."""
+        """`last`: the log's last position. `retry_clock`: of a patient store. None: a failed append
+        is refused.
+        """
         super().__init__(location, reading)
         self.lost_end = lost_end
-        """What the log had and has no more, as it was opened; known until the next append. None: nothing."""
+        """What the log had and has no more, as it was opened; known until the next append. None:
+        nothing."""
         self.last = last
         """Last position of the log whose entry was published to the subscribers."""
         self.commits = 0
         """Transactions committed since it was opened."""
         self.outage: StoreOutage | None = None
-        """Reason and start of an outage of a patient store. None: it can be written, as far as it is known."""
+        """Reason and start of an outage of a patient store. None: it can be written, as far as it
+        is known."""
         self._writing, self._lock = writing, lock
         writing.mark = self._mark = HighWaterMark(self.path)
         self._retry_clock = retry_clock
         self._failing: tuple[datetime, float] | None = None
-        """Start of the failures, by the wall clock and the monotonic clock. None: the last try succeeded."""
+        """Start of the failures, by the wall clock and the monotonic clock. None: the last try
+        succeeded."""
         self._tries = 0
         self._given_up = asyncio.Event()
         self._working = asyncio.Event()
@@ -133,19 +141,23 @@ class Store(StoreReader):
         locked_s: float = 1.0,
         is_shared: bool = False,
     ) -> Self:
-        """Open for writing, creating the file and its folders if they are missing, and migrating it.
+        """Open for writing, creating the file and its folders if they are missing, and migrating
+        it.
 
-        Takes time that does not grow with the log. Raises StoreInUse, StoreTooNew or StoreUnreadable; never deletes
-        anything. `patient`: while the log cannot be written, appends wait by `clock`; one try waits for another
-        program's lock for `locked_s` of real time. Otherwise the clock is only used for the start time in the lock
-        file. `is_shared`: of a database, which other processes may have open so, too; then it is a `SharedStore`, whose
+        Takes time that does not grow with the log. Raises StoreInUse, StoreTooNew or
+        StoreUnreadable; never deletes anything. `patient`: while the log cannot be written, appends
+        wait by `clock`; one try waits for another program's lock for `locked_s` of real time.
+        Otherwise the clock is only used for the start time in the lock file. `is_shared`: of a
+        database, which other processes may have open so, too; then it is a `SharedStore`, whose
         `join` comes before the first append.
         """
         retry_clock = clock if patient else None
         if isinstance(location, ServerStore):
             from gateway.store.shared import SharedStore  # noqa: PLC0415 - it imports this file
 
-            shared = await SharedStore.open_database(location, clock, retry_clock, is_shared=is_shared)
+            shared = await SharedStore.open_database(
+                location, clock, retry_clock, is_shared=is_shared
+            )
             return cast("Self", shared)
         lock = await asyncio.to_thread(_prepare_file, location, clock)
         return await cls._connect(
@@ -165,7 +177,8 @@ class Store(StoreReader):
         role: Role,
         prepare: Callable[[Any], None],
     ) -> Self:
-        """Connect to a store that is there. `prepare`: called with the connection that appends, in its thread.
+        """Connect to a store that is there. `prepare`: called with the connection that appends, in
+        its thread.
 
         Raises as `open`, and releases the lock then.
         """
@@ -183,7 +196,9 @@ class Store(StoreReader):
             if isinstance(error, LogError):
                 raise unreadable_error(location, error) from error
             raise
-        return cls(location, reading, writing, lock, last=last, lost_end=lost_end, retry_clock=retry_clock)
+        return cls(
+            location, reading, writing, lock, last=last, lost_end=lost_end, retry_clock=retry_clock
+        )
 
     async def close(self) -> None:
         """Write the queue, then release the file and the lock. Idempotent."""
@@ -206,8 +221,8 @@ class Store(StoreReader):
     async def activate(self, conversation: ConversationId) -> None:
         """Keep in memory what the turns of a conversation ask for, if there is not too much of it.
 
-        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card` and the first `view_entries`
-        cost no trip to the database then.
+        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card` and the first
+        `view_entries` cost no trip to the database then.
         """
         if (appends := self._active.begin_read(conversation)) is None:
             return
@@ -219,7 +234,9 @@ class Store(StoreReader):
         finally:
             self._active.end_read(conversation, appends, found)
 
-    async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> UnreadEntries:
+    async def unread_entries(
+        self, conversation: ConversationId, *, most: int, after: int = 0
+    ) -> UnreadEntries:
         """See `StoreReader.unread_entries`."""
         if (active := self._active.get(conversation)) is not None:
             return active.unread_entries(most=most, after=after)
@@ -232,7 +249,9 @@ class Store(StoreReader):
         return await super().unread_urgency(conversation)
 
     async def view_entries(self, conversation: ConversationId) -> ViewEntries:
-        """See `StoreReader.view_entries`. What `activate` has read is given away once: whoever asks keeps it."""
+        """See `StoreReader.view_entries`. What `activate` has read is given away once: whoever asks
+        keeps it.
+        """
         if (active := self._active.get(conversation)) is not None and active.view is not None:
             found, active.view = active.view, None
             return found
@@ -244,24 +263,33 @@ class Store(StoreReader):
             return active.card
         return await super().pinned_card(conversation)
 
-    async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
+    async def newest_senders(
+        self, conversation: ConversationId, *, before: int, most: int
+    ) -> list[Sender]:
         """See `StoreReader.newest_senders`."""
         active = self._active.get(conversation)
-        if active is not None and (found := active.newest_senders(before=before, most=most)) is not None:
+        if (
+            active is not None
+            and (found := active.newest_senders(before=before, most=most)) is not None
+        ):
             return found
         return await super().newest_senders(conversation, before=before, most=most)
 
     # Appends
 
-    async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
+    async def append(
+        self, entries: Sequence[NewEntry], *, lazily: bool = False
+    ) -> tuple[AppendResult, ...]:
         """Write the entries in one transaction, all or none; return once they are on the disk.
 
-        The results are in the order of the entries. Concurrent callers share commits, in the order of their calls.
-        Raises ValueError at once for an entry that can never be stored (a time without zone, a lone surrogate, a cause
-        that does not precede it); AppendFailed if the database refuses: nothing of this append is written, others are
-        not affected; StoreClosed after `close`. A patient store does not raise for temporary failures (disk full,
-        locked, ...): the append waits until it is written, or until `give_up`, and then raises StoreClosed. Cancelled,
-        the entries are completely written or not at all. `lazily`: with the next commit, whoever causes it.
+        The results are in the order of the entries. Concurrent callers share commits, in the order
+        of their calls. Raises ValueError at once for an entry that can never be stored (a time
+        without zone, a lone surrogate, a cause that does not precede it); AppendFailed if the
+        database refuses: nothing of this append is written, others are not affected; StoreClosed
+        after `close`. A patient store does not raise for temporary failures (disk full, locked,
+        ...): the append waits until it is written, or until `give_up`, and then raises StoreClosed.
+        Cancelled, the entries are completely written or not at all. `lazily`: with the next commit,
+        whoever causes it.
         """
         if self._closing or (self.outage is not None and self.given_up):
             raise StoreClosed("the store is closed")
@@ -278,22 +306,29 @@ class Store(StoreReader):
         """Write now what waits for the next commit. Returns at once."""
         self._wake.set()
 
-    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None) -> None:
-        """Call this from now on with the new entries of each append whose facts are of these types; none given: of all.
+    def subscribe(
+        self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None
+    ) -> None:
+        """Call this from now on with the new entries of each append whose facts are of these types;
+        none given: of all.
 
-        With those that other processes append to the same log, too; those of kinds that only a newer version knows are
-        left out. `own`: with this process's alone, or (False) with those of the others alone.
+        With those that other processes append to the same log, too; those of kinds that only a
+        newer version knows are left out. `own`: with this process's alone, or (False) with those of
+        the others alone.
 
-        It is called on the event loop once the append has succeeded, in the order of the log, before the caller of
-        `append` continues, and also if that caller was cancelled. It must return at once. Subscribers are called in the
-        order of their subscriptions; an exception is logged, and keeps nothing from the others or the append's caller.
+        It is called on the event loop once the append has succeeded, in the order of the log,
+        before the caller of `append` continues, and also if that caller was cancelled. It must
+        return at once. Subscribers are called in the order of their subscriptions; an exception is
+        logged, and keeps nothing from the others or the append's caller.
         """
         self._subscriptions.append((subscriber, fact_types, own))
 
     async def follow(self) -> None:
-        """Publish from now on what other processes append, and return once all that they have appended is published.
+        """Publish from now on what other processes append, and return once all that they have
+        appended is published.
 
-        First all since it was opened: what subscribers have loaded meanwhile they see again. A file has no others.
+        First all since it was opened: what subscribers have loaded meanwhile they see again. A file
+        has no others.
         """
 
     async def move_out(self, rows: Sequence[LogRow]) -> None:
@@ -312,7 +347,11 @@ class Store(StoreReader):
                     await self._wait_for_work()
                 self._wake.clear()
                 await self._work()
-                if self._failing is not None and self._retry_clock is not None and not self.given_up:
+                if (
+                    self._failing is not None
+                    and self._retry_clock is not None
+                    and not self.given_up
+                ):
                     await self._probe(self._retry_clock)
         finally:  # not empty only if the task was cancelled
             self._closing = True
@@ -336,12 +375,16 @@ class Store(StoreReader):
         return batch
 
     async def _write(self, batch: list[_PendingAppend]) -> None:
-        """Write the batch; a patient store retries. An append that cannot be written is refused alone."""
+        """Write the batch; a patient store retries. An append that cannot be written is refused
+        alone.
+        """
         while batch := [call for call in batch if not call.done.done()]:
             try:
                 plan = await self._commit([call.drafts for call in batch])
             except asyncio.CancelledError:
-                self._refuse(batch, StoreClosed("the store was closed while this was being written"))
+                self._refuse(
+                    batch, StoreClosed("the store was closed while this was being written")
+                )
                 raise
             except StoreClosed as error:
                 self._refuse(batch, error)
@@ -365,7 +408,9 @@ class Store(StoreReader):
                 self.last = plan.rows[-1].seq
             for call, answer in zip(batch, plan.answers, strict=True):
                 if not call.done.done():
-                    call.done.set_result(answer)  # its waiter goes on only after this task has paused
+                    call.done.set_result(
+                        answer
+                    )  # its waiter goes on only after this task has paused
                 self._publish(list_written([draft.entry for draft in call.drafts], answer))
             return
 
@@ -373,16 +418,22 @@ class Store(StoreReader):
         return await self._writing.run(self._writing.append, batch, self.last)
 
     def _publish(self, written: Sequence[LogEntry], *, is_own: bool = True) -> None:
-        """Call the subscribers with the new entries of one append, if it has any that this version knows."""
+        """Call the subscribers with the new entries of one append, if it has any that this version
+        knows.
+        """
         for subscriber, fact_types, own in self._subscriptions:
             if own is not None and own is not is_own:
                 continue
-            wanted = [one for one in written if type(one.fact) in fact_types] if fact_types else written
+            wanted = (
+                [one for one in written if type(one.fact) in fact_types] if fact_types else written
+            )
             if not wanted:
                 continue
             try:
                 subscriber(wanted)
-            except Exception:  # a bug: the entries are written, and their caller must get the result
+            except (
+                Exception
+            ):  # a bug: the entries are written, and their caller must get the result
                 logger.exception("a subscriber of the log failed")
 
     def _refuse(self, batch: Sequence[_PendingAppend], error: StoreClosed) -> None:
@@ -395,7 +446,9 @@ class Store(StoreReader):
     # Outages
 
     async def wait_until_writable(self) -> None:
-        """Return once there is no outage. For what costs money, and could not be recorded. Raises StoreClosed."""
+        """Return once there is no outage. For what costs money, and could not be recorded. Raises
+        StoreClosed.
+        """
         if self.outage is not None:
             await self._working.wait()
         if self.outage is not None:
@@ -409,7 +462,9 @@ class Store(StoreReader):
         self._outage_listeners.append(listener)
 
     def check_files(self) -> None:
-        """Begin an outage if the store's files were deleted or replaced. Call it every few seconds."""
+        """Begin an outage if the store's files were deleted or replaced. Call it every few
+        seconds.
+        """
         try:
             self._writing.check_files()
         except StoreFileLost:
@@ -439,7 +494,9 @@ class Store(StoreReader):
         else:
             self._mark_working()
 
-    async def _wait_for_retry(self, clock: Clock, error: LogError, batch: list[_PendingAppend]) -> None:
+    async def _wait_for_retry(
+        self, clock: Clock, error: LogError, batch: list[_PendingAppend]
+    ) -> None:
         """Wait until the next retry. Given up: refuse all waiting appends."""
         now, now_s = clock.now(), clock.monotonic()
         self._failing = since, since_s = self._failing or (now, now_s)
@@ -449,7 +506,10 @@ class Store(StoreReader):
         ):
             self._tell_outage(StoreOutage(since, error.reason))
         self._tries += 1
-        delay_s = min(FIRST_RETRY_S * 2.0 ** min(self._tries - 1, 10), MAX_LOCKED_RETRY_S if locked else MAX_RETRY_S)
+        delay_s = min(
+            FIRST_RETRY_S * 2.0 ** min(self._tries - 1, 10),
+            MAX_LOCKED_RETRY_S if locked else MAX_RETRY_S,
+        )
         try:
             with contextlib.suppress(TimeoutError):
                 await with_timeout(clock, delay_s, self._given_up.wait())
@@ -488,7 +548,9 @@ def _delete_moved(log: Log, rows: Sequence[LogRow]) -> None:
 
 
 class StoreTasks(asyncio.TaskGroup):
-    """Tasks of one run. While the gateway stops and the log cannot be written, each ends where it would write."""
+    """Tasks of one run. While the gateway stops and the log cannot be written, each ends where it
+    would write.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -498,9 +560,11 @@ class StoreTasks(asyncio.TaskGroup):
 
     @contextlib.contextmanager
     def watch_failure(self) -> Iterator[asyncio.Future[StoreError]]:
-        """Hold the first error of the store that ends a task, in place of ending all others at once.
+        """Hold the first error of the store that ends a task, in place of ending all others at
+        once.
 
-        So whoever waits for it can still tell people; it raises the error then, or cancels the future.
+        So whoever waits for it can still tell people; it raises the error then, or cancels the
+        future.
         """
         self._failure = failure = asyncio.get_running_loop().create_future()
         try:
@@ -525,12 +589,16 @@ class StoreTasks(asyncio.TaskGroup):
         work = self._run(coro)
         try:
             task = super().create_task(work, name=name, context=context)
-        except RuntimeError:  # the group ends: what the last append still starts is cancelled like all else
+        except (
+            RuntimeError
+        ):  # the group ends: what the last append still starts is cancelled like all else
             task = asyncio.get_running_loop().create_task(work, name=name, context=context)
             task.cancel()
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda _: coro.close())  # a task cancelled before its first step would never close it
+        task.add_done_callback(
+            lambda _: coro.close()
+        )  # a task cancelled before its first step would never close it
         return task
 
     async def _run(self, work: Generator[Any, None, Any] | Coroutine[Any, Any, Any]) -> object:

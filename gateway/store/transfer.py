@@ -1,7 +1,8 @@
 """Copies of whole stores from one engine to the other: files of SQLite, and PostgreSQL databases.
 
-The log and its tables are copied as they are, in one snapshot, into a store that was empty. Then both stores are
-compared: each row of the log, and each row of the tables (unless a text holds a NUL character). Blocks.
+The log and its tables are copied as they are, in one snapshot, into a store that was empty. Then
+both stores are compared: each row of the log, and each row of the tables (unless a text holds a NUL
+character). Blocks.
 """
 
 import contextlib
@@ -45,11 +46,14 @@ class CopyReport(NamedTuple):
     """SHA-256 of all rows of the log, the same in both stores."""
 
 
-def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
+def transfer_store(
+    source: StoreLocation, target: StoreLocation, clock: Clock, progress: CopyProgress
+) -> CopyReport:
     """Copy a store, as it is at this moment, into one that is empty or missing. Verified.
 
-    Nobody waits for it, but what is written to the source meanwhile is not in the copy. The files of old months are
-    copied too. Raises StoreError and OSError: then the target holds a part, and is to be deleted.
+    Nobody waits for it, but what is written to the source meanwhile is not in the copy. The files
+    of old months are copied too. Raises StoreError and OSError: then the target holds a part, and
+    is to be deleted.
     """
     check_current_schema(source)
     try:
@@ -60,7 +64,9 @@ def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, p
         with contextlib.closing(connect(target, "reader")) as written:
             found = _digest_log(written)
             pairs = zip(_TABLES, expected, strict=True)
-            different = [table for table, digest in pairs if _digest_table(written, table) != digest]
+            different = [
+                table for table, digest in pairs if _digest_table(written, table) != digest
+            ]
             nul = "SELECT 1 FROM log WHERE instr(body, $1) > 0 LIMIT 1"
             if different and written.fetch(nul, (r"\u0000",)):
                 different = []  # the engines differ in how a NUL character is taken out of JSON
@@ -68,11 +74,15 @@ def transfer_store(source: StoreLocation, target: StoreLocation, clock: Clock, p
         raise unreadable_error(target, error) from error
     if found != report or different:
         what = f"the tables {', '.join(different)} differ" if different else "the logs differ"
-        raise StoreUnreadable(f"the copy in {target} is not like {source}: {what}; delete it, and tell the developers")
+        raise StoreUnreadable(
+            f"the copy in {target} is not like {source}: {what}; delete it, and tell the developers"
+        )
     return report
 
 
-def _copy_log(reading: Log, target: StoreLocation, clock: Clock, progress: CopyProgress) -> CopyReport:
+def _copy_log(
+    reading: Log, target: StoreLocation, clock: Clock, progress: CopyProgress
+) -> CopyReport:
     """Copy the log and its tables."""
     path = local_path(target)
     create_store_file(path, only_directory=isinstance(target, ServerStore))
@@ -90,7 +100,10 @@ def _copy_log(reading: Log, target: StoreLocation, clock: Clock, progress: CopyP
                 progress(done, whole)
             with writing.transaction():
                 for table in _TABLES:
-                    writing.write(f"INSERT INTO {table} VALUES {{}}", reading.fetch(f"SELECT * FROM {table}"))  # noqa: S608 - names of ours
+                    writing.write(
+                        f"INSERT INTO {table} VALUES {{}}",  # noqa: S608 - names of ours
+                        reading.fetch(f"SELECT * FROM {table}"),  # noqa: S608 - the same
+                    )
                 repair_search(writing)
     finally:
         lock.release()

@@ -1,11 +1,10 @@
 """Entries and results of the store, and its errors, named by what the catcher does.
 
-StoreError
-├── StoreClosed       stop: this store was closed, nothing was written
-├── AppendFailed      tell: nothing of this append is in the log; the store still works
-├── BadSearchQuery    tell: search terms that cannot be searched for
-├── LogError          a statement failed: only inside of the store, which raises another one of these for it
-└── StoreOpenError    stop and tell the operator; nothing on disk was changed
+StoreError ├── StoreClosed       stop: this store was closed, nothing was written ├── AppendFailed
+tell: nothing of this append is in the log; the store still works ├── BadSearchQuery    tell: search
+terms that cannot be searched for ├── LogError          a statement failed: only inside of the
+store, which raises another one of these for it └── StoreOpenError    stop and tell the operator;
+nothing on disk was changed
     ├── StoreMissing      there is no such file
     ├── StoreInUse        another process holds it
     ├── StoreTooNew       a newer reverie wrote it
@@ -40,8 +39,8 @@ class NewEntry:
     key: str | None = None
     """Deduplication key: a second entry with the same key is not written. None: always written."""
     cause: "Seq | NewEntry | None" = None
-    """Cause of this entry: a position in the log, or an earlier entry of the same append. If that earlier entry is
-    in the log already, this one is not written either."""
+    """Cause of this entry: a position in the log, or an earlier entry of the same append. If that
+    earlier entry is in the log already, this one is not written either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,8 @@ class AppendResult:
     """Result of appending one entry."""
 
     seq: Seq
-    """Position of the entry; of a duplicate, the position of the first one; of an entry dropped with its cause, the
-    position of the cause's first one."""
+    """Position of the entry; of a duplicate, the position of the first one; of an entry dropped
+    with its cause, the position of the cause's first one."""
     is_new: bool
     """True if it was written now."""
 
@@ -70,7 +69,9 @@ class LogEntry:
 
     @classmethod
     def from_row(cls, row: Sequence[object]) -> "LogEntry":
-        """Make an entry of the log's columns in their order. Raises ValueError if the body is not a fact."""
+        """Make an entry of the log's columns in their order. Raises ValueError if the body is not a
+        fact.
+        """
         seq, at, kind, conversation, key, cause, body = row
         return cls(
             seq=Seq(int(str(seq))),
@@ -99,11 +100,15 @@ def read_entries(rows: Iterable[Sequence[object]]) -> list[LogEntry]:
 
 @cache
 def _tell_unknown(kind: str) -> None:
-    logger.warning("the log has entries of a kind that only a newer version knows: %s; they are left out", kind)
+    logger.warning(
+        "the log has entries of a kind that only a newer version knows: %s; they are left out", kind
+    )
 
 
 def judged_events(entries: Iterable[LogEntry]) -> Iterator[tuple[Fact, LogEntry, Judgement]]:
-    """Yield the events of one append that were judged in it, each with the entry of its judgement, and that itself."""
+    """Yield the events of one append that were judged in it, each with the entry of its judgement,
+    and that itself.
+    """
     events = dict[Seq, Fact]()
     for entry in entries:
         if isinstance(entry.fact, Judgement) and entry.cause in events:
@@ -120,9 +125,11 @@ class UnreadEntries:
     omitted: int
     """Number of unread entries up to `upto` that are not among `messages`: only overheard ones."""
     upto: Seq
-    """The newest entry that is covered, shown or not; 0 if there is none. Later entries are for another turn."""
+    """The newest entry that is covered, shown or not; 0 if there is none. Later entries are for
+    another turn."""
     has_changes: bool = False
-    """True if a message there was edited or deleted since the oldest unread one: see `StoreReader.message_changes`."""
+    """True if a message there was edited or deleted since the oldest unread one: see
+    `StoreReader.message_changes`."""
 
 
 PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]
@@ -149,7 +156,9 @@ class OutboxPart:
         """Make a part of the table's columns in their order."""
         index, body, state, reason, attempts, first = row
         first_at = None if first is None else datetime.fromisoformat(first)
-        return cls(index=index, body=body, state=state, reason=reason, attempts=attempts, first_at=first_at)
+        return cls(
+            index=index, body=body, state=state, reason=reason, attempts=attempts, first_at=first_at
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +197,10 @@ class NotificationTypeCount:
         """Make a counter of the table's columns in their order, without the family."""
         dotted, count, first, last = row
         return cls(
-            type=dotted, count=count, first_at=datetime.fromisoformat(first), last_at=datetime.fromisoformat(last)
+            type=dotted,
+            count=count,
+            first_at=datetime.fromisoformat(first),
+            last_at=datetime.fromisoformat(last),
         )
 
 
@@ -273,7 +285,10 @@ class StoreGrowth:
 
         None: not in ten years, or not known.
         """
-        if not self.bytes_per_day or (days := (free_bytes + self.unused_bytes) / self.bytes_per_day) > MAX_GROWTH_DAYS:
+        if (
+            not self.bytes_per_day
+            or (days := (free_bytes + self.unused_bytes) / self.bytes_per_day) > MAX_GROWTH_DAYS
+        ):
             return None
         return (now + timedelta(days=days)).date()
 
@@ -282,8 +297,15 @@ class StoreGrowth:
         if self.bytes_per_day is None:
             return f"{self.size_bytes / 1e6:,.1f} MB; how fast it grows is known after a day"
         full = self.full_on(now, free_bytes)
-        end = f"at this pace its disk is full on {full}" if full is not None else "its disk lasts for years"
-        return f"{self.size_bytes / 1e6:,.1f} MB, {self.bytes_per_day / 1e6:,.2f} MB more each day; {end}"
+        end = (
+            f"at this pace its disk is full on {full}"
+            if full is not None
+            else "its disk lasts for years"
+        )
+        return (
+            f"{self.size_bytes / 1e6:,.1f} MB, {self.bytes_per_day / 1e6:,.2f} MB more each "
+            f"day; {end}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +314,11 @@ class TableDifference:
 
     table: str
     missing: int
-    """Rows that follow from the log and were not in the table. A changed row is one missing and one extra."""
+    """Rows that follow from the log and were not in the table. A changed row is one missing and one
+    extra."""
     extra: int
-    """Rows that do not follow from the log. Both 0: the search index was damaged inside its rows."""
+    """Rows that do not follow from the log. Both 0: the search index was damaged inside its
+    rows."""
 
 
 class StoreError(Exception):
@@ -341,14 +365,17 @@ class StoreUnreadable(StoreOpenError):
 
 
 class StoreUnavailable(StoreUnreadable):
-    """The disk is full or fails, or another program holds SQLite's lock on it: it can be opened later."""
+    """The disk is full or fails, or another program holds SQLite's lock on it: it can be opened
+    later.
+    """
 
 
 class LogError(StoreError):
     """A statement failed, or there is no connection."""
 
     reason: str
-    """Why, with a remedy, if a later try may succeed. Empty: it will not, e.g. the file is damaged."""
+    """Why, with a remedy, if a later try may succeed. Empty: it will not, e.g. the file is
+    damaged."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -364,7 +391,9 @@ class StatementRefused(LogError):
 
 
 class StoreFileLost(LogError):
-    """The file that is open is not the one at its path any more. The message says what happened to it."""
+    """The file that is open is not the one at its path any more. The message says what happened to
+    it.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message, message)
@@ -386,7 +415,8 @@ class ServerRefused(ServerUnavailable):
 
 
 REMOVED_TEXT = (
-    "the other processes of this gateway took this one for dead, because the database did not hear of it: it ends, and "
+    "the other processes of this gateway took this one for dead, because the database did not hear "
+    "of it: it ends, and "
     "can be started again"
 )
 
@@ -411,15 +441,23 @@ _TRANSIENT_ERRORS = {
     sqlite3.SQLITE_LOCKED: "another program holds a lock on the store: end it",
     sqlite3.SQLITE_PROTOCOL: "another program holds a lock on the store: end it",
     sqlite3.SQLITE_IOERR: "the disk reports an error: look at the system's log",
-    sqlite3.SQLITE_READONLY: "the store cannot be written: see that its file and folder are writable",
-    sqlite3.SQLITE_CANTOPEN: "the store cannot be opened: see that its file and folder are there and accessible",
-    sqlite3.SQLITE_PERM: "the store cannot be opened: see that its file and folder are there and accessible",
+    sqlite3.SQLITE_READONLY: (
+        "the store cannot be written: see that its file and folder are writable"
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        "the store cannot be opened: see that its file and folder are there and accessible"
+    ),
+    sqlite3.SQLITE_PERM: (
+        "the store cannot be opened: see that its file and folder are there and accessible"
+    ),
     sqlite3.SQLITE_NOMEM: "there is not enough memory",
 }
 """By SQLite's primary result code (https://www.sqlite.org/rescode.html)."""
 
 
 def transient_reason(error: sqlite3.Error) -> str:
-    """Return why a write failed, with a remedy, if a retry may help. Empty: it will not, e.g. the file is damaged."""
+    """Return why a write failed, with a remedy, if a retry may help. Empty: it will not, e.g. the
+    file is damaged.
+    """
     code = getattr(error, "sqlite_errorcode", None)
     return "" if code is None else _TRANSIENT_ERRORS.get(code & 0xFF, "")

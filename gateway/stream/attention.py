@@ -1,18 +1,21 @@
 """Attention: how urgent an event is, and whether it starts a turn. Pure but for `LiveAttention`.
 
-`judge` gives every notification a dotted type, most general part first, and an urgency: from the first rule of the
-operator that matches, else from the kind of event. A threshold at any prefix of the type cuts off lower urgencies.
-Rules are set in the configuration alone; thresholds also by command, which come before the configured ones.
+`judge` gives every notification a dotted type, most general part first, and an urgency: from the
+first rule of the operator that matches, else from the kind of event. A threshold at any prefix of
+the type cuts off lower urgencies. Rules are set in the configuration alone; thresholds also by
+command, which come before the configured ones.
 
-`SalienceDetector` raises a room's talk that was not addressed to the agent but deserves a look. It is off unless
-configured. A room is raised once, and then not again for a while: a flood of questions makes one turn, not hundreds.
+`SalienceDetector` raises a room's talk that was not addressed to the agent but deserves a look. It
+is off unless configured. A room is raised once, and then not again for a while: a flood of
+questions makes one turn, not hundreds.
 
-Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some exchanges without a
-person's message in between its messages are only context (`break_loop`). A program without a bot mark is recognised by
-the number of its answers in a row that came faster than a person reads or types (`BotLoopGuard`).
+Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some
+exchanges without a person's message in between its messages are only context (`break_loop`). A
+program without a bot mark is recognised by the number of its answers in a row that came faster than
+a person reads or types (`BotLoopGuard`).
 
-`LiveAttention` holds the thresholds set by command in memory. The log has each (`AttentionThresholdSet`), and the
-newest fact about a type holds.
+`LiveAttention` holds the thresholds set by command in memory. The log has each
+(`AttentionThresholdSet`), and the newest fact about a type holds.
 """
 
 import math
@@ -68,7 +71,12 @@ While people sleep, events below urgent are noticed, and held back by `agent.dmn
 """
 
 
-_URGENCIES: Final[Mapping[str, Urgency]] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
+_URGENCIES: Final[Mapping[str, Urgency]] = {
+    "ambient": AMBIENT,
+    "low": LOW,
+    "normal": NORMAL,
+    "urgent": URGENT,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +94,21 @@ class AttentionRule:
     """Expression that must match in the text."""
 
     def match(self, dotted: str, text: str, role: Role | None) -> RegexOutcome:
-        """Return whether this rule applies to such an event. `role`: of its sender; None: it has none."""
-        type_matches = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
-        if not type_matches or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
+        """Return whether this rule applies to such an event. `role`: of its sender; None: it has
+        none.
+        """
+        type_matches = (
+            dotted == self.type
+            or dotted.startswith(f"{self.type}.")
+            or fnmatchcase(dotted, self.type)
+        )
+        if not type_matches or (
+            self.keyword is not None and self.keyword.casefold() not in text.casefold()
+        ):
             return "no"
-        if self.role is not None and (role is None or ROLE_ORDER.index(role) < ROLE_ORDER.index(self.role)):
+        if self.role is not None and (
+            role is None or ROLE_ORDER.index(role) < ROLE_ORDER.index(self.role)
+        ):
             return "no"
         return "yes" if self.regex is None else self.regex.find(text)
 
@@ -127,7 +145,9 @@ def format_event_type(event: Notification) -> str:
     place = address_of(event)
     word = "reaction" if isinstance(event, ReactionChanged) else event.kind
     if place is None:
-        return f"{event.channel}.{word}" if isinstance(event, ConnectionChanged) else f"agent.{word}"
+        return (
+            f"{event.channel}.{word}" if isinstance(event, ConnectionChanged) else f"agent.{word}"
+        )
     thread = f".{place.thread}" if place.thread is not None else ""
     return f"{place.channel}.{word}.{place.room}{thread}"
 
@@ -143,17 +163,23 @@ def judge(
 ) -> Judgement:
     """Judge an event. Refused events are never shown to the model.
 
-    `level` shifts the operator's thresholds. An event that is held back only by this shift becomes context, so that a
-    later turn shows it. `lift` is called at most once, for a line that would be ambient in a room with `listen:
-    ambient`: it returns the rule that makes the line normal; None: none does.
+    `level` shifts the operator's thresholds. An event that is held back only by this shift becomes
+    context, so that a later turn shows it. `lift` is called at most once, for a line that would be
+    ambient in a room with `listen: ambient`: it returns the rule that makes the line normal; None:
+    none does.
     """
     dotted = format_event_type(event)
     if not decision.allowed:
-        return Judgement(type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role)
+        return Judgement(
+            type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role
+        )
     fate: Literal["due", "context", "noted"]
     urgency, rule = _match_rules(policy, event, dotted, decision.role)
     if isinstance(event, Message) and event.history:
-        urgency, rule = AMBIENT, "context: it was said a while ago, or the platform reports what somebody did"
+        urgency, rule = (
+            AMBIENT,
+            "context: it was said a while ago, or the platform reports what somebody did",
+        )
     if urgency is None:
         urgency, why = _default_urgency(event, listen, lift)
         rule = why + rule
@@ -172,9 +198,15 @@ def judge(
 
 
 def _apply_threshold(
-    event: Notification, urgency: Urgency, listen: ListenMode, level: PresenceLevel, bar: tuple[int, str]
+    event: Notification,
+    urgency: Urgency,
+    listen: ListenMode,
+    level: PresenceLevel,
+    bar: tuple[int, str],
 ) -> tuple[Literal["due", "context", "noted"], Urgency, str]:
-    """Return fate and urgency of a reportable event, and the rule that decided; empty: the rule so far."""
+    """Return fate and urgency of a reportable event, and the rule that decided; empty: the rule so
+    far.
+    """
     threshold, says = bar
     passes = min(max(threshold + PRESENCE_OFFSETS.get(level, 0), AMBIENT), URGENT)
     if urgency < min(threshold, passes):
@@ -195,7 +227,8 @@ def _is_reportable(event: Notification) -> bool:
     match event:
         case Message() | ConnectionChanged() | Alarm() | TaskFinished():
             return True
-        case MembershipChanged():  # the channel card is not rewritten for a new topic, so that is shown as a line
+        # the channel card is not rewritten for a new topic, so that is shown as a line
+        case MembershipChanged():
             return event.change in ("topic", "title") and event.news
         case PlaceRenamed():
             return bool(event.changed)
@@ -207,8 +240,11 @@ def _is_reportable(event: Notification) -> bool:
             return False
 
 
-def _match_rules(policy: AttentionPolicy, event: Notification, dotted: str, role: Role) -> tuple[Urgency | None, str]:
-    """Return the urgency by the first rule that matches, None: none does, and the text for the reason.
+def _match_rules(
+    policy: AttentionPolicy, event: Notification, dotted: str, role: Role
+) -> tuple[Urgency | None, str]:
+    """Return the urgency by the first rule that matches, None: none does, and the text for the
+    reason.
 
     A rule whose expression took too long does not match, and is named behind the reason.
     """
@@ -248,7 +284,9 @@ def _default_urgency(
 
 
 def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
-    """Return the lowest urgency that passes, and the longest prefix that sets it; empty: none does."""
+    """Return the lowest urgency that passes, and the longest prefix that sets it; empty: none
+    does.
+    """
     prefix = dotted
     while prefix:
         value = thresholds.get(prefix, INHERIT)
@@ -261,8 +299,13 @@ def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str
 def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
     """Return the threshold that holds now, and its name for reasons; empty: none is set."""
     here = policy.set_thresholds
-    level, prefix = find_threshold({**policy.thresholds, **here} if here else policy.thresholds, dotted)
-    return level, prefix and f"{'notify threshold ' if prefix in here else 'attention.thresholds.'}{prefix}"
+    level, prefix = find_threshold(
+        {**policy.thresholds, **here} if here else policy.thresholds, dotted
+    )
+    return (
+        level,
+        prefix and f"{'notify threshold ' if prefix in here else 'attention.thresholds.'}{prefix}",
+    )
 
 
 LIFT_REST_S: Final = 300.0
@@ -271,7 +314,8 @@ MAX_SALIENCE_ROOMS: Final = 1_000
 """Rooms remembered at once. A forgotten one has no average until it was watched again."""
 SHORT_AVERAGE_S: Final = 60.0
 LONG_AVERAGE_S: Final = 3_600.0
-"""Time constants, in seconds, of the exponentially weighted counts of lines: the present rate, and the usual one."""
+"""Time constants, in seconds, of the exponentially weighted counts of lines: the present rate, and
+the usual one."""
 MIN_ACTIVE_LINES: Final = 10.0
 """Lines in the short count below which nothing is unusual, however quiet the room was."""
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
@@ -279,13 +323,20 @@ _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 _TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
 """Characters that may follow a question mark: white space, quotes, brackets, marks of emphasis."""
 _ADDRESSED: Final = re.compile(r"(?<!\S)@\w|\A\S{1,64}[:,]\s|\A<@")
-"""`@name` anywhere, or `name:` or `name,` at the start. Also matches `well, ...`: in doubt the agent is silent."""
+"""`@name` anywhere, or `name:` or `name,` at the start. Also matches `well, ...`: in doubt the
+agent is silent."""
 
 
 def is_open_question(message: Message) -> bool:
-    """Return whether a message ends with a question mark and is addressed to nobody, as far as its text shows."""
+    """Return whether a message ends with a question mark and is addressed to nobody, as far as its
+    text shows.
+    """
     text = message.text[-4_096:].rstrip(_TRAILING_CHARS)
-    if not text.endswith(_QUESTION_MARKS) or message.reply_to is not None or _ADDRESSED.search(message.text[:4_096]):
+    if (
+        not text.endswith(_QUESTION_MARKS)
+        or message.reply_to is not None
+        or _ADDRESSED.search(message.text[:4_096])
+    ):
         return False
     return "://" not in text.rsplit(maxsplit=1)[-1]
 
@@ -299,10 +350,12 @@ class _RoomActivity:
     lifted_at: datetime | None = None
 
     def count(self, at: datetime) -> float:
-        """Count a line. Return the present rate as a multiple of the usual one. 0: too few lines, or too short a time.
+        """Count a line. Return the present rate as a multiple of the usual one. 0: too few lines,
+        or too short a time.
 
-        The long count has grown only since `watched_since`, and is compared with its highest possible value by now (the
-        usual bias correction: https://arxiv.org/abs/1412.6980, section 3).
+        The long count has grown only since `watched_since`, and is compared with its highest
+        possible value by now (the usual bias correction: https://arxiv.org/abs/1412.6980, section
+        3).
         """
         at = max(at, self.last_line_at)
         passed = (at - self.last_line_at).total_seconds()
@@ -314,7 +367,9 @@ class _RoomActivity:
         self.long_count += 1
         if self.short_count < MIN_ACTIVE_LINES or watched < LONG_AVERAGE_S or usual <= 0:
             return 0.0
-        return (self.short_count / SHORT_AVERAGE_S) / (usual / (1 - math.exp(-watched / LONG_AVERAGE_S)))
+        return (self.short_count / SHORT_AVERAGE_S) / (
+            usual / (1 - math.exp(-watched / LONG_AVERAGE_S))
+        )
 
 
 class SalienceDetector:
@@ -357,7 +412,8 @@ def _find_salience_key(salience: SalienceConfig, message: Message, times: float)
 MAX_LOOP_CONVERSATIONS = 1_000
 """Conversations remembered at once; the others are counted again from the log."""
 EXCHANGE_LOOK_BACK = 50
-"""Messages of the log that are counted again; a larger `access.max_bot_exchanges` counts as this."""
+"""Messages of the log that are counted again; a larger `access.max_bot_exchanges` counts as
+this."""
 
 
 def count_exchanges(exchanges: int, message: Message, judged: Judgement) -> int:
@@ -370,7 +426,9 @@ def count_exchanges(exchanges: int, message: Message, judged: Judgement) -> int:
 
 
 def break_loop(judged: Judgement, exchanges: int, limit: int) -> Judgement:
-    """Return the judgement of a bot's message, turned into context above the limit. `exchanges`: with this message."""
+    """Return the judgement of a bot's message, turned into context above the limit. `exchanges`:
+    with this message.
+    """
     if judged.fate != "due" or exchanges <= min(limit, EXCHANGE_LOOK_BACK):
         return judged
     rule = f"loop broken: {limit} exchanges with bots (access.max_bot_exchanges)"
@@ -386,8 +444,8 @@ def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Ju
 
 
 LOOP_ROUNDS: Final = 120
-"""Rounds in a row that no person could have written at which a sender is taken for a program, whatever its platform
-says."""
+"""Rounds in a row that no person could have written at which a sender is taken for a program,
+whatever its platform says."""
 REPEATED_LOOP_ROUNDS: Final = 42
 """The same limit after the sender was recognised once."""
 REACTION_S: Final = 0.7
@@ -426,7 +484,9 @@ class _SenderTalk:
 
 
 class BotLoopGuard:
-    """Recognises senders that answer line after line of ours, alone, faster than a person reads or types."""
+    """Recognises senders that answer line after line of ours, alone, faster than a person reads or
+    types.
+    """
 
     def __init__(self) -> None:
         self._posted = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
@@ -441,10 +501,13 @@ class BotLoopGuard:
         """Record that the first part of a post is handed to the platform."""
         self._posted.put(conversation, now_s)
 
-    def check_line(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> LoopPause | None:
+    def check_line(
+        self, conversation: ConversationId, sender: str, text: str, now_s: float
+    ) -> LoopPause | None:
         """Check a line that would be answered. Return the pause if it must not be.
 
-        A round is our line followed by theirs. Further lines of theirs without one of ours belong to the same round.
+        A round is our line followed by theirs. Further lines of theirs without one of ours belong
+        to the same round.
         """
         talk = self._talks.pop((conversation, sender), None) or _SenderTalk()
         self._talks.put((conversation, sender), talk)
@@ -456,13 +519,22 @@ class BotLoopGuard:
             talk.pause_count = 0
         ours_s = self._posted.get(conversation, -inf)
         if ours_s > talk.last_said_s:  # else it continues what they wrote before
-            typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
-            talk.rounds = talk.rounds + 1 if is_alone and (typed or now_s - ours_s <= REACTION_S) else 0
+            typed = (
+                len(text) >= LONG_CHARS
+                and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
+            )
+            talk.rounds = (
+                talk.rounds + 1 if is_alone and (typed or now_s - ours_s <= REACTION_S) else 0
+            )
         talk.last_said_s = now_s
         if talk.rounds < (REPEATED_LOOP_ROUNDS if talk.pause_count else LOOP_ROUNDS):
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**talk.pause_count, LONGEST_PAUSE_S)
-        talk.rounds, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
+        talk.rounds, talk.pause_count, talk.paused_until_s = (
+            0,
+            talk.pause_count + 1,
+            now_s + pause_s,
+        )
         is_first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
         if is_first:
             self._notified.put(conversation, now_s)
@@ -474,7 +546,9 @@ MAX_THRESHOLDS: Final = 200
 
 
 class LiveAttention:
-    """Attention policy of the settings in force, with the thresholds of the log. Call `load` before the first use."""
+    """Attention policy of the settings in force, with the thresholds of the log. Call `load` before
+    the first use.
+    """
 
     def __init__(self, store: Store, live: LiveSettings) -> None:
         self._reader = store
@@ -506,5 +580,7 @@ class LiveAttention:
 
     def _apply(self, fact: Fact) -> None:
         if isinstance(fact, AttentionThresholdSet):
-            others = {prefix: value for prefix, value in self.thresholds.items() if prefix != fact.type}
+            others = {
+                prefix: value for prefix, value in self.thresholds.items() if prefix != fact.type
+            }
             self.thresholds = others if fact.value is None else {**others, fact.type: fact.value}

@@ -1,7 +1,8 @@
-"""Inbox: what is due by the log, and windows in which a conversation collects urgent messages before a turn starts.
+"""Inbox: what is due by the log, and windows in which a conversation collects urgent messages
+before a turn starts.
 
-One short window per conversation, so that a thought written in three lines is answered once. Unread events are in the
-store; this holds only the open windows.
+One short window per conversation, so that a thought written in three lines is answered once. Unread
+events are in the store; this holds only the open windows.
 """
 
 import asyncio
@@ -64,7 +65,8 @@ class ReadyConversation:
 def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversation]:
     """Yield the conversations in which an event of these entries is due.
 
-    Invitations start no turn, and neither do reactions, unless a rule of the operator makes them more urgent.
+    Invitations start no turn, and neither do reactions, unless a rule of the operator makes them
+    more urgent.
     """
     for event, entry, judged in judged_events(entries):
         if judged.fate != "due" or entry.conversation is None:
@@ -82,7 +84,9 @@ def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversati
             handle_in_place=isinstance(event, Alarm | TaskFinished) and event.at is not None,
             is_room_talk=event.kind == "room",
             trusted=judged.role in ADMIN_ROLES,
-            authors={event.id: event.sender.id} if isinstance(event, Message) and event.kind != "room" else {},
+            authors={event.id: event.sender.id}
+            if isinstance(event, Message) and event.kind != "room"
+            else {},
             sender=event.sender if isinstance(event, Message) else None,
         )
 
@@ -109,20 +113,27 @@ class _FloodMeter:
 
 
 class ConversationInbox:
-    """Announces a conversation to its `listener` when its window ends, with the event that opened it."""
+    """Announces a conversation to its `listener` when its window ends, with the event that opened
+    it.
+    """
 
     listener: ReadyListener
     """To be set before the first event."""
 
     def __init__(
-        self, clock: Clock, live: LiveSettings, limits: UsageLimiter | None = None, cluster: Cluster | None = None
+        self,
+        clock: Clock,
+        live: LiveSettings,
+        limits: UsageLimiter | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
-        """For `attention.coalesce` seconds an urgent line waits for more, counted from the first; 0: no wait.
+        """For `attention.coalesce` seconds an urgent line waits for more, counted from the first;
+        0: no wait.
 
-        So nobody can delay the answer by writing on. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message to
-        the agent comes in between: a raid costs one turn a minute, however fast the model is. What is beyond its
-        author's rate of turns waits until that allows one. `limits` None: there is no such rate. `cluster` None: this
-        is the only process.
+        So nobody can delay the answer by writing on. Talk in a flood waits for `FLOOD_WINDOW_S`,
+        unless a message to the agent comes in between: a raid costs one turn a minute, however fast
+        the model is. What is beyond its author's rate of turns waits until that allows one.
+        `limits` None: there is no such rate. `cluster` None: this is the only process.
         """
         self._clock = clock
         self._live = live
@@ -138,7 +149,9 @@ class ConversationInbox:
         self._closed = False
 
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
-        """Add the conversations in which an event is due. Subscribes to `Judgement` and all notifications."""
+        """Add the conversations in which an event is due. Subscribes to `Judgement` and all
+        notifications.
+        """
         for arrival in ready_conversations(entries):
             if self._cluster.holds(lease_of(arrival.conversation)):
                 self.add(arrival)
@@ -146,10 +159,17 @@ class ConversationInbox:
                 self.listener.notice(arrival)
 
     def add(self, arrival: ReadyConversation) -> None:
-        """Open or shorten the window of a conversation with durable unread events; below urgent, announce at once."""
+        """Open or shorten the window of a conversation with durable unread events; below urgent,
+        announce at once.
+        """
         if self._closed:
             return  # the store has it: the next process finds it there
-        place, wait_s, sender, limits = arrival.conversation, self._window_s(arrival), arrival.sender, self._limits
+        place, wait_s, sender, limits = (
+            arrival.conversation,
+            self._window_s(arrival),
+            arrival.sender,
+            self._limits,
+        )
         if arrival.urgency < URGENT:
             self.listener.notice(arrival)
             return
@@ -187,7 +207,9 @@ class ConversationInbox:
         return max(FLOOD_WINDOW_S, coalesce_s) if flood.add_line(now_s) else coalesce_s
 
     async def close(self) -> None:
-        """Close all windows without a word, and open none any more; the events stay unread in the store."""
+        """Close all windows without a word, and open none any more; the events stay unread in the
+        store.
+        """
         self._closed = True
         await self.close_windows(lambda _: True)
 
@@ -195,7 +217,9 @@ class ConversationInbox:
         """Close these windows without a word; the events stay unread in the store."""
         tasks = [self._windows.pop(place)[1] for place in [*self._windows] if of(place)]
         self._trusted_windows = {place for place in self._trusted_windows if place in self._windows}
-        self._authors = {place: authors for place, authors in self._authors.items() if place in self._windows}
+        self._authors = {
+            place: authors for place, authors in self._authors.items() if place in self._windows
+        }
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -206,4 +230,6 @@ class ConversationInbox:
         del self._windows[place]
         trusted = place in self._trusted_windows
         self._trusted_windows.discard(place)
-        self.listener.notice(replace(arrival, trusted=trusted, authors=self._authors.pop(place, {})))
+        self.listener.notice(
+            replace(arrival, trusted=trusted, authors=self._authors.pop(place, {}))
+        )

@@ -32,18 +32,24 @@ class InternalIntake:
     async def submit(self, event: Alarm | TaskFinished, *, cause: NewEntry | None = None) -> None:
         """Append and judge an event. Returns once it is durable; a repeated event is ignored.
 
-        An event without a place goes to the agent's inner conversation. Raises ValueError for one without place and
-        agent. `cause`: appended with it.
+        An event without a place goes to the agent's inner conversation. Raises ValueError for one
+        without place and agent. `cause`: appended with it.
         """
         if event.at is None and not event.agent:
             raise ValueError("it concerns nobody")
         place = event.at.conversation if event.at is not None else inner_conversation(event.agent)
         judged, now = self.judge(event), self._clock.now()
-        noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event), cause=cause)
+        noticed = NewEntry(
+            fact=event, at=now, conversation=place, key=dedup_key(event), cause=cause
+        )
         judgement = NewEntry(fact=judged, at=now, conversation=place, cause=noticed)
         await self._store.append([*([cause] if cause is not None else []), noticed, judgement])
 
     def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
-        """Return the judgement of an event. The outbox appends that of a delivery together with it."""
+        """Return the judgement of an event. The outbox appends that of a delivery together with
+        it.
+        """
         listen = self._bindings.find(event.at).listen if event.at is not None else "all"
-        return judge(self._attention.policy, event, INTERNAL_DECISION, listen, level=self._presence.level)
+        return judge(
+            self._attention.policy, event, INTERNAL_DECISION, listen, level=self._presence.level
+        )

@@ -1,7 +1,8 @@
 """Attachments: fetched when a turn needs them, and kept for later prompts.
 
-Images, PDFs that are shown, and texts of documents are kept beside the store under digests, never under a given name.
-They are no record: if one is deleted, its description stays in its line, and a document is fetched again.
+Images, PDFs that are shown, and texts of documents are kept beside the store under digests, never
+under a given name. They are no record: if one is deleted, its description stays in its line, and a
+document is fetched again.
 """
 
 import asyncio
@@ -72,7 +73,13 @@ class AttachmentNotFetched(Exception):
 class MediaStore:
     """Attachments of new messages, and images of earlier ones."""
 
-    def __init__(self, live: LiveSettings, folder: Path, channels: Mapping[ChannelName, Channel], clock: Clock) -> None:
+    def __init__(
+        self,
+        live: LiveSettings,
+        folder: Path,
+        channels: Mapping[ChannelName, Channel],
+        clock: Clock,
+    ) -> None:
         """`folder` is created when it is needed."""
         self._live = live
         self._folder = folder
@@ -88,19 +95,24 @@ class MediaStore:
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """Return descriptions, and images, of each message's attachments. Never raises for what somebody sent.
+        """Return descriptions, and images, of each message's attachments. Never raises for what
+        somebody sent.
 
-        `sees`: the model accepts images. Then images are fetched, and voice notes if they can be transcribed, up to the
-        most for one turn: first those of messages to the agent, then the newest, all at once. Of documents sent to the
-        agent the beginning is told, and a short PDF is shown whole (`media.pdf_pages`). The others are only described,
-        and so is what does not come within the configured time.
+        `sees`: the model accepts images. Then images are fetched, and voice notes if they can be
+        transcribed, up to the most for one turn: first those of messages to the agent, then the
+        newest, all at once. Of documents sent to the agent the beginning is told, and a short PDF
+        is shown whole (`media.pdf_pages`). The others are only described, and so is what does not
+        come within the configured time.
         """
         images_left = MAX_IMAGES if sees else 0
         voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
         documents_left = MAX_DOCUMENTS
         work = []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
-            can_fetch = isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
+            can_fetch = (
+                isinstance(self._channels.get(message.at.channel), CanDownload)
+                and self._config.max_bytes > 0
+            )
             for place in reversed(range(len(message.shown_attachments))):
                 attachment = message.shown_attachments[place]
                 if can_fetch and images_left and is_image(attachment):
@@ -109,14 +121,24 @@ class MediaStore:
                 elif can_fetch and voices_left and attachment.form == "audio":
                     voices_left -= 1
                     work.append((seq, place, self._transcribe_voice(message.at, attachment)))
-                elif can_fetch and documents_left and message.kind != "room" and is_document(attachment):
+                elif (
+                    can_fetch
+                    and documents_left
+                    and message.kind != "room"
+                    and is_document(attachment)
+                ):
                     documents_left -= 1
                     work.append((seq, place, self._quote_document(seq, message, place, sees=sees)))
         results = await asyncio.gather(*(doing for _, _, doing in work))
-        done = {(seq, place): result for (seq, place, _), result in zip(work, _fit_pdfs(results), strict=True)}
+        done = {
+            (seq, place): result
+            for (seq, place, _), result in zip(work, _fit_pdfs(results), strict=True)
+        }
         return {
             seq: tuple(
-                _mark_quoted(message, place, done.get((seq, place)) or _leave_unread(seq, message, place))
+                _mark_quoted(
+                    message, place, done.get((seq, place)) or _leave_unread(seq, message, place)
+                )
                 for place in range(len(message.shown_attachments))
             )
             for seq, message in messages
@@ -124,9 +146,11 @@ class MediaStore:
         }
 
     async def read_document(self, message: Message, place: int) -> ExtractedText:
-        """Return the text of an attachment, from the kept copy or fetched again. Raises AttachmentNotFetched.
+        """Return the text of an attachment, from the kept copy or fetched again. Raises
+        AttachmentNotFetched.
 
-        `place`: position in `message.shown_attachments`, from 0. On cancellation, and on a full disk, no copy is kept.
+        `place`: position in `message.shown_attachments`, from 0. On cancellation, and on a full
+        disk, no copy is kept.
         """
         attachment = message.shown_attachments[place]
         key = f"{message.at.conversation}\0{message.id}\0{attachment.id}"
@@ -142,9 +166,13 @@ class MediaStore:
         except ExtractionError as error:
             raise AttachmentNotFetched(str(error)) from None
         try:
-            (await asyncio.to_thread(self._write, found.model_dump_json().encode(), "")).replace(path)
+            (await asyncio.to_thread(self._write, found.model_dump_json().encode(), "")).replace(
+                path
+            )
         except OSError as error:
-            logger.warning("the text of a document cannot be kept in %s: %s", self._folder, error.strerror)
+            logger.warning(
+                "the text of a document cannot be kept in %s: %s", self._folder, error.strerror
+            )
         return found
 
     async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
@@ -152,9 +180,13 @@ class MediaStore:
         return await asyncio.to_thread(self._load_existing, refs) if refs else ()
 
     async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
-        """Keep an image that came with no message, for the same time as those of messages. Raises OSError."""
+        """Keep an image that came with no message, for the same time as those of messages. Raises
+        OSError.
+        """
         name = await asyncio.to_thread(self._save, data)
-        return ToolImage(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
+        return ToolImage(
+            sha256=name, media_type=found.media_type, about=about, size_bytes=len(data)
+        )
 
     async def load_images_by_hash(self, images: Sequence[ToolImage]) -> dict[str, Image]:
         """Return the images that tools produced, by digest, without those that are gone."""
@@ -162,12 +194,16 @@ class MediaStore:
         return {digest: image for digest, loaded in found for image in loaded}
 
     async def sweep(self) -> None:
-        """Remove files that were not shown for `keep` seconds, now and every hour. Ends only by cancellation."""
+        """Remove files that were not shown for `keep` seconds, now and every hour. Ends only by
+        cancellation.
+        """
         while True:
             await asyncio.to_thread(self._remove_old)
             await self._clock.sleep(SWEEP_INTERVAL_S)
 
-    async def _fetch_image(self, seq: Seq, at: Address, attachment: Attachment) -> DescribedAttachment:
+    async def _fetch_image(
+        self, seq: Seq, at: Address, attachment: Attachment
+    ) -> DescribedAttachment:
         try:
             data = await self._fetch(at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
         except AttachmentNotFetched as error:
@@ -175,19 +211,25 @@ class MediaStore:
         found = identify_image(data)
         if found is None:
             return DescribedAttachment(
-                describe_attachment(attachment, size_bytes=len(data), note="of a kind that cannot be shown")
+                describe_attachment(
+                    attachment, size_bytes=len(data), note="of a kind that cannot be shown"
+                )
             )
         pixels = (found.width, found.height)
         if max(pixels) > MAX_IMAGE_SIDE:
             return DescribedAttachment(
-                describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown")
+                describe_attachment(
+                    attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown"
+                )
             )
         try:
             name = await asyncio.to_thread(self._save, data)
         except OSError as error:
             logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
             return DescribedAttachment(
-                describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept")
+                describe_attachment(
+                    attachment, size_bytes=len(data), pixels=pixels, note="could not be kept"
+                )
             )
         about = describe_attachment(attachment, size_bytes=len(data), pixels=pixels)
         ref = MediaRef(
@@ -201,33 +243,50 @@ class MediaStore:
         )
         return DescribedAttachment(about, ref)
 
-    async def _quote_document(self, seq: Seq, message: Message, place: int, *, sees: bool) -> DescribedAttachment:
+    async def _quote_document(
+        self, seq: Seq, message: Message, place: int, *, sees: bool
+    ) -> DescribedAttachment:
         attachment = message.shown_attachments[place]
         try:
             found = await self.read_document(message, place)
         except AttachmentNotFetched as error:
             return DescribedAttachment(describe_attachment(attachment, note=str(error)))
         pages = int(counted[1]) if (counted := _PAGES.fullmatch(found.parts)) else 0
-        shown = await self._show_pdf(seq, message, place, pages) if sees and pages <= self._config.pdf_pages else None
+        shown = (
+            await self._show_pdf(seq, message, place, pages)
+            if sees and pages <= self._config.pdf_pages
+            else None
+        )
         chars, handle = len(found.text), document_handle(seq, place)
         beginning = found.text[:MAX_DOCUMENT_CHARS]
         if not beginning:
             note = "no text in it"
         elif chars > len(beginning) or found.cut:
-            note = f'{len(beginning)} of {chars} characters follow, fetch_evidence("{handle}") gives the rest'
+            note = (
+                f'{len(beginning)} of {chars} characters follow, fetch_evidence("{handle}") '
+                "gives the rest"
+            )
         else:
             note = "its text follows"
-        about = describe_attachment(attachment, note=", ".join(part for part in (found.parts, note) if part))
+        about = describe_attachment(
+            attachment, note=", ".join(part for part in (found.parts, note) if part)
+        )
         if not beginning:
             return DescribedAttachment(about, shown)
-        fenced = fence_text(beginning, about=f"file {attachment.name or ''}", key=f"{handle} {attachment.id}")
+        fenced = fence_text(
+            beginning, about=f"file {attachment.name or ''}", key=f"{handle} {attachment.id}"
+        )
         return DescribedAttachment(f"{about}\n{fenced}\n", shown)
 
-    async def _show_pdf(self, seq: Seq, message: Message, place: int, pages: int) -> MediaRef | None:
+    async def _show_pdf(
+        self, seq: Seq, message: Message, place: int, pages: int
+    ) -> MediaRef | None:
         """Return the file of an attachment as it is. None: it is no PDF, or cannot be shown."""
         attachment = message.shown_attachments[place]
         try:
-            data = await self._fetch(message.at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
+            data = await self._fetch(
+                message.at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES)
+            )
             if not pages or not data.startswith(b"%PDF-"):
                 return None
             name = await asyncio.to_thread(self._save, data)
@@ -248,16 +307,24 @@ class MediaStore:
     async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
         try:
             data = await self._fetch(at, attachment, self._config.max_bytes)
-            async with asyncio.timeout(self._config.transcribe_timeout):  # including the wait for the lock
+            async with asyncio.timeout(
+                self._config.transcribe_timeout
+            ):  # including the wait for the lock
                 words = await self._transcribe(data)
         except AttachmentNotFetched as error:
             return DescribedAttachment(describe_attachment(attachment, note=str(error)))
         except TimeoutError:
-            logger.warning("a voice note is not written out: it took longer than media.transcribe_timeout")
-            return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
+            logger.warning(
+                "a voice note is not written out: it took longer than media.transcribe_timeout"
+            )
+            return DescribedAttachment(
+                describe_attachment(attachment, note="could not be written out")
+            )
         except (TranscriptionError, OSError) as error:
             logger.warning("a voice note is not written out: %s", error)
-            return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
+            return DescribedAttachment(
+                describe_attachment(attachment, note="could not be written out")
+            )
         if not words:
             return DescribedAttachment(describe_attachment(attachment, note="no words in it"))
         return DescribedAttachment(describe_attachment(attachment, words=words))
@@ -267,7 +334,9 @@ class MediaStore:
         async with self._voice_lock:  # transcription takes all the processors it can get
             file = await asyncio.to_thread(self._write, data, sound_suffix(data))
             try:
-                return await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
+                return await transcribe(
+                    self._config.transcribe, file, timeout_s=self._config.transcribe_timeout
+                )
             finally:
                 file.unlink(missing_ok=True)
 
@@ -287,7 +356,9 @@ class MediaStore:
         except SendError as error:
             logger.info("%s: an attachment could not be fetched: %s", at.channel, error.reason)
             raise AttachmentNotFetched("could not be fetched") from None
-        except Exception as error:  # a bug in the adapter: the text beside it is still worth an answer
+        except (
+            Exception
+        ) as error:  # a bug in the adapter: the text beside it is still worth an answer
             logger.exception("%s: fetching an attachment broke", at.channel)
             raise AttachmentNotFetched("could not be fetched") from error
         if len(data) > limit_bytes:
@@ -305,7 +376,9 @@ class MediaStore:
         return name
 
     def _write(self, data: bytes, suffix: str) -> Path:
-        """Write a new file under a name of its own. Half a file after a crash is removed by `sweep`."""
+        """Write a new file under a name of its own. Half a file after a crash is removed by
+        `sweep`.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
         try:
@@ -328,7 +401,9 @@ class MediaStore:
                 os.utime(path)
             if len(data) == ref.size_bytes:  # else a crash of the machine cut it off
                 pages = ref.pages if isinstance(ref, MediaRef) else 0
-                found.append(Image(media_type=ref.media_type, data=data, description=ref.about, pages=pages))
+                found.append(
+                    Image(media_type=ref.media_type, data=data, description=ref.about, pages=pages)
+                )
         return tuple(found)
 
     def _remove_old(self) -> None:
@@ -349,8 +424,12 @@ class MediaStore:
 
 
 def _fit_pdfs(described: Sequence[DescribedAttachment]) -> list[DescribedAttachment]:
-    """Return the attachments without the PDFs for which one request has no room beside the images."""
-    bytes_left = MAX_IMAGES_BYTES - sum(one.image.size_bytes for one in described if one.image and not one.image.pages)
+    """Return the attachments without the PDFs for which one request has no room beside the
+    images.
+    """
+    bytes_left = MAX_IMAGES_BYTES - sum(
+        one.image.size_bytes for one in described if one.image and not one.image.pages
+    )
     fitting = []
     for one in described:
         if one.image and one.image.pages:
@@ -363,14 +442,22 @@ def _fit_pdfs(described: Sequence[DescribedAttachment]) -> list[DescribedAttachm
 
 
 def document_handle(seq: Seq, place: int) -> str:
-    """Return the argument of `fetch_evidence` for a document. `place`: its position in the message, from 0."""
+    """Return the argument of `fetch_evidence` for a document. `place`: its position in the message,
+    from 0.
+    """
     return f"a{seq}.{place + 1}"
 
 
 def describe_unread(seq: Seq, message: Message, place: int) -> str:
-    """Describe an attachment that was not fetched, with the handle that reads it if it is a document."""
+    """Describe an attachment that was not fetched, with the handle that reads it if it is a
+    document.
+    """
     attachment = message.shown_attachments[place]
-    handle = f'fetch_evidence("{document_handle(seq, place)}") reads it' if is_document(attachment) else ""
+    handle = (
+        f'fetch_evidence("{document_handle(seq, place)}") reads it'
+        if is_document(attachment)
+        else ""
+    )
     return describe_attachment(attachment, note=handle)
 
 
@@ -378,7 +465,9 @@ def _leave_unread(seq: Seq, message: Message, place: int) -> DescribedAttachment
     return DescribedAttachment(describe_unread(seq, message, place))
 
 
-def _mark_quoted(message: Message, place: int, described: DescribedAttachment) -> DescribedAttachment:
+def _mark_quoted(
+    message: Message, place: int, described: DescribedAttachment
+) -> DescribedAttachment:
     """Say of an attachment that it belongs to the message replied to, if it does."""
     if place < len(message.attachments):
         return described
@@ -388,4 +477,6 @@ def _mark_quoted(message: Message, place: int, described: DescribedAttachment) -
 def is_image(attachment: Attachment) -> bool:
     """Return whether a model that takes images is shown it."""
     content_type = attachment.content_type or ""
-    return attachment.form == "image" or (attachment.form == "file" and content_type.startswith("image/"))
+    return attachment.form == "image" or (
+        attachment.form == "file" and content_type.startswith("image/")
+    )

@@ -1,11 +1,13 @@
 """Places where the bot may not post: a missing right, a mute, a ban, a closed channel, a block.
 
-A post that a platform refuses with `MayNotPost` waits in the outbox until it can be delivered, and its place is mute as
-long as it waits: the log has that refusal (`PartSendEnded.may_not_post`), so a restart changes nothing. Meanwhile no
-turn begins there; what is asked stays unread, and is answered once the place is well. Owners are told once when it
-begins and once when it is over; whoever asks is told once in private, where the platform lets us.
+A post that a platform refuses with `MayNotPost` waits in the outbox until it can be delivered, and
+its place is mute as long as it waits: the log has that refusal (`PartSendEnded.may_not_post`), so a
+restart changes nothing. Meanwhile no turn begins there; what is asked stays unread, and is answered
+once the place is well. Owners are told once when it begins and once when it is over; whoever asks
+is told once in private, where the platform lets us.
 
-Of an answer that is refused for what it says the outbox tells whoever asked, in the place itself; owners are told here.
+Of an answer that is refused for what it says the outbox tells whoever asked, in the place itself;
+owners are told here.
 """
 
 import asyncio
@@ -19,8 +21,25 @@ from typing import TYPE_CHECKING, Final
 from channels.base import CanOpenDirect, SendError
 from gateway.access.channels import Channels
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, Command, ConversationId, DeliveryReport, Message, Post, PostKey
-from gateway.core.facts import AMBIENT, URGENT, Fact, Judgement, PartSendEnded, PostQueued, TurnRecord
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConversationId,
+    DeliveryReport,
+    Message,
+    Post,
+    PostKey,
+)
+from gateway.core.facts import (
+    AMBIENT,
+    URGENT,
+    Fact,
+    Judgement,
+    PartSendEnded,
+    PostQueued,
+    TurnRecord,
+)
 from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
@@ -37,7 +56,8 @@ MAX_REASON_CHARS: Final = 300
 REDACT: Final = Redactor()
 """Applied before the Markdown of a reason is escaped, which would hide what looks like a secret."""
 MAX_ATTEMPTS: Final = 500
-"""Newest attempts at the posts of a place that are searched at the start: more than a week has (`MAX_REFUSED_S`)."""
+"""Newest attempts at the posts of a place that are searched at the start: more than a week has
+(`MAX_REFUSED_S`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +86,9 @@ class MutePlaces:
         titles: "PlaceTitles",
         inbox: ConversationInbox,
     ) -> None:
-        """The process that holds a channel tells of its places. `inbox` learns what waits in one that is well."""
+        """The process that holds a channel tells of its places. `inbox` learns what waits in one
+        that is well.
+        """
         self._store, self._clock, self._channels, self._tasks = store, clock, channels, tasks
         self._owners, self._titles, self._inbox = owners, titles, inbox
         self.places = dict[ConversationId, MutePlace]()
@@ -80,8 +102,12 @@ class MutePlaces:
             place, key = item.post.to.conversation, item.post.key
             if not any(part.attempts for part in item.parts):
                 continue
-            ends = await self._store.newest_entries(MAX_ATTEMPTS, after=item.seq, kinds=["part"], conversation=place)
-            mine = [one for one in ends if isinstance(one.fact, PartSendEnded) and one.fact.post == key]
+            ends = await self._store.newest_entries(
+                MAX_ATTEMPTS, after=item.seq, kinds=["part"], conversation=place
+            )
+            mine = [
+                one for one in ends if isinstance(one.fact, PartSendEnded) and one.fact.post == key
+            ]
             for mute in self._begin(mine):
                 if mute.since.date() == self._clock.now().date():  # it may not have been told
                     self._tasks.create_task(self._tell_begin(mute))
@@ -95,7 +121,12 @@ class MutePlaces:
         new = list[MutePlace]()
         for entry in entries:
             fact, place = entry.fact, entry.conversation
-            if isinstance(fact, PartSendEnded) and fact.may_not_post and place is not None and place not in self.places:
+            if (
+                isinstance(fact, PartSendEnded)
+                and fact.may_not_post
+                and place is not None
+                and place not in self.places
+            ):
                 at = Address.parse(place)
                 new.append(MutePlace(at=at, post=fact.post, reason=fact.reason, since=entry.at))
                 self.places[place] = new[-1]
@@ -108,7 +139,8 @@ class MutePlaces:
             known = self.places.get(entry.conversation) if entry.conversation is not None else None
             is_sent = getattr(entry.fact, "state", "") == "sent"
             if known is not None and (
-                is_sent or (isinstance(entry.fact, DeliveryReport) and entry.fact.post == known.post)
+                is_sent
+                or (isinstance(entry.fact, DeliveryReport) and entry.fact.post == known.post)
             ):
                 del self.places[known.at.conversation]
                 self._tasks.create_task(self._tell_end(known, is_well=is_sent))
@@ -116,19 +148,32 @@ class MutePlaces:
     def _others(self, mute: MutePlace) -> list[MutePlace]:
         """Return the other places of the same room that are mute for the same reason."""
         same = (one for one in self.places.values() if one != mute and one.reason == mute.reason)
-        return [one for one in same if (one.at.channel, one.at.room) == (mute.at.channel, mute.at.room)]
+        return [
+            one for one in same if (one.at.channel, one.at.room) == (mute.at.channel, mute.at.room)
+        ]
 
     async def _tell_begin(self, mute: MutePlace) -> None:
         if not self._is_held(mute.at):
             return
         queued = await self._store.entry_by_key(f"post:{mute.post}")
-        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
+        cause = (
+            await self._store.entry(queued.cause)
+            if queued is not None and queued.cause is not None
+            else None
+        )
         heard = [cause.fact] if cause is not None else []
         if cause is not None and isinstance(cause.fact, TurnRecord):
-            heard = [one.fact for seq in cause.fact.covers if (one := await self._store.entry(seq)) is not None]
+            heard = [
+                one.fact
+                for seq in cause.fact.covers
+                if (one := await self._store.entry(seq)) is not None
+            ]
         if not self._others(mute):
             is_direct = any(map(_is_direct, heard))
-            text = N_("I cannot post in {room}: {reason}. I try again and again, and tell you when it works.")
+            text = N_(
+                "I cannot post in {room}: {reason}. I try again and again, and tell you when it "
+                "works."
+            )
             self._notify(mute, "mute", text, beside=mute.at.channel if is_direct else None)
         for fact in heard:
             await self._tell_asker(mute, fact)
@@ -145,26 +190,44 @@ class MutePlaces:
                 self._tasks.create_task(self._tell_refused(entry.fact))
 
     async def _tell_refused(self, report: DeliveryReport) -> None:
-        """Tell owners once a day of each reason for which answers are refused in a room: e.g. a filter of words."""
+        """Tell owners once a day of each reason for which answers are refused in a room: e.g. a
+        filter of words.
+        """
         queued = await self._store.entry_by_key(f"post:{report.post}")
-        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
+        cause = (
+            await self._store.entry(queued.cause)
+            if queued is not None and queued.cause is not None
+            else None
+        )
         if cause is not None and isinstance(cause.fact, TurnRecord):
             text = N_("My answer in {room} was refused: {reason}.")
             render = partial(self._render, text, report.at, report.reason)
-            self._owners.notify(f"refused:{report.at.channel}/{report.at.room}:{report.reason}", render)
+            self._owners.notify(
+                f"refused:{report.at.channel}/{report.at.room}:{report.reason}", render
+            )
 
     async def _tell_asker(self, mute: MutePlace, fact: Fact) -> None:
-        """Tell whoever has asked something there in private, once for each outage. Not possible: the answer waits."""
+        """Tell whoever has asked something there in private, once for each outage. Not possible:
+        the answer waits.
+        """
         is_asked = isinstance(fact, Command) or (isinstance(fact, Message) and fact.kind != "room")
         channel: object = self._channels.get(mute.at.channel)
-        if not is_asked or _is_direct(fact) or not isinstance(channel, CanOpenDirect) or not self._is_held(mute.at):
+        if (
+            not is_asked
+            or _is_direct(fact)
+            or not isinstance(channel, CanOpenDirect)
+            or not self._is_held(mute.at)
+        ):
             return
         assert isinstance(fact, Message | Command)
         try:
             to = Address(channel=mute.at.channel, room=await channel.open_direct(fact.sender))
         except SendError:
             return
-        now, key = self._clock.now(), hashlib.sha256(f"mute:{mute.post}:{fact.sender.id}".encode()).hexdigest()[:26]
+        now, key = (
+            self._clock.now(),
+            hashlib.sha256(f"mute:{mute.post}:{fact.sender.id}".encode()).hexdigest()[:26],
+        )
         with use_language(language_for(None, fact.language, direct=True)):
             text = _("I cannot post in {room}: {reason}. I answer there as soon as I can.").format(
                 room=self._titles.label(mute.at.conversation),
@@ -172,10 +235,14 @@ class MutePlaces:
             )
         post = Post(key=PostKey(key), to=to, text=self._titles.add_titles(text), style="notice")
         queued = PostQueued(post=post)
-        await self._store.append([NewEntry(fact=queued, at=now, conversation=to.conversation, key=f"post:{key}")])
+        await self._store.append(
+            [NewEntry(fact=queued, at=now, conversation=to.conversation, key=f"post:{key}")]
+        )
 
     async def _tell_end(self, mute: MutePlace, *, is_well: bool) -> None:
-        """Go on with what waits there. A post that was given up proves nothing, so owners are told of no end."""
+        """Go on with what waits there. A post that was given up proves nothing, so owners are told
+        of no end.
+        """
         place = mute.at.conversation
         if is_well and self._is_held(mute.at) and not self._others(mute):
             self._notify(mute, "unmute", N_("I can post in {room} again."))
@@ -186,8 +253,12 @@ class MutePlaces:
         """Return whether this process holds the channel."""
         return at.channel in self._channels and self._channels.holds(at.channel)
 
-    def _notify(self, mute: MutePlace, what: str, text: str, beside: ChannelName | None = None) -> None:
-        self._owners.notify(f"{what}:{mute.post}", partial(self._render, text, mute.at, mute.reason), beside=beside)
+    def _notify(
+        self, mute: MutePlace, what: str, text: str, beside: ChannelName | None = None
+    ) -> None:
+        self._owners.notify(
+            f"{what}:{mute.post}", partial(self._render, text, mute.at, mute.reason), beside=beside
+        )
 
     def _render(self, text: str, at: Address, reason: str, to: Address | None) -> str:
         shown = REDACT(reason) if to is None else escape_markdown(REDACT(reason), MAX_REASON_CHARS)
@@ -195,4 +266,6 @@ class MutePlaces:
 
 
 def _is_direct(fact: Fact) -> bool:
-    return (isinstance(fact, Message) and fact.kind == "direct") or (isinstance(fact, Command) and fact.direct)
+    return (isinstance(fact, Message) and fact.kind == "direct") or (
+        isinstance(fact, Command) and fact.direct
+    )

@@ -1,7 +1,7 @@
 """The operator's own channel: messages and commands from the holder of `ops.token`.
 
-Nobody else can use it, so no other proof of identity is needed. It has no remote side, so it is up while the gateway
-runs.
+Nobody else can use it, so no other proof of identity is needed. It has no remote side, so it is up
+while the gateway runs.
 """
 
 import re
@@ -10,7 +10,16 @@ from typing import Final
 from channels.console import ConsoleChannel
 from gateway.core.clock import Clock, new_id
 from gateway.core.control_messages import OPERATOR
-from gateway.core.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    Command,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import OPERATOR_CHANNEL, Seq, dedup_key
 from gateway.store import Store
 

@@ -1,17 +1,19 @@
 """Outbox: from a durable post to a delivery, exactly once or recorded as uncertain.
 
-A post is in the store before the outbox gets it. Before a part is handed to its platform that is recorded, and so is
-the result. So after a crash every part is one of: surely not sent (it is sent), surely sent (it is not sent again), or
-in between: then it is unknown, and it is recorded as uncertain and reported. Within a conversation posts are sent in
-order; conversations do not wait for each other.
+A post is in the store before the outbox gets it. Before a part is handed to its platform that is
+recorded, and so is the result. So after a crash every part is one of: surely not sent (it is sent),
+surely sent (it is not sent again), or in between: then it is unknown, and it is recorded as
+uncertain and reported. Within a conversation posts are sent in order; conversations do not wait for
+each other.
 
-Decisions on retries and the outcome of a post are pure functions. `DeliveryAttempt` records its hand-overs,
-`OutgoingFiles` holds the files that go with posts, and `Outbox` delivers. Files are named by digest, so the same file
-in two posts is stored once, and a changed one is detected. Whoever waits for an answer that may not have arrived gets a
-notice, and the command `again` repeats it (`find_uncertain_posts`).
+Decisions on retries and the outcome of a post are pure functions. `DeliveryAttempt` records its
+hand-overs, `OutgoingFiles` holds the files that go with posts, and `Outbox` delivers. Files are
+named by digest, so the same file in two posts is stored once, and a changed one is detected.
+Whoever waits for an answer that may not have arrived gets a notice, and the command `again` repeats
+it (`find_uncertain_posts`).
 
-Where several processes share the store, each delivers only the posts of the channels that it holds. It takes over what
-an earlier holder has left as after a crash (`Outbox.open_channel`).
+Where several processes share the store, each delivers only the posts of the channels that it holds.
+It takes over what an earlier holder has left as after a crash (`Outbox.open_channel`).
 """
 
 import asyncio
@@ -65,7 +67,15 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, Seq, dedup_key
+from gateway.core.facts import (
+    MESSAGE_KINDS,
+    PartSendEnded,
+    PartSendStarted,
+    PostQueued,
+    PreviewShown,
+    Seq,
+    dedup_key,
+)
 from gateway.core.i18n import _, use_language
 from gateway.core.logging import log_context
 from gateway.core.private_files import is_half_written, read_private, replace_private
@@ -87,15 +97,18 @@ from gateway.stream.internal import InternalIntake
 logger = logging.getLogger("reverie.outbox")
 
 MAX_AGE_S = 24 * 3600.0
-"""Age at which a post is given up: a late answer is worse than none; Telegram keeps updates for the same time."""
+"""Age at which a post is given up: a late answer is worse than none; Telegram keeps updates for the
+same time."""
 MAX_ABSENCE_S = 7 * MAX_AGE_S
-"""Age at which a post for one person who is not there, or for a place where the bot may not post, is given up."""
+"""Age at which a post for one person who is not there, or for a place where the bot may not post,
+is given up."""
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 FIRST_AWAY_S, MAX_AWAY_S = 10.0, 600.0
 """Seconds until a recipient who was not there is looked for again: they may be about to log in."""
 MAX_REFUSED_S = 3600.0
-"""Longest time until a post is tried again where the bot may not post: platforms do not tell of every change."""
+"""Longest time until a post is tried again where the bot may not post: platforms do not tell of
+every change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +124,17 @@ class RetryDecision:
 
 
 def decide_retry(
-    error: SendError, *, attempts: int, age_s: float, since_s: float | None = None, resend_s: float = 0.0
+    error: SendError,
+    *,
+    attempts: int,
+    age_s: float,
+    since_s: float | None = None,
+    resend_s: float = 0.0,
 ) -> RetryDecision:
     """Decide after the `attempts`-th attempt at a part of a post that is `age_s` seconds old.
 
-    `since_s`: seconds since the first hand-over that may have shown the part, including this attempt if it ended in
-    `Uncertain`; None: surely not seen. `resend_s` is the channel's.
+    `since_s`: seconds since the first hand-over that may have shown the part, including this
+    attempt if it ended in `Uncertain`; None: surely not seen. `resend_s` is the channel's.
     """
     if since_s is None and isinstance(error, Uncertain):
         since_s = 0.0
@@ -130,17 +148,27 @@ def decide_retry(
         wait_s = min(FIRST_AWAY_S * 2.0 ** min(max(attempts, 1) - 1, 10), MAX_REFUSED_S)
     match error:
         case Uncertain() | RateLimited() | Unreachable() | RecipientAway() | MayNotPost():
-            if since_s is not None and not (since_s >= 0.0 and can_resend(since_s + wait_s, resend_s)):
+            if since_s is not None and not (
+                since_s >= 0.0 and can_resend(since_s + wait_s, resend_s)
+            ):
                 return RetryDecision(state="uncertain", reason=error.reason)
-            if age_s >= (MAX_ABSENCE_S if isinstance(error, RecipientAway | MayNotPost) else MAX_AGE_S):
-                return RetryDecision(state=end, reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
-            return RetryDecision(state="waiting", reason=error.reason, wait_s=wait_s, maybe_seen=since_s is not None)
+            if age_s >= (
+                MAX_ABSENCE_S if isinstance(error, RecipientAway | MayNotPost) else MAX_AGE_S
+            ):
+                return RetryDecision(
+                    state=end, reason=f"gave up after {int(age_s // 3600)} h: {error.reason}"
+                )
+            return RetryDecision(
+                state="waiting", reason=error.reason, wait_s=wait_s, maybe_seen=since_s is not None
+            )
         case _:  # Denied, Rejected: asking again changes nothing
             return RetryDecision(state=end, reason=error.reason)
 
 
 def _resend_window_s(post: Post, channel: Channel) -> float:
-    """Return the seconds in which a part of the post may be handed over again: without a limit if that replaces one."""
+    """Return the seconds in which a part of the post may be handed over again: without a limit if
+    that replaces one.
+    """
     if post.replaces is not None:
         return math.inf
     return MAX_AGE_S if isinstance(channel, FindsSent) else channel.capabilities.resend_window_s
@@ -152,7 +180,8 @@ def _is_final(error: SendError) -> bool:
 
 
 def can_resend(since_s: float, resend_s: float) -> bool:
-    """Return whether a part first handed over `since_s` seconds ago may be sent again without being shown twice.
+    """Return whether a part first handed over `since_s` seconds ago may be sent again without being
+    shown twice.
 
     Negative if the clock was set back, which proves nothing: then it may not.
     """
@@ -160,7 +189,9 @@ def can_resend(since_s: float, resend_s: float) -> bool:
 
 
 def waits_for_rights(post: Post) -> bool:
-    """Return whether a post waits where the bot may not post: what is only said in passing is not said later."""
+    """Return whether a post waits where the bot may not post: what is only said in passing is not
+    said later.
+    """
     return post.style == "message" and post.replaces is None
 
 
@@ -171,7 +202,11 @@ def recover_parts(
 
     Only the last one that was handed over is sent again: another would come after its successor.
     """
-    gone = [part.index for part in parts if part.state in ("sending", "sent", "uncertain") or part.first_at is not None]
+    gone = [
+        part.index
+        for part in parts
+        if part.state in ("sending", "sent", "uncertain") or part.first_at is not None
+    ]
     ends: dict[int, Literal["uncertain", "waiting"]] = {}
     for part in parts:
         if part.state == "sending":
@@ -185,10 +220,14 @@ def _is_interrupted(part: OutboxPart) -> bool:
     return part.state == "sending" or (part.state == "pending" and part.first_at is not None)
 
 
-def select_window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0) -> list[OutboxPart]:
-    """Return the parts to send next: none once a part has failed, because half a reply is worse than none.
+def select_window(
+    parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0
+) -> list[OutboxPart]:
+    """Return the parts to send next: none once a part has failed, because half a reply is worse
+    than none.
 
-    Where parts may be sent again they go one by one: a second try must not come after the successor.
+    Where parts may be sent again they go one by one: a second try must not come after the
+    successor.
     """
     if any(part.state == "failed" for part in parts):
         return []
@@ -199,10 +238,14 @@ def apply_part_end(part: OutboxPart, end: PartSendEnded) -> OutboxPart:
     """Return the part after that attempt."""
     first_at = None if end.state == "waiting" and not end.maybe_seen else part.first_at
     state = "pending" if end.state == "waiting" else end.state
-    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1, first_at=first_at)
+    return replace(
+        part, state=state, reason=end.reason, attempts=part.attempts + 1, first_at=first_at
+    )
 
 
-def summarize_parts(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:
+def summarize_parts(
+    parts: Sequence[OutboxPart],
+) -> tuple[Literal["sent", "uncertain", "failed"], str]:
     """Return the result of a whole post: that of its worst part, and the reason."""
     worst: Literal["failed", "uncertain"]
     for worst in ("failed", "uncertain"):
@@ -224,19 +267,21 @@ class DeliveryAttempt:
         self.resend_s = 0.0
         """Seconds in which a part may be handed over again, see `_resend_window_s`."""
         self.finder: FindsSent | None = None
-        """The channel, if it looks for a part that may have been sent before it sends that again."""
+        """The channel, if it looks for a part that may have been sent before it sends that
+        again."""
         self.positions: dict[int, str] = {}
         """Position of the channel at the last hand-over, by part. Recorded for `finder` alone."""
         self.handed_over_at: dict[int, datetime] = {}
         """Time of the hand-over, by part. Cleared before each attempt."""
         self._first_handed_over_s: dict[int, float] = {}
-        """Monotonic time of the first hand-over in this process, by part, as `OutboxPart.first_at`."""
+        """Monotonic time of the first hand-over in this process, by part, as
+        `OutboxPart.first_at`."""
 
     async def hand_over(self, part: OutboxPart) -> None:
         """Record that the part is handed over now: from then on a crash leaves it uncertain.
 
-        Raises `Uncertain` if a repetition could be shown by now; StoreClosed if others may send it instead, because
-        they have removed this process.
+        Raises `Uncertain` if a repetition could be shown by now; StoreClosed if others may send it
+        instead, because they have removed this process.
         """
         since_s = self._since_s(part.index, part.first_at)
         if since_s is not None and not can_resend(since_s, self.resend_s):
@@ -247,10 +292,11 @@ class DeliveryAttempt:
             self._first_handed_over_s[part.index] = self._clock.monotonic()
         after = ""
         if self.finder is not None:
-            # If none is known now, the earlier one still holds: whoever looked has found nothing of ours behind it.
-            after = self.positions[part.index] = self.finder.position(self._post.to) or self.positions.get(
-                part.index, ""
-            )
+            # If none is known now, the earlier one still holds: whoever looked has found nothing of
+            # ours behind it.
+            after = self.positions[part.index] = self.finder.position(
+                self._post.to
+            ) or self.positions.get(part.index, "")
         started = PartSendStarted(post=self._post.key, part=part.index, bodies=bodies, after=after)
         await self._outbox.record(self._post, [started])
         await self._outbox.confirm()
@@ -269,8 +315,11 @@ class DeliveryAttempt:
             return since_s
         return max(since_s, self._clock.monotonic() - self._first_handed_over_s[index])
 
-    def evaluate(self, part: OutboxPart, result: Receipt | BaseException, age_s: float) -> tuple[PartSendEnded, float]:
-        """Return what came of an attempt at a part, and the seconds before the next. Raises what ends the process.
+    def evaluate(
+        self, part: OutboxPart, result: Receipt | BaseException, age_s: float
+    ) -> tuple[PartSendEnded, float]:
+        """Return what came of an attempt at a part, and the seconds before the next. Raises what
+        ends the process.
 
         `age_s`: age of the post.
         """
@@ -285,7 +334,9 @@ class DeliveryAttempt:
                 result,
                 attempts=part.attempts + 1,
                 age_s=age_s,
-                since_s=self._since_s(index, first_at if isinstance(result, Uncertain) else part.first_at),
+                since_s=self._since_s(
+                    index, first_at if isinstance(result, Uncertain) else part.first_at
+                ),
                 resend_s=self.resend_s if self.finder is None or not _is_final(result) else 0.0,
             )
             known = found.state == "waiting" and part.reason == found.reason
@@ -316,8 +367,8 @@ def describe_bug(error: Exception) -> str:
 _DIGEST: Final = "[0-9a-f]{64}"
 """Names of our files."""
 FILE_AGE_S: Final = 3600.0
-"""Seconds for which a file stays where other processes store files, too: its post may not be in the log yet. Longer
-than the clocks of two hosts differ."""
+"""Seconds for which a file stays where other processes store files, too: its post may not be in the
+log yet. Longer than the clocks of two hosts differ."""
 
 
 class OutgoingFiles:
@@ -332,7 +383,8 @@ class OutgoingFiles:
 
     @contextlib.asynccontextmanager
     async def store_file(self, data: bytes) -> AsyncIterator[str]:
-        """Store a file and yield its digest. Append the post that refers to it inside the context. Raises OSError.
+        """Store a file and yield its digest. Append the post that refers to it inside the context.
+        Raises OSError.
 
         `sweep` removes files that no waiting post needs.
         """
@@ -344,21 +396,29 @@ class OutgoingFiles:
     async def load_file(self, file: PostFile, able: Capabilities) -> OutgoingFile:
         """Return the file for the channel. Raises Rejected: a post is not sent without its file."""
         try:
-            data = await asyncio.to_thread(read_private, self._directory / file.sha256, most=file.size_bytes)
+            data = await asyncio.to_thread(
+                read_private, self._directory / file.sha256, most=file.size_bytes
+            )
         except OSError as error:
             logger.warning("the file %s cannot be read: %s", file.sha256, error.strerror or error)
             data = None
         if data is None or hashlib.sha256(data).hexdigest() != file.sha256:
             raise Rejected("the file that goes with it is gone, or is not what it was")
         if len(data) > able.max_file_bytes:
-            raise Rejected(f"{able.platform} takes no files of more than {able.max_file_bytes} bytes")
+            raise Rejected(
+                f"{able.platform} takes no files of more than {able.max_file_bytes} bytes"
+            )
         return OutgoingFile(name=file.name, content_type=file.content_type, data=data)
 
     async def sweep(self) -> None:
-        """Remove files that no waiting post needs. Errors of the file system are logged. Raises StoreError."""
+        """Remove files that no waiting post needs. Errors of the file system are logged. Raises
+        StoreError.
+        """
         async with self._lock:
             waiting = {
-                item.post.file.sha256 for item in await self._store.undelivered_posts() if item.post.file is not None
+                item.post.file.sha256
+                for item in await self._store.undelivered_posts()
+                if item.post.file is not None
             }
             await asyncio.to_thread(_remove_unneeded, self._directory, waiting, self._least_age_s)
 
@@ -379,11 +439,13 @@ def _remove_unneeded(directory: Path, keep: set[str], least_age_s: float | None)
 
 
 UNCERTAIN_NOTICE_WAIT_S = 60.0
-"""Seconds for which a notice about an uncertain answer waits, or until something else is posted there."""
+"""Seconds for which a notice about an uncertain answer waits, or until something else is posted
+there."""
 MAX_LEARNED: Final = 2000
 """Newest messages in the log that a channel is told of which looks for its own."""
 MAX_HAND_OVERS: Final = 1000
-"""Newest hand-overs in a conversation that are searched for those of a post that an earlier process began."""
+"""Newest hand-overs in a conversation that are searched for those of a post that an earlier process
+began."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 OUTDATED_TEXT = "the bot might not post there when it was to be said"
 SETTLE_S = 1.0
@@ -407,10 +469,11 @@ class Outbox:
     ) -> None:
         """`files`: None, if nobody else stores any. `redactor` is applied to every outgoing text.
 
-        Nothing is delivered before `recover`, or `open_channel`. `cluster` None: this is the only process.
+        Nothing is delivered before `recover`, or `open_channel`. `cluster` None: this is the only
+        process.
 
-        `internal` judges the report of a failed delivery of a turn's post; reports of the gateway's own posts are not
-        judged. None: no report is.
+        `internal` judges the report of a failed delivery of a turn's post; reports of the gateway's
+        own posts are not judged. None: no report is.
         """
         self._store = store
         self._channels = channels
@@ -423,7 +486,8 @@ class Outbox:
         self._taught = dict[ChannelName, Channel]()
         """Channels that know the messages in the log."""
         self._opened = dict[ChannelName, Seq]()
-        """Channels whose posts are delivered here, with the position up to which all were taken over."""
+        """Channels whose posts are delivered here, with the position up to which all were taken
+        over."""
         self._delivers_all = False
         """Posts of all channels are delivered here: `recover` was called."""
         self._recovered_to: Seq | None = None
@@ -441,20 +505,25 @@ class Outbox:
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
         self._away_conversations: dict[ConversationId, bool] = {}
-        """Conversations whose next post waits for its recipient, or (True) for the right to post: nothing is under way.
+        """Conversations whose next post waits for its recipient, or (True) for the right to post:
+        nothing is under way.
         """
         self._refused_at: dict[ConversationId, datetime] = {}
         """Time of the last refusal of a place where the bot may not, or might not post."""
-        self._in_flight: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
+        self._in_flight: defaultdict[
+            ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]
+        ] = defaultdict(set)
         """Sends that are under way."""
         self._stopping = False
         store.subscribe(self._on_queued, PostQueued)
         store.subscribe(self._on_link, ConnectionChanged)
 
     async def recover(self, *, unsure: str = "") -> None:
-        """Take over the posts of an earlier process, on all channels, and deliver all from now on. Call it once.
+        """Take over the posts of an earlier process, on all channels, and deliver all from now on.
+        Call it once.
 
-        `unsure`: why each of them may have been sent since; then they are uncertain. Empty: nobody can have sent them.
+        `unsure`: why each of them may have been sent since; then they are uncertain. Empty: nobody
+        can have sent them.
         """
         self._delivers_all = True
         if unsure:  # the log may lack messages of ours, which would be taken for others
@@ -472,25 +541,30 @@ class Outbox:
         await self._recover(await self._store.undelivered_posts(), unsure)
 
     async def open_channel(self, name: ChannelName) -> None:
-        """Take over the posts of a channel from the process that held it before, and deliver them from now on.
+        """Take over the posts of a channel from the process that held it before, and deliver them
+        from now on.
 
-        Call it while the channel is held, and its link is down. It is told of its messages, which other processes may
-        ask it for.
+        Call it while the channel is held, and its link is down. It is told of its messages, which
+        other processes may ask it for.
         """
         self._link_events.pop(name, None)
         self._closing.discard(name)
         self._early[name] = []
         if (channel := self._channels.get(name)) is not None:
             await self.teach(channel)
-        # What stands in the log up to here may be delivered already, and be published to this process only later.
+        # What stands in the log up to here may be delivered already, and be published to this
+        # process only later.
         last = await self._store.last_position()
-        recovered = [item for item in await self._store.undelivered_posts() if item.post.to.channel == name]
+        recovered = [
+            item for item in await self._store.undelivered_posts() if item.post.to.channel == name
+        ]
         self._opened[name] = max(await self._recover(recovered), last)
         self._put_early(name, self._opened[name])
         await self._files.sweep()
 
     async def close_channel(self, name: ChannelName) -> None:
-        """Deliver nothing more on a channel: what is not delivered stays in the log for the process that opens it next.
+        """Deliver nothing more on a channel: what is not delivered stays in the log for the process
+        that opens it next.
 
         Call it after the channel has ended: its sends have results by then.
         """
@@ -498,17 +572,28 @@ class Outbox:
         self._early.pop(name, None)
         self._closing.add(name)
         self._link_event(name).set()  # those that wait for it wake up, and find that it is closed
-        workers = {place: task for place, task in self._workers.items() if Address.parse(place).channel == name}
+        workers = {
+            place: task
+            for place, task in self._workers.items()
+            if Address.parse(place).channel == name
+        }
         for place in workers.keys() & self._held_notices.keys():
             self._held_notices[place][1].set()
-        await _end_workers(workers.values(), [workers[place] for place in workers.keys() - self._away_conversations])
+        await _end_workers(
+            workers.values(),
+            [workers[place] for place in workers.keys() - self._away_conversations],
+        )
         self._link_events.pop(name, None)
         self._taught.pop(name, None)
 
     async def _recover(self, recovered: Sequence[OutboxPost], unsure: str = "") -> Seq:
-        """Queue these posts of an earlier process. Return the position of the last one; 0: there is none."""
+        """Queue these posts of an earlier process. Return the position of the last one; 0: there is
+        none.
+        """
         interrupted = Counter(
-            (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))
+            (item.post.to.channel, item.post.to.room)
+            for item in recovered
+            if any(map(_is_interrupted, item.parts))
         )
         for place, message in await self._store.open_previews():
             if is_provisional(message):
@@ -519,13 +604,22 @@ class Outbox:
                 logger.warning("post %s is uncertain: %s", item.post.key, unsure)
                 await self._end_post(item.post, "uncertain", unsure)
                 continue
-            channel, room = self._channels.get(item.post.to.channel), (item.post.to.channel, item.post.to.room)
+            channel, room = (
+                self._channels.get(item.post.to.channel),
+                (item.post.to.channel, item.post.to.room),
+            )
             resend_s = 0.0 if channel is None else _resend_window_s(item.post, channel)
             if interrupted[room] > 1 and resend_s == MAX_AGE_S:
-                resend_s = 0.0  # whoever looks cannot tell which thread of the room a message belongs to
+                resend_s = (
+                    0.0  # whoever looks cannot tell which thread of the room a message belongs to
+                )
             parts, ended = list(item.parts), []
-            for index, state in recover_parts(parts, now=self._clock.now(), resend_s=resend_s).items():
-                logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH_TEXT)
+            for index, state in recover_parts(
+                parts, now=self._clock.now(), resend_s=resend_s
+            ).items():
+                logger.warning(
+                    "post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH_TEXT
+                )
                 end = PartSendEnded(
                     post=item.post.key,
                     part=index,
@@ -533,7 +627,9 @@ class Outbox:
                     reason=LOST_IN_CRASH_TEXT,
                     maybe_seen=state == "waiting",
                 )
-                parts = [apply_part_end(part, end) if part.index == index else part for part in parts]
+                parts = [
+                    apply_part_end(part, end) if part.index == index else part for part in parts
+                ]
                 ended.append(end)
             await self.record(item.post, ended)
             self._put(replace(item, parts=tuple(parts)))
@@ -600,9 +696,15 @@ class Outbox:
                     return
                 with log_context(conversation=place, post=queue[0].post.key):
                     refused_at = self._refused_at.get(place)
-                    if refused_at is None or queue[0].at > refused_at or await self._is_from_turn(queue[0].post):
+                    if (
+                        refused_at is None
+                        or queue[0].at > refused_at
+                        or await self._is_from_turn(queue[0].post)
+                    ):
                         await self._deliver(queue[0])
-                    else:  # answers to commands that nobody waits for any more, and which would all come at once
+                    # answers to commands that nobody waits for any more, and which would all come
+                    # at once
+                    else:
                         await self._end_post(queue[0].post, "failed", OUTDATED_TEXT)
                 if queue.popleft().post.file is not None:
                     await self._files.sweep()
@@ -643,42 +745,59 @@ class Outbox:
                 parts, cutter = cut, channel
             attempt.resend_s = _resend_window_s(post, channel)
             attempt.finder = await self._find_finder(channel, post)
-            window = select_window(parts, channel.capabilities.max_in_flight, resend_s=attempt.resend_s)
+            window = select_window(
+                parts, channel.capabilities.max_in_flight, resend_s=attempt.resend_s
+            )
             results = await self._send(channel, post, attempt, window, last=len(parts) - 1)
-            absence = next((one for one in results if isinstance(one, RecipientAway | MayNotPost)), None)
+            absence = next(
+                (one for one in results if isinstance(one, RecipientAway | MayNotPost)), None
+            )
             away = absence.reason if absence is not None else ""
             news, wait_s, age_s = list[PartSendEnded](), 0.0, self._age_s(item)
-            for part, result in zip(window, results, strict=False):  # fewer results: the other parts were not tried
+            for part, result in zip(
+                window, results, strict=False
+            ):  # fewer results: the other parts were not tried
                 end, part_wait_s = attempt.evaluate(part, result, age_s)
                 wait_s = max(wait_s, part_wait_s)
                 handed_over_at = attempt.handed_over_at.get(part.index)
                 # A part that was not handed over and waits again needs no record.
                 if end.state != "waiting" or handed_over_at or (away and part.reason != end.reason):
                     news.append(end)
-                parts[part.index] = apply_part_end(replace(part, first_at=part.first_at or handed_over_at), end)
+                parts[part.index] = apply_part_end(
+                    replace(part, first_at=part.first_at or handed_over_at), end
+                )
             if not select_window(parts, 1):
                 await self._end_post(post, *summarize_parts(parts), news)
                 return
             await self.record(post, news)
             if absence is not None:
-                await self._wait_until_present(channel, post, wait_s, refused=isinstance(absence, MayNotPost))
+                await self._wait_until_present(
+                    channel, post, wait_s, refused=isinstance(absence, MayNotPost)
+                )
             elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the report.
         await self._end_post(post, *summarize_parts(parts))
 
     async def _find_positions(self, item: OutboxPost) -> dict[int, str]:
-        """Return the channel's position at the last hand-over that an earlier process recorded, by part."""
+        """Return the channel's position at the last hand-over that an earlier process recorded, by
+        part.
+        """
         if all(part.first_at is None for part in item.parts):
             return {}
         found = await self._store.newest_entries(
-            MAX_HAND_OVERS, after=item.seq, kinds=["sending"], conversation=item.post.to.conversation
+            MAX_HAND_OVERS,
+            after=item.seq,
+            kinds=["sending"],
+            conversation=item.post.to.conversation,
         )
         facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted)]
         return {fact.part: fact.after for fact in facts if fact.post == item.post.key}
 
     async def _find_finder(self, channel: Channel, post: Post) -> FindsSent | None:
-        """Return the channel if it looks for what it sent. It is told of the newest messages in the log before."""
+        """Return the channel if it looks for what it sent. It is told of the newest messages in the
+        log before.
+        """
         await self.teach(channel)
         return channel if isinstance(channel, FindsSent) and post.replaces is None else None
 
@@ -687,7 +806,9 @@ class Outbox:
         if not isinstance(channel, FindsSent) or self._taught.get(channel.name) is channel:
             return
         name = channel.name
-        found = await self._store.newest_entries(MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"])
+        found = await self._store.newest_entries(
+            MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
+        )
         if self._taught.get(name) is channel:  # for another post meanwhile
             return
         self._taught[name] = channel
@@ -706,12 +827,15 @@ class Outbox:
                     pass
 
     async def _find_absence(self, item: OutboxPost) -> str:
-        """Return why the recipient was not there when an earlier process tried last; empty: they were, or nobody did.
+        """Return why the recipient was not there when an earlier process tried last; empty: they
+        were, or nobody did.
 
         Other reasons for which a part waits are recorded only for one that was handed over.
         """
         place = item.post.to.conversation
-        found = await self._store.newest_entries(2, after=item.seq, kinds=["sending", "part"], conversation=place)
+        found = await self._store.newest_entries(
+            2, after=item.seq, kinds=["sending", "part"], conversation=place
+        )
         facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted | PartSendEnded)]
         mine = [one for one in facts if one.post == item.post.key]
         ends = [one for one in mine if isinstance(one, PartSendEnded) and one.state == "waiting"]
@@ -719,10 +843,14 @@ class Outbox:
             return ends[-1].reason
         return ends[-1].reason if len(ends) == len(mine) > 0 else ""
 
-    async def _wait_for_channel(self, item: OutboxPost, parts: Sequence[OutboxPart], *, away: str) -> Channel | None:
-        """Return the post's channel once its link is up. None: the outbox stops, or the post is too old and given up.
+    async def _wait_for_channel(
+        self, item: OutboxPost, parts: Sequence[OutboxPart], *, away: str
+    ) -> Channel | None:
+        """Return the post's channel once its link is up. None: the outbox stops, or the post is too
+        old and given up.
 
-        `away`: why the recipient was not there at the last attempt; empty: they were, or there was none.
+        `away`: why the recipient was not there at the last attempt; empty: they were, or there was
+        none.
         """
         name = item.post.to.channel
         while True:
@@ -738,7 +866,11 @@ class Outbox:
         surely_unseen = all(part.state == "pending" and part.first_at is None for part in parts)
         age_s = self._age_s(item)
         if surely_unseen and age_s >= (MAX_ABSENCE_S if away else MAX_AGE_S):
-            reason = f"gave up after {int(age_s // 3600)} h: {away}" if away else "the link was down for too long"
+            reason = (
+                f"gave up after {int(age_s // 3600)} h: {away}"
+                if away
+                else "the link was down for too long"
+            )
             await self._end_post(item.post, "failed", reason)
             return None
         return channel
@@ -749,8 +881,12 @@ class Outbox:
             event.set()
         return event
 
-    async def _split(self, channel: Channel, post: Post, attempt: DeliveryAttempt) -> list[OutboxPart] | None:
-        """Return the post's parts as the channel splits it. None: it cannot, and the post is given up."""
+    async def _split(
+        self, channel: Channel, post: Post, attempt: DeliveryAttempt
+    ) -> list[OutboxPart] | None:
+        """Return the post's parts as the channel splits it. None: it cannot, and the post is given
+        up.
+        """
         try:
             bodies = channel.split(replace(post, text=self._redactor(post.text)))
         except Exception as error:  # a bug in the adapter: ended here, or it would end every start
@@ -758,12 +894,23 @@ class Outbox:
             await self._end_post(post, "failed", describe_bug(error))
             return None
         attempt.unsaved_bodies = bodies
-        return [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(bodies)]
+        return [
+            OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
+            for i, b in enumerate(bodies)
+        ]
 
     async def _send(
-        self, channel: Channel, post: Post, attempt: DeliveryAttempt, window: Sequence[OutboxPart], *, last: int
+        self,
+        channel: Channel,
+        post: Post,
+        attempt: DeliveryAttempt,
+        window: Sequence[OutboxPart],
+        *,
+        last: int,
     ) -> list[Receipt | BaseException]:
-        """Return the result of each part; of the first alone, if nothing was sent. `last`: index of the post's last."""
+        """Return the result of each part; of the first alone, if nothing was sent. `last`: index of
+        the post's last.
+        """
         attempt.handed_over_at.clear()
         file = None
         try:
@@ -799,22 +946,37 @@ class Outbox:
         sends_done.add_done_callback(self._in_flight[channel.name].discard)
         results = await sends_done
         taken = [isinstance(one, Receipt) for one in results]
-        return [  # what was taken behind it shows that one may post there: it was refused for what it says
+        # what was taken behind it shows that one may post there: it was refused for what it says
+        return [
             Rejected(one.reason) if isinstance(one, MayNotPost) and any(taken[number:]) else one
             for number, one in enumerate(results)
         ]
 
     async def _find_replaced(self, post: Post, part: int, able: Capabilities) -> MessageId | None:
-        """Return the message that this part replaces. None: the post replaces none. Raises Rejected: there is none."""
+        """Return the message that this part replaces. None: the post replaces none. Raises
+        Rejected: there is none.
+        """
         if post.replaces is None:
             return None
-        found = await self._store.message_ids(post.to.conversation, post.replaces) if able.buttons else []
+        found = (
+            await self._store.message_ids(post.to.conversation, post.replaces)
+            if able.buttons
+            else []
+        )
         if part >= len(found):
-            raise Rejected("it takes more messages than it replaces" if found else "what it replaces was not shown")
+            raise Rejected(
+                "it takes more messages than it replaces"
+                if found
+                else "what it replaces was not shown"
+            )
         return found[part]
 
-    async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float, *, refused: bool) -> None:
-        """Return once the recipient may be there, or (`refused`) the bot may post there, or after `max_wait_s`."""
+    async def _wait_until_present(
+        self, channel: Channel, post: Post, max_wait_s: float, *, refused: bool
+    ) -> None:
+        """Return once the recipient may be there, or (`refused`) the bot may post there, or after
+        `max_wait_s`.
+        """
         place = post.to.conversation
         self._away_conversations[place] = refused
         if refused:
@@ -838,12 +1000,16 @@ class Outbox:
         await self._store.append(self._part_entries(post, facts))
 
     async def confirm(self) -> None:
-        """Return if the posts are this process's to deliver. Raises StoreClosed if it was removed."""
+        """Return if the posts are this process's to deliver. Raises StoreClosed if it was
+        removed.
+        """
         if not await self._cluster.confirm():
             self._store.give_up()
             raise StoreClosed(REMOVED_TEXT)
 
-    def _part_entries(self, post: Post, facts: Sequence[PartSendStarted | PartSendEnded]) -> list[NewEntry]:
+    def _part_entries(
+        self, post: Post, facts: Sequence[PartSendStarted | PartSendEnded]
+    ) -> list[NewEntry]:
         now = self._clock.now()
         return [NewEntry(fact=fact, at=now, conversation=post.to.conversation) for fact in facts]
 
@@ -854,21 +1020,37 @@ class Outbox:
         reason: str,
         news: Sequence[PartSendEnded] = (),
     ) -> None:
-        """Append the end of a post after the `news` of its parts, with what follows: a judgement, a notice of doubt."""
+        """Append the end of a post after the `news` of its parts, with what follows: a judgement, a
+        notice of doubt.
+        """
         now, place = self._clock.now(), post.to.conversation
-        report = DeliveryReport(id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=now)
+        report = DeliveryReport(
+            id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=now
+        )
         ended = NewEntry(fact=report, at=now, conversation=place, key=dedup_key(report))
         entries, notices = [*self._part_entries(post, news), ended], set[PostKey]()
         if self._internal is not None and state != "sent" and await self._is_from_turn(post):
-            entries.append(NewEntry(fact=self._internal.judge(report), at=now, conversation=place, cause=ended))
+            entries.append(
+                NewEntry(fact=self._internal.judge(report), at=now, conversation=place, cause=ended)
+            )
         if state == "failed" or (state == "uncertain" and place not in self._held_notices):
             channel = self._channels.get(post.to.channel)
             marks_replies = channel is not None and channel.capabilities.replies
             refusal = reason if state == "failed" else ""
-            if doubt := await build_doubt_notice(self._store, post, refusal, marks_replies=marks_replies):
+            if doubt := await build_doubt_notice(
+                self._store, post, refusal, marks_replies=marks_replies
+            ):
                 notices |= {doubt.key} if not refusal else set()
                 queued = PostQueued(post=doubt)
-                entries.append(NewEntry(fact=queued, at=now, conversation=place, key=f"post:{doubt.key}", cause=ended))
+                entries.append(
+                    NewEntry(
+                        fact=queued,
+                        at=now,
+                        conversation=place,
+                        key=f"post:{doubt.key}",
+                        cause=ended,
+                    )
+                )
         self._own_notices |= notices
         try:
             await self._store.append(entries)
@@ -876,9 +1058,15 @@ class Outbox:
             self._own_notices -= notices
 
     async def _is_from_turn(self, post: Post) -> bool:
-        """Return whether a turn made the post: else it answers a command, and no agent knows of it."""
+        """Return whether a turn made the post: else it answers a command, and no agent knows of
+        it.
+        """
         queued = await self._store.entry_by_key(f"post:{post.key}")
-        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
+        cause = (
+            await self._store.entry(queued.cause)
+            if queued is not None and queued.cause is not None
+            else None
+        )
         return cause is not None and cause.kind in ("turn_ended", "acted")
 
     def set_link_up(self, channel: ChannelName, up: bool) -> None:
@@ -898,7 +1086,8 @@ class Outbox:
             await asyncio.wait({worker}, timeout=grace_s)
 
     async def pause(self, channel: ChannelName, grace_s: float) -> None:
-        """Deliver queued posts for up to `grace_s` seconds of real time, then start nothing until the link is up.
+        """Deliver queued posts for up to `grace_s` seconds of real time, then start nothing until
+        the link is up.
 
         Returns once the running sends have ended, or after `grace_s` more.
         """
@@ -928,11 +1117,17 @@ class Outbox:
 
     def _active_workers(self) -> list[asyncio.Task[None]]:
         """Return the workers that may soon send something."""
-        return [task for place, task in self._workers.items() if place not in self._away_conversations]
+        return [
+            task for place, task in self._workers.items() if place not in self._away_conversations
+        ]
 
 
-async def _end_workers(workers: Iterable[asyncio.Task[None]], working: Sequence[asyncio.Task[None]]) -> None:
-    """End them. A finished attempt of those that are `working` is still recorded; an unfinished one stays `sending`."""
+async def _end_workers(
+    workers: Iterable[asyncio.Task[None]], working: Sequence[asyncio.Task[None]]
+) -> None:
+    """End them. A finished attempt of those that are `working` is still recorded; an unfinished one
+    stays `sending`.
+    """
     ending = list(workers)
     if working:
         await asyncio.wait(working, timeout=SETTLE_S)
@@ -952,7 +1147,9 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
     """Return answers that may not have arrived there and were not repeated since, oldest first."""
     posts = list[Post]()
     for stored in reversed(
-        await reader.newest_entries(UNCERTAIN_LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
+        await reader.newest_entries(
+            UNCERTAIN_LOOK_BACK, kinds=["delivery", "command"], conversation=conversation
+        )
     ):
         fact = stored.fact
         if isinstance(fact, Command) and fact.name == "again":
@@ -970,22 +1167,39 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
     return posts[::-1]
 
 
-async def build_doubt_notice(reader: StoreReader, post: Post, refusal: str, *, marks_replies: bool) -> Post | None:
+async def build_doubt_notice(
+    reader: StoreReader, post: Post, refusal: str, *, marks_replies: bool
+) -> Post | None:
     """Return the notice for the person who waited for this post; always the same. None: nobody did.
 
-    Of an answer it says that it may not have arrived, or (`refusal` not empty) why it was refused. A notice that may
-    not have arrived, and one of the gateway itself to whoever had written, is said once more: it may be read twice.
-    `marks_replies`: the channel shows to whom a post replies; else the notice begins with the name.
+    Of an answer it says that it may not have arrived, or (`refusal` not empty) why it was refused.
+    A notice that may not have arrived, and one of the gateway itself to whoever had written, is
+    said once more: it may be read twice. `marks_replies`: the channel shows to whom a post replies;
+    else the notice begins with the name.
     """
     key = PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26])
     if await _find_answer(reader, post.key) is None:
-        return replace(post, key=key) if not refusal and await _is_said_once_more(reader, post) else None
+        return (
+            replace(post, key=key)
+            if not refusal and await _is_said_once_more(reader, post)
+            else None
+        )
     newest = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
-    direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
+    direct = (
+        bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
+    )
     if not direct and post.reply_to is None:
         return None
-    question = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
-    name = question.fact.sender.name if question is not None and isinstance(question.fact, Message) else ""
+    question = (
+        None
+        if direct
+        else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
+    )
+    name = (
+        question.fact.sender.name
+        if question is not None and isinstance(question.fact, Message)
+        else ""
+    )
     called = f"{escape_markdown(name)}: " if name and not marks_replies else ""
     with use_language(post.language):
         text = (
@@ -995,7 +1209,9 @@ async def build_doubt_notice(reader: StoreReader, post: Post, refusal: str, *, m
             if refusal
             else _('(My last answer may not have reached you. Write "again", and I repeat it.)')
             if direct
-            else _('(My last answer may not have reached you. Write "again" to me, and I repeat it.)')
+            else _(
+                '(My last answer may not have reached you. Write "again" to me, and I repeat it.)'
+            )
         )
     return Post(
         key=key,
@@ -1008,7 +1224,9 @@ async def build_doubt_notice(reader: StoreReader, post: Post, refusal: str, *, m
 
 
 async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
-    """Return the post if a turn or `again` posted it. Notices of the gateway itself are never repeated."""
+    """Return the post if a turn or `again` posted it. Notices of the gateway itself are never
+    repeated.
+    """
     queued = await reader.entry_by_key(f"post:{key}")
     if queued is None or queued.cause is None or not isinstance(queued.fact, PostQueued):
         return None
@@ -1020,7 +1238,9 @@ async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
 
 
 async def _is_said_once_more(reader: StoreReader, post: Post) -> bool:
-    """Return whether it is the first notice about an answer, or the gateway's to somebody whom the agent hears."""
+    """Return whether it is the first notice about an answer, or the gateway's to somebody whom the
+    agent hears.
+    """
     queued = await reader.entry_by_key(f"post:{post.key}")
     if queued is None or queued.cause is None:
         return False

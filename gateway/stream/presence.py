@@ -1,11 +1,11 @@
 """Presence of the people whom the agents serve, estimated from the times of their messages.
 
-Messages of verified owners and admins count if the operator named any; else those of everybody who is accepted. Only
-messages to the agent count, and none of bots, so neither the agent's own posts nor its notes to itself keep anybody
-present.
+Messages of verified owners and admins count if the operator named any; else those of everybody who
+is accepted. Only messages to the agent count, and none of bots, so neither the agent's own posts
+nor its notes to itself keep anybody present.
 
-`PresenceEstimator` and the functions are pure: times are arguments. `PresenceTracker` reads the clock and reports
-changes of the level.
+`PresenceEstimator` and the functions are pure: times are arguments. `PresenceTracker` reads the
+clock and reports changes of the level.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ MAX_PLACE_NAME_CHARS: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepHours:
-    """Hours in which silent people are taken to be asleep: from `start` to `end`, over midnight if `end` is earlier."""
+    """Hours in which silent people are taken to be asleep: from `start` to `end`, over midnight if
+    `end` is earlier.
+    """
 
     start: time
     end: time
@@ -56,7 +58,8 @@ class SleepHours:
         for days in range(-1, 3):
             begins = today + timedelta(days=days)
             ends = begins + timedelta(days=self.end <= self.start)
-            # A local time that a clock change skips is later by the length of the skip (PEP 495, fold=0).
+            # A local time that a clock change skips is later by the length of the skip (PEP 495,
+            # fold=0).
             yield (
                 datetime.combine(begins, self.start, self.zone).astimezone(UTC),
                 datetime.combine(ends, self.end, self.zone).astimezone(UTC),
@@ -85,7 +88,9 @@ def build_presence_policy(settings: Settings) -> PresencePolicy:
     if presence.sleep is not None:
         start, _, end = presence.sleep.partition("-")
         night = SleepHours(
-            start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(presence.timezone)
+            start=time.fromisoformat(start),
+            end=time.fromisoformat(end),
+            zone=ZoneInfo(presence.timezone),
         )
     return PresencePolicy(idle_s=presence.idle, away_s=presence.away, sleep_hours=night)
 
@@ -100,9 +105,17 @@ def shows_presence(message: Message, role: Role, *, named: bool) -> bool:
     return role in ("owner", "admin") if named else role != "blocked"
 
 
-def presence_times(messages: Iterable[tuple[Message, Role]], now: datetime, *, named: bool) -> list[datetime]:
-    """Return the times of the messages that count, oldest first, none after `now`: a platform's clock may be ahead."""
-    return sorted(min(message.sent, now) for message, role in messages if shows_presence(message, role, named=named))
+def presence_times(
+    messages: Iterable[tuple[Message, Role]], now: datetime, *, named: bool
+) -> list[datetime]:
+    """Return the times of the messages that count, oldest first, none after `now`: a platform's
+    clock may be ahead.
+    """
+    return sorted(
+        min(message.sent, now)
+        for message, role in messages
+        if shows_presence(message, role, named=named)
+    )
 
 
 class PresenceEstimator:
@@ -122,12 +135,19 @@ class PresenceEstimator:
         """Time at which they last came back from a long silence."""
 
     def record(self, at: datetime) -> None:
-        """Record a message to the agent. One older than the newest counts as sent together with it."""
+        """Record a message to the agent. One older than the newest counts as sent together with
+        it.
+        """
         at = at if self._last_spoken is None else max(at, self._last_spoken)
-        silent_s = math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
+        silent_s = (
+            math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
+        )
         if self._last_spoken is not None and silent_s >= self.policy.idle_s:
             self._absence, self._came_back_at = at - self._last_spoken, at
-        elif self._came_back_at is not None and (at - self._came_back_at).total_seconds() >= self.policy.idle_s:
+        elif (
+            self._came_back_at is not None
+            and (at - self._came_back_at).total_seconds() >= self.policy.idle_s
+        ):
             self._absence = None  # that was long ago: others have been present since
         self._per_min = self._per_min * math.exp(-silent_s / SMOOTHING_S) + 60.0 / SMOOTHING_S
         goes_on = self._focused_until is not None and at < self._focused_until
@@ -139,7 +159,9 @@ class PresenceEstimator:
         self._last_spoken = at
 
     def reset(self, times: Iterable[datetime]) -> None:
-        """Start again from these recent times, oldest first, read from the log. This is no return from an absence."""
+        """Start again from these recent times, oldest first, read from the log. This is no return
+        from an absence.
+        """
         self._last_spoken, self._per_min, self._focused_until = None, 0.0, None
         for at in times:
             self.record(at)
@@ -155,7 +177,9 @@ class PresenceEstimator:
             return self._fixed_level
         if self._focused_until is not None and at < self._focused_until:
             return "focused"
-        silent_s = math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
+        silent_s = (
+            math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
+        )
         if silent_s < self.policy.idle_s:
             return "present"
         if self.policy.sleep_hours is not None and self.policy.sleep_hours.contains(at):
@@ -163,10 +187,17 @@ class PresenceEstimator:
         return "idle" if silent_s < self.policy.away_s else "away"
 
     def next_change(self, at: datetime) -> datetime | None:
-        """Return the next time after `at` at which the level changes if nobody writes. None: never."""
+        """Return the next time after `at` at which the level changes if nobody writes. None:
+        never.
+        """
         now = self.level(at)
         return next(
-            (then for then in sorted(self._iter_change_moments(at)) if then > at and self.level(then) != now), None
+            (
+                then
+                for then in sorted(self._iter_change_moments(at))
+                if then > at and self.level(then) != now
+            ),
+            None,
         )
 
     @property
@@ -175,7 +206,8 @@ class PresenceEstimator:
         return self._absence is not None
 
     def take_absence(self) -> timedelta | None:
-        """Return the length of the silence that has just ended, once. None: there was none, or it was returned before.
+        """Return the length of the silence that has just ended, once. None: there was none, or it
+        was returned before.
 
         Once only, so that it is rendered in the first turn after it.
         """
@@ -191,7 +223,9 @@ class PresenceEstimator:
         if self._last_spoken is not None:
             yield self._last_spoken + timedelta(seconds=self.policy.idle_s)
             yield self._last_spoken + timedelta(seconds=self.policy.away_s)
-        for night in self.policy.sleep_hours.nights_around(at) if self.policy.sleep_hours is not None else ():
+        for night in (
+            self.policy.sleep_hours.nights_around(at) if self.policy.sleep_hours is not None else ()
+        ):
             yield from night
 
 
@@ -203,7 +237,10 @@ def render_away_note(gap: timedelta, pending: Sequence[PendingCounts]) -> str:
     gone = f"Your owner was away for {_format_absence(gap)}."
     if not pending:
         return gone
-    places = [f"{_clean_place_name(one.conversation)} {_format_line_count(one)}" for one in pending[:MAX_NAMED_PLACES]]
+    places = [
+        f"{_clean_place_name(one.conversation)} {_format_line_count(one)}"
+        for one in pending[:MAX_NAMED_PLACES]
+    ]
     more = len(pending) - MAX_NAMED_PLACES
     if more > 0:
         places.append(f"and {more} more place{'s' if more > 1 else ''}")
@@ -308,8 +345,12 @@ class PresenceTracker:
         """Return how long they were away until just now; once only."""
         return self._estimator.take_absence()
 
-    async def render_away_note(self, conversation: ConversationId, places: PrivacyCache, reader: StoreReader) -> str:
-        """Return the note to an owner who was away until now, in numbers; only in a direct chat. Empty: none."""
+    async def render_away_note(
+        self, conversation: ConversationId, places: PrivacyCache, reader: StoreReader
+    ) -> str:
+        """Return the note to an owner who was away until now, in numbers; only in a direct chat.
+        Empty: none.
+        """
         if not (self.came_back and places.is_known_direct(conversation)):
             return ""
         newest = await places.newest_message(conversation)
@@ -319,12 +360,16 @@ class PresenceTracker:
         if absence is None:
             return ""
         pending = [one for one in await reader.pending_counts() if one.conversation != conversation]
-        return render_away_note(absence, [one for one in pending if not await places.is_private(one.conversation)])
+        return render_away_note(
+            absence, [one for one in pending if not await places.is_private(one.conversation)]
+        )
 
     async def load(self, reader: StoreReader) -> None:
         """Read the times of recent messages from the log. This is no return from an absence."""
         recent = await self._load_messages(reader)
-        self._estimator.reset(presence_times(recent, self._clock.now(), named=has_administrator(self._policy)))
+        self._estimator.reset(
+            presence_times(recent, self._clock.now(), named=has_administrator(self._policy))
+        )
         self._refresh()
 
     async def _load_messages(self, reader: StoreReader) -> list[tuple[Message, Role]]:
@@ -338,10 +383,17 @@ class PresenceTracker:
                 role = role_of(self._policy, one.fact.at, one.fact.sender)
                 if shows_presence(one.fact, role, named=has_administrator(self._policy)):
                     judged = await reader.find_judgement(one.seq)
-                    found += [(one.fact, role)] if judged is not None and judged.fate != "refused" else []
+                    found += (
+                        [(one.fact, role)]
+                        if judged is not None and judged.fate != "refused"
+                        else []
+                    )
                 if len(found) == ENOUGH_MESSAGES:
                     return found
-            if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._estimator.policy.away_s:
+            if (
+                len(page) < PAGE
+                or (self._clock.now() - page[0].at).total_seconds() > self._estimator.policy.away_s
+            ):
                 break  # anybody who wrote before that is away
             before = page[0].seq
         return found

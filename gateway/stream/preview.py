@@ -1,10 +1,12 @@
-"""Previews of a running turn: the typing indicator, the answer as it grows, tools at work, and word of a slow model.
+"""Previews of a running turn: the typing indicator, the answer as it grows, tools at work, and word
+of a slow model.
 
-Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a reply, so none may
-stay: it is in the log before it is shown. It becomes the answer by an edit (`Post.previews`). An answer that is longer
-than a message goes on in the next one as soon as one is full. If there is no answer they are deleted, which is retried
-for as long as it takes, also by the next process. A turn that is cut off leaves its first message to the next turn in
-the same place, which goes on in it.
+Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a
+reply, so none may stay: it is in the log before it is shown. It becomes the answer by an edit
+(`Post.previews`). An answer that is longer than a message goes on in the next one as soon as one is
+full. If there is no answer they are deleted, which is retried for as long as it takes, also by the
+next process. A turn that is cut off leaves its first message to the next turn in the same place,
+which goes on in it.
 """
 
 import asyncio
@@ -46,9 +48,11 @@ _UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
 """The last word. It may become a secret, which is recognised only once it is complete."""
 
 FIRST_LOOK_S = 0.7
-"""Seconds after the first words without a preview: one of an answer that is complete so soon only costs rate limit."""
+"""Seconds after the first words without a preview: one of an answer that is complete so soon only
+costs rate limit."""
 SETTLE_S = 3.0
-"""Time for which the whole answer waits for its preview to be deleted; then it is sent, and deletion goes on."""
+"""Time for which the whole answer waits for its preview to be deleted; then it is sent, and
+deletion goes on."""
 PARKED_SETTLE_S = 0.5
 """Time for a call under way to end where a turn is cut off because the process ends."""
 GOODBYE_S = 2.0
@@ -56,7 +60,9 @@ GOODBYE_S = 2.0
 SLOW_S = 20.0
 """Seconds that people wait for a model without a word."""
 SLOW_TEXT = N_("My model is slow right now. I am still waiting for its answer.")
-QUEUED_TEXT = N_("I have a lot of questions to answer right now. I will answer as soon as it is your turn.")
+QUEUED_TEXT = N_(
+    "I have a lot of questions to answer right now. I will answer as soon as it is your turn."
+)
 """Posted where a turn waits for others to end."""
 TAKE_OVER_S = 10.0
 """Time for which a preview of a turn that was cut off waits for the next turn there."""
@@ -64,7 +70,8 @@ DRAFT_S = 20.0
 """Seconds after which a preview that is no message is shown again, because it fades
 (core.telegram.org/bots/api#sendmessagedraft: after 30)."""
 MAX_HEARD: Final = 20
-"""Places where people who wait for a turn see the typing indicator: each costs a call every few seconds."""
+"""Places where people who wait for a turn see the typing indicator: each costs a call every few
+seconds."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between attempts to delete a preview: doubling from the first to the second."""
 
@@ -83,12 +90,14 @@ _TOOL_STATUSES: Final = {
     "recall": N_("Looking through my notes…"),
     "fetch_evidence": N_("Looking through my notes…"),
 }
-"""Status by tool. Of the others, those of MCP servers are named, and the rest take no time that people notice."""
+"""Status by tool. Of the others, those of MCP servers are named, and the rest take no time that
+people notice."""
 _NO_HOSTS: Final = AllowedHosts.parse(())
 
 
 def describe_tool_call(call: ToolCall) -> str:
-    """Return the status line for people who wait while this is carried out. Empty: it needs none. Pure.
+    """Return the status line for people who wait while this is carried out. Empty: it needs none.
+    Pure.
 
     Of the arguments it shows a public host alone: in the others may stand what is not for the room.
     """
@@ -120,7 +129,8 @@ class TurnPreviews:
     ) -> None:
         """`redactor` is applied to every text.
 
-        `teach` tells a channel of the messages in the log, before it looks for one of its own (`Outbox.teach`).
+        `teach` tells a channel of the messages in the log, before it looks for one of its own
+        (`Outbox.teach`).
         """
         self.redactor = redactor
         self._store = store
@@ -134,11 +144,15 @@ class TurnPreviews:
         self._left = dict[Address, MessageId]()
         """Previews of turns that were cut off: the next turn there goes on in it."""
 
-    def start(self, at: Address, *, reply_to: MessageId | None = None, grows: bool = True) -> "TurnPreview":
-        """Start the preview of a turn that begins to ask the model, as far as the platform can show it.
+    def start(
+        self, at: Address, *, reply_to: MessageId | None = None, grows: bool = True
+    ) -> "TurnPreview":
+        """Start the preview of a turn that begins to ask the model, as far as the platform can show
+        it.
 
-        `reply_to`: what the answer replies to. Without `grows` there is only the typing indicator: what is to notify
-        somebody whom it does not reply to is posted as a whole, for an edit notifies nobody.
+        `reply_to`: what the answer replies to. Without `grows` there is only the typing indicator:
+        what is to notify somebody whom it does not reply to is posted as a whole, for an edit
+        notifies nobody.
         """
         channel: object = self.channels.get(at.channel)
         typing = channel if isinstance(channel, CanType) else None
@@ -147,7 +161,9 @@ class TurnPreviews:
         return TurnPreview(self, at, typing, previews, reply_to=reply_to, left=left)
 
     def show_heard(self, at: Address) -> None:
-        """Show the typing indicator to people whose turn has to wait, until `hide_heard`. A few places at once only."""
+        """Show the typing indicator to people whose turn has to wait, until `hide_heard`. A few
+        places at once only.
+        """
         channel: object = self.channels.get(at.channel)
         if isinstance(channel, CanType) and at not in self._heard and len(self._heard) < MAX_HEARD:
             self._heard[at] = self.tasks.create_task(self.run_typing(channel, at))
@@ -180,8 +196,11 @@ class TurnPreviews:
         `unsure`: why each of them may have become an answer since; then they stay. Empty: none has.
         """
         found = await self._store.open_previews()
-        # Of those in a place the first one is left to the next turn. Later ids of a platform are greater numbers.
-        for conversation, message in sorted(found, key=lambda one: (is_provisional(one[1]), len(one[1]), one[1])):
+        # Of those in a place the first one is left to the next turn. Later ids of a platform are
+        # greater numbers.
+        for conversation, message in sorted(
+            found, key=lambda one: (is_provisional(one[1]), len(one[1]), one[1])
+        ):
             at = Address.parse(conversation)
             channel = self.channels.get(at.channel)
             if unsure:
@@ -202,14 +221,20 @@ class TurnPreviews:
     async def record(self, *facts: PreviewShown | PreviewEnded) -> None:
         """Append that a message is a preview, or that it is none any more."""
         now = self.clock.now()
-        await self._store.append([NewEntry(fact=fact, at=now, conversation=fact.at.conversation) for fact in facts])
+        await self._store.append(
+            [NewEntry(fact=fact, at=now, conversation=fact.at.conversation) for fact in facts]
+        )
 
     async def post_notice(self, at: Address, text: str, cause: Seq | None) -> None:
-        """Append a post that belongs to no turn, so that no model reads it. `cause`: the message that waits."""
+        """Append a post that belongs to no turn, so that no model reads it. `cause`: the message
+        that waits.
+        """
         now = self.clock.now()
         post = Post(key=PostKey(new_id(now)), to=at, text=text, style="notice")
         fact, key = PostQueued(post=post), f"post:{post.key}"
-        await self._store.append([NewEntry(fact=fact, at=now, conversation=at.conversation, key=key, cause=cause)])
+        await self._store.append(
+            [NewEntry(fact=fact, at=now, conversation=at.conversation, key=key, cause=cause)]
+        )
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
@@ -258,10 +283,17 @@ class TurnPreviews:
             except RateLimited as error:
                 hint_s = error.retry_after_s
             except SendError as error:
-                logger.debug("the preview %s in %s is not gone yet: %s", message, at.conversation, error.reason)
+                logger.debug(
+                    "the preview %s in %s is not gone yet: %s",
+                    message,
+                    at.conversation,
+                    error.reason,
+                )
             except StoreError:
                 raise
-            except Exception:  # a bug in the adapter: the record stays, and the next process tries again
+            except (
+                Exception
+            ):  # a bug in the adapter: the record stays, and the next process tries again
                 logger.exception("taking away the preview %s in %s broke", message, at.conversation)
                 return
             else:
@@ -292,7 +324,9 @@ class TurnPreview:
         self._at = at
         self._reply_to = reply_to
         self._preview = preview
-        self._typing_task = None if typing is None else previews.tasks.create_task(previews.run_typing(typing, at))
+        self._typing_task = (
+            None if typing is None else previews.tasks.create_task(previews.run_typing(typing, at))
+        )
         self._preview_task: asyncio.Task[None] | None = None
         self._slow_task: asyncio.Task[None] | None = None
         self._told_slow = False
@@ -308,7 +342,8 @@ class TurnPreview:
         self._left_behind = False
         """Whatever is shown is no concern of this turn any more."""
         self._shown = [] if left is None else [left]
-        """The messages that may stand, in order; the last one is provisional if its id is not known."""
+        """The messages that may stand, in order; the last one is provisional if its id is not
+        known."""
         self._announced: MessageId | None = None
         """The recorded id of a message that is surely not shown yet."""
         self._is_refused = False
@@ -344,10 +379,11 @@ class TurnPreview:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
 
     def expect_answer(self, cause: Seq | None = None) -> None:
-        """Say once that the model is slow if nothing more of its answer comes for `SLOW_S`. Returns at once.
+        """Say once that the model is slow if nothing more of its answer comes for `SLOW_S`. Returns
+        at once.
 
-        It is said in the preview, which the answer replaces; where the platform has none, in a post of its own.
-        `cause`: the message that waits for it.
+        It is said in the preview, which the answer replaces; where the platform has none, in a post
+        of its own. `cause`: the message that waits for it.
         """
         self.expect_nothing()
         self._waits_since_s = self._previews.clock.monotonic()
@@ -355,7 +391,9 @@ class TurnPreview:
             self._slow_task = self._previews.tasks.create_task(self._tell_slow(cause))
 
     def expect_nothing(self) -> None:
-        """Take back `expect_answer`: the answer is there, or it is not the model that people wait for."""
+        """Take back `expect_answer`: the answer is there, or it is not the model that people wait
+        for.
+        """
         if self._slow_task is not None:
             self._slow_task.cancel()
             self._slow_task = None
@@ -377,17 +415,23 @@ class TurnPreview:
         return self._preview is not None
 
     async def finish(self, post: Post) -> tuple[MessageId, ...]:
-        """End the preview, and return the messages that the caller makes the first ones of this post (`Post.previews`).
+        """End the preview, and return the messages that the caller makes the first ones of this
+        post (`Post.previews`).
 
         Raises `StoreError` only.
         """
         self._stop()
         standing = list[MessageId]()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S / 2), self._call_lock:  # a late edit would show the half again
+            async with (
+                asyncio.timeout(SETTLE_S / 2),
+                self._call_lock,
+            ):  # a late edit would show the half again
                 # Where the first of several is gone, its text would come after the others.
                 if len(self._shown) == 1 or not self._is_refused:
-                    count = len(self._split(replace(post, text=self._previews.redactor(post.text)))) or len(self._shown)
+                    count = len(
+                        self._split(replace(post, text=self._previews.redactor(post.text)))
+                    ) or len(self._shown)
                     standing, self._shown = self._shown[:count], self._shown[count:]
         await self.end()
         return tuple(standing)
@@ -404,14 +448,20 @@ class TurnPreview:
             async with asyncio.timeout(PARKED_SETTLE_S if leaves else SETTLE_S):
                 await self._settle(leaves=leaves)
         except (SendError, TimeoutError) as error:
-            logger.info("a preview in %s is not gone yet: %s", self._at.conversation, str(error) or "it takes long")
+            logger.info(
+                "a preview in %s is not gone yet: %s",
+                self._at.conversation,
+                str(error) or "it takes long",
+            )
         except StoreError:
             raise
         except Exception:  # a bug in the adapter
             logger.exception("taking away a preview in %s broke", self._at.conversation)
         finally:
             if self._preview_task is not None and self._call_lock.locked() and not leaves:
-                self._previews.track_task(self._preview_task)  # it learns the id of its message, and deletes that
+                self._previews.track_task(
+                    self._preview_task
+                )  # it learns the id of its message, and deletes that
             elif self._preview_task is not None:
                 self._preview_task.cancel()
         self._left_behind = True
@@ -419,18 +469,24 @@ class TurnPreview:
             (self._previews.leave if leaves else self._previews.clear_later)(self._at, message)
 
     async def _settle(self, *, leaves: bool) -> None:
-        """Wait for a call under way, then delete what is shown, unless it is left to another turn."""
+        """Wait for a call under way, then delete what is shown, unless it is left to another
+        turn.
+        """
         async with self._call_lock:
             if self._preview_task is not None:
                 self._preview_task.cancel()
         if self._announced is not None:
-            await self._previews.record(PreviewEnded(at=self._at, message=self._announced, reason=""))
+            await self._previews.record(
+                PreviewEnded(at=self._at, message=self._announced, reason="")
+            )
             self._announced = None
         if not leaves:
             await self._clear_behind(0)
 
     async def _clear_behind(self, count: int) -> None:
-        """Delete the messages after the first `count`. Hold the lock of calls. Raises `SendError`."""
+        """Delete the messages after the first `count`. Hold the lock of calls. Raises
+        `SendError`.
+        """
         while len(self._shown) > count:
             await self._previews.clear(self._at, self._shown[-1])
             self._shown.pop()
@@ -449,7 +505,11 @@ class TurnPreview:
             while not self._ended:
                 try:
                     waiting, is_draft = self._updated.wait(), len(seen) > len(self._shown)
-                    await (with_timeout(self._previews.clock, DRAFT_S, waiting) if is_draft else waiting)
+                    await (
+                        with_timeout(self._previews.clock, DRAFT_S, waiting)
+                        if is_draft
+                        else waiting
+                    )
                 except TimeoutError:
                     seen.pop()
                 self._updated.clear()
@@ -458,14 +518,18 @@ class TurnPreview:
                     if text:
                         parts = self._split(Post(key=PostKey("preview"), to=self._at, text=text))
                         await self._show_parts(channel, parts, seen)
-                except RateLimited as error:  # no rate limit is left; the text shown would be old until the end
+                except (
+                    RateLimited
+                ) as error:  # no rate limit is left; the text shown would be old until the end
                     self._updated.set()
                     wait_s = max(wait_s, error.retry_after_s)
                 await self._previews.clock.sleep(wait_s)
         except StoreError:
             raise
         except SendError as error:
-            logger.debug("no more previews of this turn in %s: %s", self._at.conversation, error.reason)
+            logger.debug(
+                "no more previews of this turn in %s: %s", self._at.conversation, error.reason
+            )
         except Exception:  # a bug in the adapter: the answer itself is sent all the same
             logger.exception("a preview in %s broke", self._at.conversation)
         self._preview = None
@@ -483,7 +547,9 @@ class TurnPreview:
         return () if channel is None else channel.split(post)
 
     async def _show_parts(self, channel: CanPreview, parts: Sequence[str], seen: list[str]) -> None:
-        """Show what is new in these messages, and delete those behind them. `seen`: what each shows, updated."""
+        """Show what is new in these messages, and delete those behind them. `seen`: what each
+        shows, updated.
+        """
         for index, body in enumerate(parts):
             is_full = index + 1 < len(parts)
             if seen[index : index + 1] != [body] or (is_full and index >= len(self._shown)):
@@ -494,8 +560,12 @@ class TurnPreview:
                 await self._clear_behind(len(parts))
                 del seen[len(parts) :]
 
-    async def _show_part(self, channel: CanPreview, index: int, body: str, *, is_full: bool) -> None:
-        """Call `CanPreview.preview` and record the message. Does nothing once the turn has ended."""
+    async def _show_part(
+        self, channel: CanPreview, index: int, body: str, *, is_full: bool
+    ) -> None:
+        """Call `CanPreview.preview` and record the message. Does nothing once the turn has
+        ended.
+        """
         async with self._call_lock:
             if self._ended:
                 return

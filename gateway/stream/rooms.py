@@ -38,12 +38,18 @@ _MAX_ROOMS_LEAVING: Final = 1_000
 def accepted_invitations(entries: Iterable[LogEntry]) -> Iterator[Address]:
     """Yield the rooms to which the bot was invited by somebody who may."""
     for event, __, judged in judged_events(entries):
-        if isinstance(event, MembershipChanged) and event.change == "invite" and judged.fate != "refused":
+        if (
+            isinstance(event, MembershipChanged)
+            and event.change == "invite"
+            and judged.fate != "refused"
+        ):
             yield event.at
 
 
 class RoomMembership:
-    """Membership in rooms of all channels. It follows invitations, and decisions about who may be in which room."""
+    """Membership in rooms of all channels. It follows invitations, and decisions about who may be
+    in which room.
+    """
 
     def __init__(
         self,
@@ -76,7 +82,9 @@ class RoomMembership:
                 self.accept_invite(at)
 
     def _on_access_changed(self, entries: Sequence[LogEntry]) -> None:
-        """Join or leave the rooms of these entries, whoever decided it. The process that holds the channel does."""
+        """Join or leave the rooms of these entries, whoever decided it. The process that holds the
+        channel does.
+        """
         for entry in entries:
             match entry.fact:
                 case RoomAccessChanged(room=room) if not self._channels.holds(room.channel):
@@ -91,10 +99,17 @@ class RoomMembership:
                     pass
 
     def _leave_after_notice(self, room: Address, entries: Sequence[LogEntry]) -> None:
-        """Leave the room at once, or once the notice that was appended with the change has been delivered."""
+        """Leave the room at once, or once the notice that was appended with the change has been
+        delivered.
+        """
         posts = [entry.fact.post for entry in entries if isinstance(entry.fact, PostQueued)]
         last = next(
-            (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
+            (
+                post
+                for post in reversed(posts)
+                if (post.to.channel, post.to.room) == (room.channel, room.room)
+            ),
+            None,
         )
         if last is None or len(self._leaving) >= _MAX_ROOMS_LEAVING:
             self.leave_closed(room)
@@ -117,11 +132,15 @@ class RoomMembership:
         return channel.is_joined(at.room) if self._channels.holds(at.channel) else None
 
     def was_sent_out(self, at: Address) -> bool:
-        """Return whether somebody sent the bot out of this room, and nobody back in. False also if it is not known."""
+        """Return whether somebody sent the bot out of this room, and nobody back in. False also if
+        it is not known.
+        """
         return at.conversation in self._left
 
     def accept_invite(self, at: Address) -> None:
-        """Join, if the channel can, because of an invitation. Returns at once; a failure is logged."""
+        """Join, if the channel can, because of an invitation. Returns at once; a failure is
+        logged.
+        """
         if self.can_join(at.channel):
             self._start_task(self._enter_invited(at))
 
@@ -131,15 +150,23 @@ class RoomMembership:
         Returns at once; a failure is logged.
         """
         for at in map(Address.parse, sorted(self._policy.roster_state().rooms)):
-            if at.channel == channel and at.conversation not in self._left and self._channels.holds(channel):
+            if (
+                at.channel == channel
+                and at.conversation not in self._left
+                and self._channels.holds(channel)
+            ):
                 self.accept_invite(at)
 
     def leave_closed(self, at: Address) -> None:
         """Leave a room that is not open any more. Returns at once; a failure is logged."""
         self.start("leave", at, _log_refusal(at))
 
-    def start(self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]) -> None:
-        """Start to `enter` or `leave` a room; `on_failure` is called with the reason of a failure. Returns at once."""
+    def start(
+        self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Start to `enter` or `leave` a room; `on_failure` is called with the reason of a failure.
+        Returns at once.
+        """
 
         async def act() -> None:
             if reason := await (self.enter(at) if way == "enter" else self.leave(at)):

@@ -1,13 +1,15 @@
-"""Routing of conversations: which agent's binding applies to a place, and who can read what is written there.
+"""Routing of conversations: which agent's binding applies to a place, and who can read what is
+written there.
 
-Of the bindings the operator's first matching pattern wins. `LiveBindings` and `LiveAccessPolicy` read the settings in
-force at each use.
+Of the bindings the operator's first matching pattern wins. `LiveBindings` and `LiveAccessPolicy`
+read the settings in force at each use.
 
-`PrivacyCache` knows who can read a place: from the platform or the operator, and private if neither says. The
-platform's answer is asked of its channel at the moment of use; its last answer is in the log (`AudienceReported`), for
-times in which the channel cannot be asked. A place that becomes private is private for its earlier messages too; one
-that becomes public is public for later ones only. Of whom a person is a member is asked when something of another room
-is about to be shown to them, and for those rooms only (`PrivacyCache.with_memberships`).
+`PrivacyCache` knows who can read a place: from the platform or the operator, and private if neither
+says. The platform's answer is asked of its channel at the moment of use; its last answer is in the
+log (`AudienceReported`), for times in which the channel cannot be asked. A place that becomes
+private is private for its earlier messages too; one that becomes public is public for later ones
+only. Of whom a person is a member is asked when something of another room is about to be shown to
+them, and for those rooms only (`PrivacyCache.with_memberships`).
 """
 
 import asyncio
@@ -60,7 +62,8 @@ from gateway.stream.attention import ListenMode
 
 _MAX_CACHED_PLACES: Final = 10_000
 MAX_ASKED_SCOPES: Final = 20
-"""Scopes about which platforms are asked at most, for all that one tool call shows. More are not shown."""
+"""Scopes about which platforms are asked at most, for all that one tool call shows. More are not
+shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,8 @@ class ConversationBinding:
     prompt: str = ""
     language: str | None = None
     private: bool | None = None
-    """True: its messages are not used elsewhere. False: everybody may read them. None: as the platform says."""
+    """True: its messages are not used elsewhere. False: everybody may read them. None: as the
+    platform says."""
     group: str = ""
     """Group of rooms whose people may know what is said in each of them. Empty: none."""
     arrivals: ArrivalPolicy = "steer"
@@ -86,7 +90,9 @@ class ConversationBinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingPattern:
-    """Conversations to which a binding applies: globs over the parts of an address. `thread` None: any or none."""
+    """Conversations to which a binding applies: globs over the parts of an address. `thread` None:
+    any or none.
+    """
 
     channel: str
     room: str
@@ -116,7 +122,9 @@ class Bindings:
         return Bindings(self.patterns)
 
     def find(self, place: Address) -> ConversationBinding:
-        """Return the first binding that matches; without one, the agent listens to nothing there."""
+        """Return the first binding that matches; without one, the agent listens to nothing
+        there.
+        """
         if (found := self._found.get(place)) is None:
             matching = (
                 pattern.binding
@@ -131,7 +139,9 @@ class Bindings:
 
     def find_agent(self, channel: ChannelName) -> str:
         """Return the agent of the first pattern for that channel, whatever its rooms. "": none."""
-        found = (pattern.binding.agent for pattern in self.patterns if _matches(channel, pattern.channel))
+        found = (
+            pattern.binding.agent for pattern in self.patterns if _matches(channel, pattern.channel)
+        )
         return next(found, "")
 
 
@@ -177,14 +187,20 @@ def build_bindings(settings: Settings) -> Bindings:
     ]
     if settings.ops.token is not None:
         own = ConversationBinding(listen="all", agent=settings.agents[0].id, private=True)
-        patterns.append(BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own))
+        patterns.append(
+            BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own)
+        )
     return Bindings(patterns)
 
 
 class LiveAccessPolicy(AccessPolicy):
-    """Access policy of the settings in force, of decisions in the log, and of what platforms say about places."""
+    """Access policy of the settings in force, of decisions in the log, and of what platforms say
+    about places.
+    """
 
-    def __init__(self, live: LiveSettings, roster: Roster, channels: Channels, bindings: Bindings) -> None:
+    def __init__(
+        self, live: LiveSettings, roster: Roster, channels: Channels, bindings: Bindings
+    ) -> None:
         self._live, self._roster, self._channels, self._bindings = live, roster, channels, bindings
 
     @property
@@ -230,7 +246,9 @@ class LiveAccessPolicy(AccessPolicy):
 
 
 def build_roles(settings: Settings) -> Mapping[str, Role]:
-    """Return the configured roles. A person listed twice has the strongest role; being blocked wins over all."""
+    """Return the configured roles. A person listed twice has the strongest role; being blocked wins
+    over all.
+    """
     roles: dict[str, Role] = {}
     for role in (*ROLE_ORDER[1:], ROLE_ORDER[0]):
         for one in getattr(settings.access.roles, role):
@@ -240,7 +258,10 @@ def build_roles(settings: Settings) -> Mapping[str, Role]:
 
 def build_open_rooms(settings: Settings) -> Mapping[ChannelName, frozenset[RoomId]]:
     """Return the configured rooms of each channel."""
-    return {ChannelName(name): frozenset(map(RoomId, one.rooms)) for name, one in settings.channels.items()}
+    return {
+        ChannelName(name): frozenset(map(RoomId, one.rooms))
+        for name, one in settings.channels.items()
+    }
 
 
 def build_grants(settings: Settings) -> Mapping[str, Sequence[RoleGrant]]:
@@ -256,7 +277,9 @@ def build_grants(settings: Settings) -> Mapping[str, Sequence[RoleGrant]]:
 def build_platform_roles(settings: Settings) -> Sequence[PlatformRoleRule]:
     """Return the roles of people with a rank on their platform."""
     return [
-        PlatformRoleRule(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
+        PlatformRoleRule(
+            one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]"
+        )
         for number, one in enumerate(settings.access.platform_roles)
     ]
 
@@ -311,17 +334,26 @@ class PrivacyCache:
 
     def _learn(self, reported: AudienceReported, seq: Seq) -> None:
         since, before = reported.since or seq, self._known_scopes.get(reported.at.conversation)
-        if before is not None and before.scope == reported.scope:  # two messages at once may both bring it
+        if (
+            before is not None and before.scope == reported.scope
+        ):  # two messages at once may both bring it
             since = before.since
-        self._known_scopes[reported.at.conversation] = _KnownScope(reported.scope, since, reported.space)
+        self._known_scopes[reported.at.conversation] = _KnownScope(
+            reported.scope, since, reported.space
+        )
         if reported.space is not None:
             self._channels.record_space(reported.at, reported.space)
 
     def find_new_audience(self, message: Message) -> AudienceReported | None:
-        """Return the fact to append with this message, if its platform now reports another scope or space."""
+        """Return the fact to append with this message, if its platform now reports another scope or
+        space.
+        """
         if message.kind == "direct" or (scope := self._channels.scope_of(message.at)) is None:
             return None
-        known, space = self._known_scopes.get(message.at.conversation), self._channels.space_of(message.at)
+        known, space = (
+            self._known_scopes.get(message.at.conversation),
+            self._channels.space_of(message.at),
+        )
         if known is None or known.scope != scope:
             return AudienceReported(at=message.at, scope=scope, space=space)
         if space in (None, known.space):
@@ -347,16 +379,22 @@ class PrivacyCache:
         return known
 
     def is_known_direct(self, conversation: ConversationId) -> bool:
-        """Return whether a place is known as a direct chat, without reading the log: False if nobody asked lately."""
+        """Return whether a place is known as a direct chat, without reading the log: False if
+        nobody asked lately.
+        """
         return self._direct.get(conversation, False)
 
     async def newest_message(self, conversation: ConversationId) -> Message | None:
         """Return the newest message there; None: there is none."""
-        newest = await self._reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=conversation)
+        newest = await self._reader.newest_entries(
+            1, kinds=MESSAGE_KINDS, conversation=conversation
+        )
         return newest[0].fact if newest and isinstance(newest[0].fact, Message) else None
 
     async def is_private(self, conversation: ConversationId) -> bool:
-        """Return whether it is a direct chat, private by the operator's word, or an unknown place."""
+        """Return whether it is a direct chat, private by the operator's word, or an unknown
+        place.
+        """
         if is_inner(conversation):
             return False
         if self._bindings.find(Address.parse(conversation)).private:
@@ -370,14 +408,17 @@ class PrivacyCache:
     async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
         """Return the scope of messages there: who may read them (`gateway.core.scopes`).
 
-        `seq`: of an entry there; None: of messages written now. An agent's inner conversation is its own scope.
+        `seq`: of an entry there; None: of messages written now. An agent's inner conversation is
+        its own scope.
         """
         if is_inner(conversation) or await self.is_private(conversation):
             return conversation
         place = Address.parse(conversation)
         known, reported = self._known_scopes.get(conversation), self._channels.scope_of(place)
         current = reported if reported is not None or known is None else known.scope
-        is_closed_thread = place.thread is not None and current == conversation  # a room's binding does not open it
+        is_closed_thread = (
+            place.thread is not None and current == conversation
+        )  # a room's binding does not open it
         bound = self._bindings.find(place)
         if bound.private is False and not is_closed_thread:
             return PUBLIC
@@ -398,19 +439,27 @@ class PrivacyCache:
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 
     async def is_logged_in(self, at: Address, person: Sender) -> bool:
-        """Return whether the login that proves who a person is holds still, as their platform says."""
+        """Return whether the login that proves who a person is holds still, as their platform
+        says.
+        """
         return await self._channels.is_logged_in(at, person)
 
     async def with_memberships(self, here: Visibility, scopes: Iterable[str]) -> Visibility:
-        """Return `here` with those of the scopes that `here.alone_with` can read as a member, as their platform says.
+        """Return `here` with those of the scopes that `here.alone_with` can read as a member, as
+        their platform says.
 
-        Asks about scopes that are not visible yet and were not asked about, `MAX_ASKED_SCOPES` in all; only of the
-        person's own platform, and never of rooms that the operator declares private. Raises StoreError.
+        Asks about scopes that are not visible yet and were not asked about, `MAX_ASKED_SCOPES` in
+        all; only of the person's own platform, and never of rooms that the operator declares
+        private. Raises StoreError.
         """
-        new = [one for one in dict.fromkeys(scopes) if one not in here.asked and not here.can_see(one)]
+        new = [
+            one for one in dict.fromkeys(scopes) if one not in here.asked and not here.can_see(one)
+        ]
         if here.alone_with is None or not (new := new[: MAX_ASKED_SCOPES - len(here.asked)]):
             return here
-        found = await asyncio.gather(*(self._readable_since(scope, here.alone_with) for scope in new))
+        found = await asyncio.gather(
+            *(self._readable_since(scope, here.alone_with) for scope in new)
+        )
         since = {scope: first for scope, first in zip(new, found, strict=True) if first is not None}
         return replace(
             here,
@@ -420,7 +469,9 @@ class PrivacyCache:
         )
 
     async def _readable_since(self, scope: str, person: PlatformUser) -> int | None:
-        """Return from which log position on a member can read texts of that scope; 0: all. None: they cannot."""
+        """Return from which log position on a member can read texts of that scope; 0: all. None:
+        they cannot.
+        """
         for at in self._places_of_scope(scope, person.channel):
             if self._bindings.find(at).private or await self.is_direct(at.conversation):
                 continue
@@ -433,20 +484,29 @@ class PrivacyCache:
         return None
 
     def _places_of_scope(self, scope: str, channel: ChannelName) -> Sequence[Address]:
-        """Return the places of a channel whose members can read texts of that scope: any of them."""
+        """Return the places of a channel whose members can read texts of that scope: any of
+        them.
+        """
         if scope in (PUBLIC, OWNER_SCOPE) or is_inner(ConversationId(scope)):
             return ()
         if (space := parse_space_scope(scope)) is not None:
             places = [space]
         elif is_shared_scope(scope):
             known = map(Address.parse, self._known_scopes)
-            places = [at for at in known if group_scope(self._bindings.find(at).group) == scope and at.thread is None]
+            places = [
+                at
+                for at in known
+                if group_scope(self._bindings.find(at).group) == scope and at.thread is None
+            ]
         else:
             places = [Address.parse(scope)]
         return [at for at in places if at.channel == channel][:MAX_ASKED_SCOPES]
 
-    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """Return what a turn there may see, before anybody's platform is asked what they are a member of.
+    async def visibility(
+        self, conversation: ConversationId, *, everything: bool = False
+    ) -> Visibility:
+        """Return what a turn there may see, before anybody's platform is asked what they are a
+        member of.
 
         `everything`: it is alone with a verified owner.
         """
@@ -467,7 +527,9 @@ class PrivacyCache:
             and place.thread is not None
             and self._channels.scope_of(place) is not None
         ):
-            other_scopes.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
+            other_scopes.add(
+                await self.scope(Address(channel=place.channel, room=place.room).conversation)
+            )
         return Visibility(
             scope=scope,
             other_scopes=frozenset(other_scopes),

@@ -1,19 +1,22 @@
-"""Channel supervisor: runs each channel in a task of its own, restarts it, and follows the configuration.
+"""Channel supervisor: runs each channel in a task of its own, restarts it, and follows the
+configuration.
 
-A channel that its platform refuses, or that fails, is tried again by itself; the others go on, and owners are notified.
+A channel that its platform refuses, or that fails, is tried again by itself; the others go on, and
+owners are notified.
 
-A channel that is restarted is reported down before it is cut, so that nothing is handed to it meanwhile. It runs again
-only after it has closed its connection: with the same object, which knows what it has reported already, or with a new
-one in its place.
+A channel that is restarted is reported down before it is cut, so that nothing is handed to it
+meanwhile. It runs again only after it has closed its connection: with the same object, which knows
+what it has reported already, or with a new one in its place.
 
-`ChannelReconciler` adds, removes and replaces channels when the configuration changes. The new target is set at once
-for all channels; each then follows by itself, and the others are not touched. A removed channel closes its connection
-first; a changed one does so before it starts again from its cursor in the log: nothing is lost, and nothing received
-twice.
+`ChannelReconciler` adds, removes and replaces channels when the configuration changes. The new
+target is set at once for all channels; each then follows by itself, and the others are not touched.
+A removed channel closes its connection first; a changed one does so before it starts again from its
+cursor in the log: nothing is lost, and nothing received twice.
 
-Where several processes share the store, each runs the channels whose lease it holds; adapters that never run are in the
-place of the others. A lease that is acquired or ends changes the target as the configuration does. A channel that is
-taken over goes on from its cursor in the log, and its posts are recovered as after a crash.
+Where several processes share the store, each runs the channels whose lease it holds; adapters that
+never run are in the place of the others. A lease that is acquired or ends changes the target as the
+configuration does. A channel that is taken over goes on from its cursor in the log, and its posts
+are recovered as after a crash.
 """
 
 import asyncio
@@ -55,20 +58,26 @@ _ADAPTER_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def find_ranked_rooms(name: ChannelName, settings: Settings) -> frozenset[str]:
     """Return the rooms of an account for which the roles of the platform matter; `*`: all."""
-    return frozenset(rule.room for rule in settings.access.platform_roles if fnmatchcase(name, rule.channel))
+    return frozenset(
+        rule.room for rule in settings.access.platform_roles if fnmatchcase(name, rule.channel)
+    )
 
 
 def import_adapter(config: ChannelConfig) -> None:
-    """Import an adapter's modules. Takes up to a second the first time: use a thread where people wait."""
+    """Import an adapter's modules. Takes up to a second the first time: use a thread where people
+    wait.
+    """
     for module in _ADAPTER_MODULES.get(config.platform, ()):
         import_module(module)
 
 
 FLUSH_S = 2.0
-"""Real seconds in which a channel may still deliver queued posts, among them the answer to the restart command."""
+"""Real seconds in which a channel may still deliver queued posts, among them the answer to the
+restart command."""
 NOT_RUNNING_TEXT = "it is not there just now; look at how it is configured"
 GOODBYE_S = 3.0
-"""Real seconds after which a goodbye, which takes one, is broken off, so that nothing waits for it for ever."""
+"""Real seconds after which a goodbye, which takes one, is broken off, so that nothing waits for it
+for ever."""
 REFUSED_RETRY_S = (60.0, 600.0)
 """Seconds until a refused channel is tried again: the first time, and from then on."""
 REFUSALS_COUNT_S = 3600.0
@@ -76,7 +85,8 @@ REFUSALS_COUNT_S = 3600.0
 RESTART_TIMEOUT_S = 30.0
 """Seconds after which a restart is reported as not connected yet."""
 RESTART_CALL_S: Final = 45.0
-"""Seconds in which another process surely reports that: with what it delivers and its goodbye before."""
+"""Seconds in which another process surely reports that: with what it delivers and its goodbye
+before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +102,9 @@ class RestartResult:
 class EventIntake(Protocol):
     """Whoever takes in the events of all channels: `gateway.ingest.intake.Intake`."""
 
-    async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+    async def accept(
+        self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None
+    ) -> None:
         """Process a batch of a channel, as `channels.base.Emit`."""
 
 
@@ -126,7 +138,9 @@ class _ChannelRun:
     async def receive(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Process events, as `Emit`; once it is shut, wait for ever."""
         if self.is_shut:
-            await asyncio.Event().wait()  # until it is cancelled: so its platform gets no acknowledgement
+            await (
+                asyncio.Event().wait()
+            )  # until it is cancelled: so its platform gets no acknowledgement
         await self.accept(batch, cursor=cursor)
 
     async def accept(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
@@ -182,14 +196,17 @@ class ChannelSupervisor:
         self._stays = self._closed = False
 
     def start(self, intake: EventIntake, *, stays: bool = False) -> None:
-        """Start them all. Call it once, in a running loop. `stays`: go on although all are refused."""
+        """Start them all. Call it once, in a running loop. `stays`: go on although all are
+        refused.
+        """
         self.intake, self._stays = intake, stays
         for run in self._runs.values():
             if run.task is None and not run.is_shut:
                 run.task = self._tasks.create_task(self._run(run))
 
     async def wait_until_all_refused(self) -> None:
-        """Return once every channel was refused for good before it was ever up, and no other is being added.
+        """Return once every channel was refused for good before it was ever up, and no other is
+        being added.
 
         Never if the gateway `stays`.
         """
@@ -206,7 +223,8 @@ class ChannelSupervisor:
             await asyncio.wait(running, timeout=GOODBYE_S)
 
     def spawn_beside(self, work: Coroutine[None, None, None]) -> None:
-        """Run a task beside the channels that may add one: until it ends, no channel counts as the last.
+        """Run a task beside the channels that may add one: until it ends, no channel counts as the
+        last.
 
         `close` ends it.
         """
@@ -258,7 +276,9 @@ class ChannelSupervisor:
         run = self._runs.get(name)
         return run is not None and run.restart_lock.locked()
 
-    def start_restart(self, name: ChannelName, why: str, on_result: Callable[[RestartResult], Awaitable[None]]) -> None:
+    def start_restart(
+        self, name: ChannelName, why: str, on_result: Callable[[RestartResult], Awaitable[None]]
+    ) -> None:
         """Restart a channel, and call `on_result` with the result. Returns at once."""
 
         async def run() -> None:
@@ -267,7 +287,8 @@ class ChannelSupervisor:
         self.spawn_beside(run())
 
     async def restart(self, name: ChannelName, why: str) -> RestartResult:
-        """Cut one channel and run it again, also a refused one: the operator may have removed the cause.
+        """Cut one channel and run it again, also a refused one: the operator may have removed the
+        cause.
 
         Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time.
         """
@@ -284,7 +305,8 @@ class ChannelSupervisor:
                 await with_timeout(self._clock, RESTART_TIMEOUT_S, run.wait_until_settled())
             except TimeoutError:
                 return RestartResult(
-                    state="down", reason=run.down_reason if run.down_reason != why else "it has not answered yet"
+                    state="down",
+                    reason=run.down_reason if run.down_reason != why else "it has not answered yet",
                 )
             if run.task is not running:
                 return RestartResult(state="busy")
@@ -296,7 +318,9 @@ class ChannelSupervisor:
         """Report a channel down. Call it after `start`."""
         assert self.intake is not None
         now = self._clock.now()
-        down = ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)
+        down = ConnectionChanged(
+            id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now
+        )
         await self.intake.accept(name, [down])
 
     async def _stop(self, run: _ChannelRun, why: str) -> None:
@@ -306,10 +330,17 @@ class ChannelSupervisor:
             async with run.emit_lock:  # it may be reporting that it is up, which is over now
                 await self.outbox.pause(name, FLUSH_S)
                 while run.task is not None and not run.task.done():
-                    run.task.cancel()  # more than once: what it still reports is not processed any more
+                    # more than once: what it still reports is not processed any more
+                    run.task.cancel()
                     await asyncio.wait({run.task}, timeout=GOODBYE_S)
             now = self._clock.now()
-            await run.accept([ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)])
+            await run.accept(
+                [
+                    ConnectionChanged(
+                        id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now
+                    )
+                ]
+            )
 
     async def _run(self, run: _ChannelRun) -> None:
         name, backoff = run.channel.name, Backoff()
@@ -322,7 +353,8 @@ class ChannelSupervisor:
             except Denied as error:  # the others go on
                 now_s = self._clock.monotonic()
                 run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
-                # It may pass, or it was up before, e.g. killed by an operator: each time of an hour doubles the delay.
+                # It may pass, or it was up before, e.g. killed by an operator: each time of an hour
+                # doubles the delay.
                 growing_s = REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s)
                 is_final = run.refusal is not None and not error.may_pass
                 delay_s = REFUSED_RETRY_S[1] if is_final else min(growing_s, REFUSED_RETRY_S[1])
@@ -334,7 +366,9 @@ class ChannelSupervisor:
                     retry += " if another channel is up by then"
                 logger.error("%s is refused: %s%s", name, error.reason, retry)  # noqa: TRY400
                 self._stats.mark_refused(name, error.reason, self._clock.now())
-                refusal = N_("The platform refuses the connection of {channel}: {reason}. I keep trying.")
+                refusal = N_(
+                    "The platform refuses the connection of {channel}: {reason}. I keep trying."
+                )
                 self._report_trouble(run, "refused", refusal, error.reason)
             except StoreError:
                 raise  # without its log the gateway cannot go on
@@ -344,9 +378,16 @@ class ChannelSupervisor:
                 logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
                 now = self._clock.now()
                 await run.accept(
-                    [ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)]
+                    [
+                        ConnectionChanged(
+                            id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now
+                        )
+                    ]
                 )
-                told = N_("{channel} stopped because of an error ({reason}). I start it again; my log says more.")
+                told = N_(
+                    "{channel} stopped because of an error ({reason}). I start it again; my log "
+                    "says more."
+                )
                 self._report_trouble(run, "broke", told, reason)
             else:
                 return
@@ -357,14 +398,18 @@ class ChannelSupervisor:
     def report_up(self, name: ChannelName) -> None:
         """Tell owners that a channel is up, if they were told that it is not."""
         self._owners.end_trouble(
-            f"channel:{name}:", lambda _to: _("{channel} works again.").format(channel=name), beside=name
+            f"channel:{name}:",
+            lambda _to: _("{channel} works again.").format(channel=name),
+            beside=name,
         )
 
     def _report_trouble(self, run: _ChannelRun, what: str, text: str, reason: str) -> None:
         if self._goes_on():
             name = run.channel.name
             self._owners.begin_trouble(
-                f"channel:{name}:{what}", lambda _to: _(text).format(channel=name, reason=reason), beside=name
+                f"channel:{name}:{what}",
+                lambda _to: _(text).format(channel=name, reason=reason),
+                beside=name,
             )
 
     def _may_come_up(self) -> bool:
@@ -373,7 +418,9 @@ class ChannelSupervisor:
         return bool(self._side_tasks) or is_open or self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Return whether this process goes on whatever becomes of the channels that were never up."""
+        """Return whether this process goes on whatever becomes of the channels that were never
+        up.
+        """
         is_needed = any(run.was_up or run.may_pass for run in self._running())
         return is_needed or self._stays
 
@@ -394,9 +441,17 @@ class AdapterFactory(Protocol):
     """Factory of the adapter of one channel."""
 
     def __call__(
-        self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None, /
+        self,
+        name: ChannelName,
+        settings: Settings,
+        clock: Clock,
+        cursor: str | None,
+        before: Channel | None,
+        /,
     ) -> Channel:
-        """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name, if there was one."""
+        """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name,
+        if there was one.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +468,8 @@ class _RunningAdapter:
     spec: AdapterSpec
     """Spec from which it was made."""
     is_shut: bool = False
-    """True: its events are not processed any more, so it must be replaced even if it is wanted again unchanged."""
+    """True: its events are not processed any more, so it must be replaced even if it is wanted
+    again unchanged."""
 
 
 class ChannelReconciler:
@@ -435,12 +491,19 @@ class ChannelReconciler:
         make: AdapterFactory,
         is_shared: bool = False,
     ) -> None:
-        """`channels`: those made from `settings` and run by `runner`; from now on changed only here.
+        """`channels`: those made from `settings` and run by `runner`; from now on changed only
+        here.
 
-        `is_shared`: this process holds the channels whose leases it is given, and none yet. False: it holds all.
+        `is_shared`: this process holds the channels whose leases it is given, and none yet. False:
+        it holds all.
         """
         self._settings, self._channels, self._runner = settings, channels, runner
-        self._store, self._clock, self._membership, self._previews = store, clock, membership, previews
+        self._store, self._clock, self._membership, self._previews = (
+            store,
+            clock,
+            membership,
+            previews,
+        )
         self._make = make
         self._configured = build_adapter_specs(settings)
         self._held: set[ChannelName] | None = set() if is_shared else None
@@ -468,7 +531,8 @@ class ChannelReconciler:
         return found
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
-        """Take the channel over from the process that held it before, and run it. As `LeaseListener`.
+        """Take the channel over from the process that held it before, and run it. As
+        `LeaseListener`.
 
         Call it after `ChannelSupervisor.start`.
         """
@@ -483,7 +547,9 @@ class ChannelReconciler:
         await self._wait_until_reconciled(name)
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
-        """Stop the channel, and leave its posts to the process that takes it over. As `LeaseListener`."""
+        """Stop the channel, and leave its posts to the process that takes it over. As
+        `LeaseListener`.
+        """
         name = ChannelName(lease.removeprefix(CHANNEL_PREFIX))
         assert self._held is not None
         self._held.discard(name)
@@ -500,7 +566,9 @@ class ChannelReconciler:
     def _apply(self, new: Settings, configured: dict[ChannelName, AdapterSpec]) -> None:
         before, self._configured, self._settings = self._configured, configured, new
         wanted = self._specs = {
-            name: one for name, one in configured.items() if self._held is None or name in self._held
+            name: one
+            for name, one in configured.items()
+            if self._held is None or name in self._held
         }
         for name in {**before, **configured}.keys() - wanted.keys() - self._running.keys():
             if configured.get(name) != before.get(name):
@@ -526,9 +594,21 @@ class ChannelReconciler:
         return running.spec == wanted and not running.is_shut
 
     def _try_adapt(self, name: ChannelName) -> bool:
-        """Try to change the running channel without replacing it. Return whether it is as wanted then."""
-        running, wanted, channel = self._running.get(name), self._specs.get(name), self._channels.get(name)
-        if running is None or wanted is None or channel is None or running.is_shut or name in self._reconciling:
+        """Try to change the running channel without replacing it. Return whether it is as wanted
+        then.
+        """
+        running, wanted, channel = (
+            self._running.get(name),
+            self._specs.get(name),
+            self._channels.get(name),
+        )
+        if (
+            running is None
+            or wanted is None
+            or channel is None
+            or running.is_shut
+            or name in self._reconciling
+        ):
             return False
         if (
             running.spec.ranked_rooms != wanted.ranked_rooms
@@ -571,7 +651,9 @@ class ChannelReconciler:
                 return
             self._running[name] = _RunningAdapter(wanted)
             is_taken_over = self._held is not None and name not in self._opened
-            before = None if is_taken_over else self._channels.get(name)  # an adapter that never ran knows nothing
+            before = (
+                None if is_taken_over else self._channels.get(name)
+            )  # an adapter that never ran knows nothing
             channel = self._make(name, self._settings, self._clock, cursor, before)
         except Exception:  # a bug in the adapter, and no reason to end the others
             logger.exception("%s cannot be made", name)
@@ -591,7 +673,8 @@ class ChannelReconciler:
     async def _take_over(self, name: ChannelName) -> None:
         """Recover what the process has left that held the channel before.
 
-        What it reported last may be that it is up: so it is reported down, or all would take it for up.
+        What it reported last may be that it is up: so it is reported down, or all would take it for
+        up.
         """
         if any(one.channel == name and one.up for one in await self._store.connection_states()):
             await self._runner.report_down(name, MOVED_TEXT)
@@ -601,7 +684,11 @@ class ChannelReconciler:
     def _is_account_in_use(self, name: ChannelName, wanted: AdapterSpec) -> bool:
         """Return whether a channel that has to go is still connected with the same account."""
         mine = account_key(wanted.config)
-        others = ((one, running) for one, running in self._running.items() if one != name and not self._is_current(one))
+        others = (
+            (one, running)
+            for one, running in self._running.items()
+            if one != name and not self._is_current(one)
+        )
         return any(account_key(running.spec.config) == mine for _, running in others)
 
     def _notify_changed(self) -> None:
@@ -614,7 +701,9 @@ class ChannelReconciler:
         self._runner.forget(name)
 
     def _put_idle(self, name: ChannelName) -> None:
-        """Put an adapter that never connects in the place of a channel, if another process may hold it."""
+        """Put an adapter that never connects in the place of a channel, if another process may hold
+        it.
+        """
         self._channels.pop(name, None)
         if self._held is not None and name in self._configured:
             self._channels[name] = self._make(name, self._settings, self._clock, None, None)
@@ -624,6 +713,8 @@ def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:
     """Return the spec of each channel."""
     names = [ChannelName(name) for name in settings.channels]
     return {
-        name: AdapterSpec(config=settings.channels[name], ranked_rooms=find_ranked_rooms(name, settings))
+        name: AdapterSpec(
+            config=settings.channels[name], ranked_rooms=find_ranked_rooms(name, settings)
+        )
         for name in names
     }

@@ -1,8 +1,9 @@
-"""Outcomes of events: what happened to each event in the log, and the explanation of one event for people.
+"""Outcomes of events: what happened to each event in the log, and the explanation of one event for
+people.
 
-Every judged event has exactly one outcome: `find_outcome` computes it from the few entries that concern the event. It
-follows `gateway.store.projections`: a turn or a dismissal handles the events that it removes from the table of unread
-ones.
+Every judged event has exactly one outcome: `find_outcome` computes it from the few entries that
+concern the event. It follows `gateway.store.projections`: a turn or a dismissal handles the events
+that it removes from the table of unread ones.
 
 An explanation names other entries by their numbers only, and never quotes them.
 """
@@ -14,7 +15,14 @@ from enum import StrEnum
 from typing import Final
 
 from agent.turn import TOO_MANY_IN_TURN
-from gateway.core.events import Alarm, Command, ConversationId, DeliveryReport, Message, MessageDeleted
+from gateway.core.events import (
+    Alarm,
+    Command,
+    ConversationId,
+    DeliveryReport,
+    Message,
+    MessageDeleted,
+)
 from gateway.core.facts import (
     ApprovalRequested,
     ConversationRewound,
@@ -48,7 +56,8 @@ class EventOutcome(StrEnum):
     OVERHEARD = "overheard"
     """Context for the next turn in its conversation, and none has ended there yet."""
     LOOKED_AT = "looked at"
-    """Seen by a turn of the agent's inner conversation that did nothing: context for the next turn there."""
+    """Seen by a turn of the agent's inner conversation that did nothing: context for the next turn
+    there."""
     INTERRUPTED = "interrupted"
     """Shown to a turn that was interrupted; the next turn there answers it."""
     REFUSED = "refused"
@@ -84,7 +93,9 @@ _TURN_OUTCOMES = {
 
 
 def _find_turn_outcome(conversation: ConversationId, outcome: str, *, within: bool) -> EventOutcome:
-    """Return what a turn there made of the events that it was about. `within`: a turn elsewhere spoke there."""
+    """Return what a turn there made of the events that it was about. `within`: a turn elsewhere
+    spoke there.
+    """
     ended = _TURN_OUTCOMES[outcome]
     if ended is EventOutcome.ANSWERED and is_inner(conversation):
         return EventOutcome.TAKEN_UP
@@ -172,27 +183,39 @@ class EventTrail:
 
 async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
     """Return the entries that concern an event. None: this entry was never judged."""
-    judgement = next((found for found in await reader.caused_by(event.seq) if isinstance(found.fact, Judgement)), None)
+    judgement = next(
+        (found for found in await reader.caused_by(event.seq) if isinstance(found.fact, Judgement)),
+        None,
+    )
     if judgement is None or not isinstance(judgement.fact, Judgement):
         return None
     if judgement.fact.fate in ("refused", "noted") or judgement.conversation is None:
         return EventTrail(event=event, judgement=judgement)
     handler = await reader.handled_by(judgement)
-    interrupted = handler is not None and isinstance(handler.fact, TurnRecord) and handler.fact.outcome == "interrupted"
+    interrupted = (
+        handler is not None
+        and isinstance(handler.fact, TurnRecord)
+        and handler.fact.outcome == "interrupted"
+    )
     return EventTrail(
         event=event,
         judgement=judgement,
         looked_at=await reader.first_looked_at_by(judgement),
         dealt_with=handler,
-        next_turn=await reader.next_finished_turn(handler) if handler is not None and interrupted else None,
+        next_turn=await reader.next_finished_turn(handler)
+        if handler is not None and interrupted
+        else None,
     )
 
 
-async def explain_event(reader: StoreReader, seq: int, *, sees_everything: bool = False) -> list[str] | None:
-    """Explain the entry at `seq`, one line each, safe on any terminal. None: there is no such entry in the log.
+async def explain_event(
+    reader: StoreReader, seq: int, *, sees_everything: bool = False
+) -> list[str] | None:
+    """Explain the entry at `seq`, one line each, safe on any terminal. None: there is no such entry
+    in the log.
 
-    For an event the last line names its outcome. `sees_everything`: the reader may know what was said everywhere.
-    Raises StoreError.
+    For an event the last line names its outcome. `sees_everything`: the reader may know what was
+    said everywhere. Raises StoreError.
     """
     entry = await reader.entry(seq)
     if entry is None:
@@ -248,9 +271,17 @@ async def _explain_judged(
     lines = [f"{asked}: {judged.rule}", *_explain_look(found), *await _explain_wait(reader, found)]
     handler = found.dealt_with
     if handler is None:
-        return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
+        return [
+            *lines,
+            "context for the next turn there"
+            if found.looked_at
+            else "no turn has ended there since",
+        ]
     if isinstance(handler.fact, UnreadDismissed):
-        return [*lines, f"it needs no turn: it was deleted, or the view was begun afresh (entry {handler.seq})"]
+        return [
+            *lines,
+            f"it needs no turn: it was deleted, or the view was begun afresh (entry {handler.seq})",
+        ]
     assert isinstance(handler.fact, TurnRecord)
     lines.append(await _explain_turn(reader, found, handler, handler.fact))
     if not isinstance(found.event.fact, Alarm):
@@ -267,7 +298,9 @@ async def _explain_judged(
 async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEntry) -> list[str]:
     """Explain whether the turn that handled it was rewound since."""
     lines = list[str]()
-    for one in await reader.entries(after=handler.seq, kinds=["rewound"]):  # of all places: there are few
+    for one in await reader.entries(
+        after=handler.seq, kinds=["rewound"]
+    ):  # of all places: there are few
         back = one.fact
         if not isinstance(back, ConversationRewound) or one.conversation != handler.conversation:
             continue
@@ -288,43 +321,79 @@ async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
     place, handler, lines = found.judgement.conversation, found.dealt_with, list[str]()
     for queued in await reader.caused_by(found.event.seq):
         if isinstance(queued.fact, PostQueued):
-            said = (why for text, why in _WAIT_TEXTS.items() if queued.fact.post.text in translations(text))
+            said = (
+                why
+                for text, why in _WAIT_TEXTS.items()
+                if queued.fact.post.text in translations(text)
+            )
             lines += [f"{why} (entry {queued.seq})" for why in said]
-    turns = await reader.entries(after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED)
+    turns = await reader.entries(
+        after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED
+    )
     for entry in turns:
         turn = entry.fact
-        if isinstance(turn, TurnRecord) and turn.outcome == "interrupted" and turn.failure and not turn.upto:
+        if (
+            isinstance(turn, TurnRecord)
+            and turn.outcome == "interrupted"
+            and turn.failure
+            and not turn.upto
+        ):
             waits = "it waits for one" if handler is None else "it waited for one"
-            return [*lines, f"no model answered in {_format_turn(entry)} ({turn.failure}: {turn.reason}); {waits}"]
+            return [
+                *lines,
+                (
+                    f"no model answered in {_format_turn(entry)} ({turn.failure}: {turn.reason}); "
+                    f"{waits}"
+                ),
+            ]
     return lines
 
 
 def _explain_look(found: EventTrail) -> list[str]:
-    """Explain a look from the inner conversation, unless that turn or one within it handled the event."""
+    """Explain a look from the inner conversation, unless that turn or one within it handled the
+    event.
+    """
     look, handler = found.looked_at, found.dealt_with
-    if look is None or not isinstance(look.fact, TurnRecord) or (handler is not None and handler.seq <= look.seq):
+    if (
+        look is None
+        or not isinstance(look.fact, TurnRecord)
+        or (handler is not None and handler.seq <= look.seq)
+    ):
         return []
     ended = "" if look.fact.outcome == "replied" else f", which {_format_turn_end(look.fact)}"
     return [f"looked at in {_format_turn(look)}{ended}"]
 
 
-async def _explain_turn(reader: StoreReader, found: EventTrail, handler: LogEntry, turn: TurnRecord) -> str:
+async def _explain_turn(
+    reader: StoreReader, found: EventTrail, handler: LogEntry, turn: TurnRecord
+) -> str:
     inside = handler.conversation is not None and is_inner(handler.conversation)
     ended = _format_turn_end(turn, inside=inside)
     if found.event.seq not in turn.covers:
-        return f"only counted, for newer lines filled the prompt, in {_format_turn(handler)}, which {ended}"
+        return (
+            f"only counted, for newer lines filled the prompt, in {_format_turn(handler)}, "
+            f"which {ended}"
+        )
     if turn.within is not None:
         return (
-            f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry {handler.seq}), and {ended}"
+            f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry "
+            f"{handler.seq}), and {ended}"
         )
     if turn.outcome != "interrupted":
-        how = "told as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
+        how = (
+            "told as context"
+            if found.outcome is EventOutcome.CONTEXT and found.looked_at
+            else "shown to the model"
+        )
         return f"{how} in {_format_turn(handler)}, which {ended}"
     later = found.next_turn
     if later is None or not isinstance(later.fact, TurnRecord):
         return f"heard in {_format_turn(handler)}, which {ended}; no turn has ended there since"
     then = _format_turn_end(later.fact)
-    return f"heard in {_format_turn(handler)}, which {ended}; the next turn there, {_format_turn(later)}, {then}"
+    return (
+        f"heard in {_format_turn(handler)}, which {ended}; the next turn there, "
+        f"{_format_turn(later)}, {then}"
+    )
 
 
 async def _explain_work(reader: StoreReader, ended: LogEntry) -> list[str]:
@@ -334,16 +403,26 @@ async def _explain_work(reader: StoreReader, ended: LogEntry) -> list[str]:
         return lines
     calls = [called for step in turn.steps for called in step.calls if not called.ended]
     if calls:
-        named = ", ".join(f"{name} {count}" for name, count in Counter(one.name for one in calls).most_common(5))
+        named = ", ".join(
+            f"{name} {count}" for name, count in Counter(one.name for one in calls).most_common(5)
+        )
         lines.append(f"it called tools {len(calls)} times in {len(turn.steps)} steps ({named})")
     if any(called.result == TOO_MANY_IN_TURN for called in calls):
         lines[-1] += "; the last of them were over `tools.max_rounds`, and not carried out"
     if turn.instead_of:
-        return [*lines, f"{turn.model} answered as a fallback, because others did not ({turn.instead_of})"]
-    earlier = await reader.newest_entries(1, kinds=["turn_ended"], conversation=ended.conversation, before=ended.seq)
+        return [
+            *lines,
+            f"{turn.model} answered as a fallback, because others did not ({turn.instead_of})",
+        ]
+    earlier = await reader.newest_entries(
+        1, kinds=["turn_ended"], conversation=ended.conversation, before=ended.seq
+    )
     model = earlier[0].fact.model if earlier and isinstance(earlier[0].fact, TurnRecord) else ""
     if turn.model and model and turn.model != model:
-        lines.append(f"{turn.model} answered, not {model} as before (entry {earlier[0].seq}): it was chosen since")
+        lines.append(
+            f"{turn.model} answered, not {model} as before (entry {earlier[0].seq}): it was chosen "
+            "since"
+        )
     return lines
 
 
@@ -354,16 +433,26 @@ def _format_turn_end(turn: TurnRecord, *, inside: bool = False) -> str:
 
 def _format_turn(entry: LogEntry) -> str:
     assert isinstance(entry.fact, TurnRecord)
-    inside = " of the inner conversation" if entry.conversation is not None and is_inner(entry.conversation) else ""
+    inside = (
+        " of the inner conversation"
+        if entry.conversation is not None and is_inner(entry.conversation)
+        else ""
+    )
     return f"turn {entry.fact.turn}{inside} (entry {entry.seq})"
 
 
 async def _find_turn_label(reader: StoreReader, turn: str) -> str:
     found = await reader.entry_by_key(f"turn:{turn}")
-    return _format_turn(found) if found is not None and isinstance(found.fact, TurnRecord) else f"turn {turn}"
+    return (
+        _format_turn(found)
+        if found is not None and isinstance(found.fact, TurnRecord)
+        else f"turn {turn}"
+    )
 
 
-async def _explain_alarm(reader: StoreReader, entry: LogEntry, *, sees_everything: bool) -> list[str]:
+async def _explain_alarm(
+    reader: StoreReader, entry: LogEntry, *, sees_everything: bool
+) -> list[str]:
     alarm = entry.fact
     if isinstance(alarm, Alarm) and alarm.attended and entry.cause is not None:
         return await _explain_attended(reader, entry.cause, sees_everything=sees_everything)
@@ -376,15 +465,23 @@ async def _explain_alarm(reader: StoreReader, entry: LogEntry, *, sees_everythin
     return [f"one time of reminder {alarm.reminder}{since}{times}{again}"]
 
 
-async def _explain_attended_turn(reader: StoreReader, turn: TurnRecord, *, sees_everything: bool) -> list[str]:
+async def _explain_attended_turn(
+    reader: StoreReader, turn: TurnRecord, *, sees_everything: bool
+) -> list[str]:
     """Explain the decisions of the inner conversation that led to a turn."""
     covered = [await reader.entry(seq) for seq in turn.covers] if turn.cause == "attended" else []
     alarms = [one for one in covered if one is not None and isinstance(one.fact, Alarm)]
-    return [line for one in alarms for line in await _explain_alarm(reader, one, sees_everything=sees_everything)]
+    return [
+        line
+        for one in alarms
+        for line in await _explain_alarm(reader, one, sees_everything=sees_everything)
+    ]
 
 
 async def _explain_attended(reader: StoreReader, seq: Seq, *, sees_everything: bool) -> list[str]:
-    """Explain the decision of the inner conversation at `seq`. Its reason may be made of the text of other rooms."""
+    """Explain the decision of the inner conversation at `seq`. Its reason may be made of the text
+    of other rooms.
+    """
     entry = await reader.entry(seq)
     if entry is None or not isinstance(entry.fact, RoomAttended):
         return []
@@ -392,11 +489,17 @@ async def _explain_attended(reader: StoreReader, seq: Seq, *, sees_everything: b
     if not entry.fact.reason:
         why = ", without a reason"
     else:
-        why = f": {entry.fact.reason}" if sees_everything else ", for a reason that may be of other rooms"
+        why = (
+            f": {entry.fact.reason}"
+            if sees_everything
+            else ", for a reason that may be of other rooms"
+        )
     return [f"attended by the inner conversation (entry {seq}), in {where}{why}"]
 
 
-async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everything: bool) -> list[str]:
+async def _explain_internal(
+    reader: StoreReader, entry: LogEntry, *, sees_everything: bool
+) -> list[str]:
     """Explain an entry that the gateway made by itself, by the entries that it belongs to."""
     fact, lines = entry.fact, list[str]()
     if entry.cause is not None:
@@ -408,8 +511,13 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everyt
         lines += await _explain_delivery(reader, entry, fact, "post")
     elif isinstance(fact, TurnRecord):
         shown = ", ".join(str(seq) for seq in fact.covers[-_MAX_LISTED:]) or "nothing new"
-        more = f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
-        lines.append(f"a turn because of {TURN_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
+        more = (
+            f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
+        )
+        lines.append(
+            f"a turn because of {TURN_CAUSE_TEXTS[fact.cause]}, which was shown entries "
+            f"{more}{shown}"
+        )
         lines += await _explain_attended_turn(reader, fact, sees_everything=sees_everything)
         lines += [*await _explain_trust(reader, entry, fact), *await _explain_work(reader, entry)]
         lines += await _explain_reply(reader, entry)
@@ -421,17 +529,23 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everyt
 async def _explain_trust(reader: StoreReader, ended: LogEntry, turn: TurnRecord) -> list[str]:
     """Explain whose words a turn saw, and the calls that it was not free to make."""
     kinds = ["tool_refused", "approval_asked"]
-    held = await reader.newest_entries(_MAX_LISTED, kinds=kinds, conversation=ended.conversation, before=ended.seq)
+    held = await reader.newest_entries(
+        _MAX_LISTED, kinds=kinds, conversation=ended.conversation, before=ended.seq
+    )
     lines = _explain_label(turn.label)
     for entry in held:
         if isinstance(entry.fact, ToolRefused | ApprovalRequested) and entry.fact.turn == turn.turn:
             what = "refused" if isinstance(entry.fact, ToolRefused) else "asked about"
-            lines.append(f"its call of {entry.fact.tool} was {what} (entry {entry.seq}): {entry.fact.rule}")
+            lines.append(
+                f"its call of {entry.fact.tool} was {what} (entry {entry.seq}): {entry.fact.rule}"
+            )
     return lines
 
 
 def _explain_label(label: Label | None) -> list[str]:
-    """Name the least trusted words of a request, unless the owner's, the operator's and the agent's own are all."""
+    """Name the least trusted words of a request, unless the owner's, the operator's and the agent's
+    own are all.
+    """
     if label is None or label.integrity == "owner":
         return []
     source = f", in {label.source}" if label.source else ""
@@ -445,9 +559,13 @@ async def _explain_reply(reader: StoreReader, cause: LogEntry, word: str = "repl
     return []
 
 
-async def _explain_delivery(reader: StoreReader, queued: LogEntry, fact: PostQueued, word: str) -> list[str]:
+async def _explain_delivery(
+    reader: StoreReader, queued: LogEntry, fact: PostQueued, word: str
+) -> list[str]:
     kinds = ["sending", "part"]
-    found = await reader.entries(after=queued.seq, kinds=kinds, conversation=queued.conversation, limit=_MAX_ATTEMPTS)
+    found = await reader.entries(
+        after=queued.seq, kinds=kinds, conversation=queued.conversation, limit=_MAX_ATTEMPTS
+    )
     facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted | PartSendEnded)]
     mine = [one for one in facts if one.post == fact.post.key]
     attempts = [one for one in mine if isinstance(one, PartSendEnded)]
@@ -457,21 +575,37 @@ async def _explain_delivery(reader: StoreReader, queued: LogEntry, fact: PostQue
         if ended.fact.state == "sent":
             reason = _explain_retries(mine)
         elif ended.fact.state == "uncertain":
-            notices = [one.seq for one in await reader.caused_by(ended.seq) if isinstance(one.fact, PostQueued)]
+            notices = [
+                one.seq
+                for one in await reader.caused_by(ended.seq)
+                if isinstance(one.fact, PostQueued)
+            ]
             reason += f"; the person was told so (entry {notices[0]})" if notices else ""
-        return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
+        return [
+            f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"
+        ]
     reason = f": {attempts[-1].reason}" if attempts and attempts[-1].state == "waiting" else ""
     return [f"the {word} (entry {queued.seq}) is still to be delivered{reason}"]
 
 
 def _explain_retries(facts: Sequence[PartSendStarted | PartSendEnded]) -> str:
     """Return what went wrong before a post was sent; empty: nothing."""
-    waits = [(at, one) for at, one in enumerate(facts) if isinstance(one, PartSendEnded) and one.state == "waiting"]
+    waits = [
+        (at, one)
+        for at, one in enumerate(facts)
+        if isinstance(one, PartSendEnded) and one.state == "waiting"
+    ]
     if not waits:
         return ""
     at, last = waits[-1]
     text = f", at attempt {len(waits) + 1}; the one before failed: {last.reason}"
     if last.maybe_seen:
-        is_again = any(isinstance(one, PartSendStarted) and one.part == last.part for one in facts[at + 1 :])
-        text += ", and it was sent again without being shown twice" if is_again else ", and it was found to be there"
+        is_again = any(
+            isinstance(one, PartSendStarted) and one.part == last.part for one in facts[at + 1 :]
+        )
+        text += (
+            ", and it was sent again without being shown twice"
+            if is_again
+            else ", and it was found to be there"
+        )
     return text

@@ -51,11 +51,15 @@ class RestTools:
         context: ToolContext,
         *,
         time: Annotated[
-            str | None, Field(description="E.g. `in 2h`, `18:30` or ISO 8601. Default: until something comes.")
+            str | None,
+            Field(description="E.g. `in 2h`, `18:30` or ISO 8601. Default: until something comes."),
         ] = None,
         events: Annotated[
             tuple[str, ...],
-            Field(max_length=10, description="Notifications that wake you earlier, e.g. `irc.libera.room`."),
+            Field(
+                max_length=10,
+                description="Notifications that wake you earlier, e.g. `irc.libera.room`.",
+            ),
         ] = (),
     ) -> str:
         _require_trusted(context)
@@ -70,7 +74,9 @@ class RestTools:
         self,
         context: ToolContext,
         *,
-        time: Annotated[str, Field(description="E.g. `in 2h`, `18:30` or ISO 8601. At most a day.")],
+        time: Annotated[
+            str, Field(description="E.g. `in 2h`, `18:30` or ISO 8601. At most a day.")
+        ],
     ) -> str:
         _require_trusted(context)
         until = self._parse_time(time)
@@ -81,7 +87,9 @@ class RestTools:
 
     def _parse_time(self, text: str) -> datetime:
         try:
-            return parse_spoken_time(SpokenTime(at=text), self._clock.now(), self._live.settings.dmn.timezone)[1]
+            return parse_spoken_time(
+                SpokenTime(at=text), self._clock.now(), self._live.settings.dmn.timezone
+            )[1]
         except ScheduleError as error:
             raise ToolCallRefused(str(error)) from None
 
@@ -95,10 +103,13 @@ class RestTools:
 
 def _require_trusted(context: ToolContext) -> None:
     """Allow the agent itself, owners and admins; refuse everybody else."""
-    trusted = context.requesters and all(asker.verified and asker.role in ADMIN_ROLES for asker in context.requesters)
+    trusted = context.requesters and all(
+        asker.verified and asker.role in ADMIN_ROLES for asker in context.requesters
+    )
     if not is_inner(context.at.conversation) and not trusted:
         raise ToolCallRefused(
-            "Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user."
+            "Only an owner or admin may ask for that. If you have nothing more to do, call "
+            "yield_to_user."
         )
 
 
@@ -116,7 +127,8 @@ class SkillTools:
         self._logged_notes: dict[str, tuple[str, ...]] = {}
 
     async def render_catalogue(self, agent: str) -> str:
-        """Render the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
+        """Render the prompt's block `skills`: the same bytes in every place until a skill comes,
+        goes or changes.
 
         Costs a few `stat` calls. Problems with skills are logged once, for the operator.
         """
@@ -138,36 +150,49 @@ class SkillTools:
     def _workspace(self, agent: str) -> Path:
         return self._live.agent_config(agent).workspace or default_workspace()
 
-    @tool("Read a skill: instructions for a task, or another of its files.", effect=OWN, parallel=True)
+    @tool(
+        "Read a skill: instructions for a task, or another of its files.", effect=OWN, parallel=True
+    )
     async def load_skill(
         self,
         context: ToolContext,
         *,
-        name: Annotated[str, Field(min_length=1, max_length=64, description="Name from the catalogue of skills.")],
+        name: Annotated[
+            str,
+            Field(min_length=1, max_length=64, description="Name from the catalogue of skills."),
+        ],
         file: Annotated[
             str,
             Field(
-                max_length=MAX_SKILL_PATH_CHARS, description="Another file or folder of the skill, e.g. examples/a.md."
+                max_length=MAX_SKILL_PATH_CHARS,
+                description="Another file or folder of the skill, e.g. examples/a.md.",
             ),
         ] = "",
     ) -> ToolOutput:
         file = file.strip() or SKILL_FILE
         allowed = self._bindings.find(context.at).skills
         async with self._lock:
-            known, text = await run_in_thread(lambda _: self._read(context.agent, name, file, allowed))
+            known, text = await run_in_thread(
+                lambda _: self._read(context.agent, name, file, allowed)
+            )
         self._log_notes(context.agent, known)
         return ToolOutput(text=text, kind="skill", origin=f"skills/{name}/{file}")
 
-    def _read(self, agent: str, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
+    def _read(
+        self, agent: str, name: str, file: str, allowed: Collection[str] | None
+    ) -> tuple[SkillCatalogue, str]:
         """Read a file of a skill. Raises ToolCallRefused."""
         skills = self._library(agent)
         known = skills.refresh()
         if name not in known.skills:
             names = ", ".join(known.skills) or "none"
-            raise ToolCallRefused(f"There is no skill {to_single_line(name, MAX_NAME_CHARS)!r}; there are: {names}.")
+            raise ToolCallRefused(
+                f"There is no skill {to_single_line(name, MAX_NAME_CHARS)!r}; there are: {names}."
+            )
         if allowed is not None and name not in allowed:
             raise ToolCallRefused(
-                f"The skill {name} is not for this place: do without it, or say that you cannot do this here."
+                f"The skill {name} is not for this place: do without it, or say that you cannot do "
+                "this here."
             )
         try:
             text = skills.read_text(name, file)
@@ -175,7 +200,8 @@ class SkillTools:
         except SkillFileNotFound as no:
             shown_file = to_single_line(file, MAX_SKILL_PATH_CHARS)
             raise ToolCallRefused(
-                f"{shown_file!r} in the skill {name} {no}; load it with file '.' to see what it has."
+                f"{shown_file!r} in the skill {name} {no}; load it with file '.' to see what it "
+                "has."
             ) from None
         except OSError as error:
             raise ToolCallRefused(

@@ -1,8 +1,10 @@
-"""Approvals: calls that wait for an admin, the notices that ask for them, and the admins' decisions.
+"""Approvals: calls that wait for an admin, the notices that ask for them, and the admins'
+decisions.
 
-A request becomes durable in one transaction with its notice, and a decision in one with the answer to the admin. So
-after a crash each approval is either decided, or recorded as dropped because nobody waits for it any more. The first
-verdict in the log counts, in whichever process it was given. An approval is for one call: there are none for longer.
+A request becomes durable in one transaction with its notice, and a decision in one with the answer
+to the admin. So after a crash each approval is either decided, or recorded as dropped because
+nobody waits for it any more. The first verdict in the log counts, in whichever process it was
+given. An approval is for one call: there are none for longer.
 """
 
 import asyncio
@@ -74,10 +76,11 @@ MAX_TURNS_SEARCHED: Final = 50
 MAX_PENDING: Final = 20
 """Limit of open approvals in all conversations."""
 MAX_REMEMBERED_REFUSALS: Final = 1_000
-"""Calls without approval that are remembered, so that a turn does not ask for the same call again."""
+"""Calls without approval that are remembered, so that a turn does not ask for the same call
+again."""
 NOTICE_DELIVERY_S: Final = 2.0
-"""Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once; less than
-`gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
+"""Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once;
+less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
 
 
 class ApprovalCallKey(NamedTuple):
@@ -139,7 +142,9 @@ class Approvals:
         definitions: ToolDefinitionReview,
         cluster: Cluster | None = None,
     ) -> None:
-        """`cluster` None: this is the only process; else a call waits in the process that takes its turn."""
+        """`cluster` None: this is the only process; else a call waits in the process that takes its
+        turn.
+        """
         self._cluster = cluster or Cluster()
         self._store = store
         self._clock = clock
@@ -165,7 +170,9 @@ class Approvals:
         return Address.parse(room) if room else None
 
     def _on_delivered(self, entries: Sequence[LogEntry]) -> None:
-        """Record deliveries of notices. A call whose notice was not shown whole cannot be approved."""
+        """Record deliveries of notices. A call whose notice was not shown whole cannot be
+        approved.
+        """
         for entry in entries:
             if isinstance(entry.fact, DeliveryReport):
                 if arrived := self._deliveries.get(entry.fact.post):
@@ -178,7 +185,10 @@ class Approvals:
     def _on_decided(self, entries: Sequence[LogEntry]) -> None:
         """Take the verdict on a call that waits here, from whichever process."""
         for entry in entries:
-            if isinstance(entry.fact, ApprovalEnded) and (one := self._find_waiting(entry.fact.approval)) is not None:
+            if (
+                isinstance(entry.fact, ApprovalEnded)
+                and (one := self._find_waiting(entry.fact.approval)) is not None
+            ):
                 one.verdict = entry.fact.verdict
                 one.changed.set()
 
@@ -200,13 +210,19 @@ class Approvals:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def request_approval(
-        self, call: ToolCall, context: ToolContext, needs: str, decision: PermissionDecision, label: Label
+        self,
+        call: ToolCall,
+        context: ToolContext,
+        needs: str,
+        decision: PermissionDecision,
+        label: Label,
     ) -> str:
-        """Wait for an approval. Returns an empty text if it is given, else the reason for the model. Raises StoreError.
+        """Wait for an approval. Returns an empty text if it is given, else the reason for the
+        model. Raises StoreError.
 
-        `needs`: lowest role that needs no approval for the tool. `label`: of the turn's request. The same call twice in
-        a turn is asked for once. Calls that cannot be asked for are refused at once. When cancelled, the request is
-        dropped, and a later answer has no effect.
+        `needs`: lowest role that needs no approval for the tool. `label`: of the turn's request.
+        The same call twice in a turn is asked for once. Calls that cannot be asked for are refused
+        at once. When cancelled, the request is dropped, and a later answer has no effect.
         """
         may, arguments = roles_that_may_approve(needs), format_arguments(call.arguments)
         asked = ApprovalRequested(
@@ -223,16 +239,27 @@ class Approvals:
             rule=decision.rule,
             needs=needs,
         )
-        waiting = _Waiting(asked=asked, at=context.at, askers=context.requesters, role=decision.role)
+        waiting = _Waiting(
+            asked=asked, at=context.at, askers=context.requesters, role=decision.role
+        )
         if why := explain_too_long(arguments):
             await self._record_refusal(waiting, why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
         key = ApprovalCallKey(context.turn, call.name, arguments)
         if key in self._refused_calls:
             return self._render_verdict(self._refused_calls[key], asked.tool)
-        if any(one.turn == asked.turn and verdict == "expired" for one, verdict in self._refused_calls.items()):
-            return await self._record_refusal(waiting, "nobody answered when this turn asked before")
-        nobody = "" if key in self._waiting else await self._no_approver_reason(Address.parse(asked.room), needs)
+        if any(
+            one.turn == asked.turn and verdict == "expired"
+            for one, verdict in self._refused_calls.items()
+        ):
+            return await self._record_refusal(
+                waiting, "nobody answered when this turn asked before"
+            )
+        nobody = (
+            ""
+            if key in self._waiting
+            else await self._no_approver_reason(Address.parse(asked.room), needs)
+        )
         if refusal := nobody or ("" if key in self._waiting else self._limit_refusal(context.at)):
             return await self._record_refusal(waiting, refusal)
         if key not in self._waiting:
@@ -281,14 +308,20 @@ class Approvals:
             is_late = self._clock.monotonic() >= waiting.deadline_s
             if not waiting.claimed and (not waiting.waiters or waiting.undelivered or is_late):
                 waiting.claimed = True
-                over: ApprovalVerdict = "dropped" if not waiting.waiters or waiting.undelivered else "expired"
-                return await self._append_end(waiting.asked, over, waiting.at.conversation, waiting.seq)
+                over: ApprovalVerdict = (
+                    "dropped" if not waiting.waiters or waiting.undelivered else "expired"
+                )
+                return await self._append_end(
+                    waiting.asked, over, waiting.at.conversation, waiting.seq
+                )
             await waiting.changed.wait()
             waiting.changed.clear()
         return waiting.verdict
 
     def _render_verdict(self, verdict: ApprovalVerdict, tool: str) -> str:
-        return explain_not_approved(verdict, tool, format_duration(self._live.settings.tools.approvals.timeout))
+        return explain_not_approved(
+            verdict, tool, format_duration(self._live.settings.tools.approvals.timeout)
+        )
 
     def _limit_refusal(self, at: Address) -> str:
         """Return why no more calls may wait. Empty: it may."""
@@ -304,7 +337,11 @@ class Approvals:
             return "nobody can be asked here"
         if not has_role_holder(self._access_policy, channel, may):
             return f"nobody at {channel} may approve it"
-        newest = await self._privacy.newest_message(place) if await self._privacy.is_direct(place) else None
+        newest = (
+            await self._privacy.newest_message(place)
+            if await self._privacy.is_direct(place)
+            else None
+        )
         if newest is not None and role_of(self._access_policy, room, newest.sender) not in may:
             return "nobody who may approve it is here"
         return ""
@@ -313,17 +350,34 @@ class Approvals:
         asked, rule = waiting.asked, f"{waiting.asked.rule}, and {why}"
         logger.info("%s: %s is refused: %s", asked.turn, asked.tool, rule)
         fact = ToolRefused(
-            turn=asked.turn, agent=asked.agent, tool=asked.tool, role=waiting.role, rule=rule, label=asked.label
+            turn=asked.turn,
+            agent=asked.agent,
+            tool=asked.tool,
+            role=waiting.role,
+            rule=rule,
+            label=asked.label,
         )
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=waiting.at.conversation)])
+        await self._store.append(
+            [NewEntry(fact=fact, at=self._clock.now(), conversation=waiting.at.conversation)]
+        )
         return f"Refused: {rule}. Nothing was done; do not try it again."
 
-    async def _describe_cause(self, label: Label, place: ConversationId, shown: ConversationId) -> str:
-        """Describe the least trusted text in a request. Only a message of the place where it is shown is quoted."""
+    async def _describe_cause(
+        self, label: Label, place: ConversationId, shown: ConversationId
+    ) -> str:
+        """Describe the least trusted text in a request. Only a message of the place where it is
+        shown is quoted.
+        """
         if label.is_trusted or not label.source:
             return ""
-        newest = await self._store.newest_entries(MAX_TURNS_SEARCHED, kinds=["turn_ended"], conversation=place)
-        turns = [one.fact for one in newest if isinstance(one.fact, TurnRecord)] if shown == place else []
+        newest = await self._store.newest_entries(
+            MAX_TURNS_SEARCHED, kinds=["turn_ended"], conversation=place
+        )
+        turns = (
+            [one.fact for one in newest if isinstance(one.fact, TurnRecord)]
+            if shown == place
+            else []
+        )
         return await self._sources.describe(label.source, shown, turns)
 
     async def _post_request(self, waiting: _Waiting) -> None:
@@ -334,7 +388,10 @@ class Approvals:
         channel = self._channels.get(room.channel)
         has_buttons = channel is not None and channel.capabilities.buttons
         while True:
-            name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES))
+            name = "".join(
+                secrets.choice(APPROVAL_ID_ALPHABET)
+                for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES)
+            )
             asked = replace(waiting.asked, approval=name, until=now + timedelta(seconds=timeout_s))
             text = render_approval_request(
                 asked,
@@ -366,23 +423,36 @@ class Approvals:
     async def _append_end(
         self, asked: ApprovalRequested, verdict: ApprovalVerdict, place: ConversationId, cause: Seq
     ) -> ApprovalVerdict:
-        """Record the end of a request, and of the buttons under its notice. Returns the verdict that counts."""
+        """Record the end of a request, and of the buttons under its notice. Returns the verdict
+        that counts.
+        """
         now, key = self._clock.now(), approval_ended_key(asked.approval)
-        fact = ApprovalEnded(approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by="")
+        fact = ApprovalEnded(
+            approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=""
+        )
         ends = build_notice_end(await self._find_notice(asked), render_outcome(verdict, ""))
         await self._store.append(
             [
                 NewEntry(fact=fact, at=now, conversation=place, key=key, cause=cause),
-                *(NewEntry(fact=one.fact, at=now, conversation=one.place, key=one.key, cause=cause) for one in ends),
+                *(
+                    NewEntry(
+                        fact=one.fact, at=now, conversation=one.place, key=one.key, cause=cause
+                    )
+                    for one in ends
+                ),
             ]
         )
         entry = await self._store.entry_by_key(key)
         assert entry is not None
         assert isinstance(entry.fact, ApprovalEnded)
-        return entry.fact.verdict  # an admin's verdict may be there although its write seemed to fail
+        return (
+            entry.fact.verdict
+        )  # an admin's verdict may be there although its write seemed to fail
 
     async def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
-        """Return the calls that this admin may decide in this place, oldest first, each with the seconds left."""
+        """Return the calls that this admin may decide in this place, oldest first, each with the
+        seconds left.
+        """
         now = self._clock.now()
         return [
             (one.fact, max(0.0, (one.fact.until - now).total_seconds()))
@@ -391,11 +461,14 @@ class Approvals:
         ]
 
     def list_definitions(self) -> list[tuple[str, str]]:
-        """Return the definitions of tools that wait for review: the code of each, and its difference as Markdown."""
+        """Return the definitions of tools that wait for review: the code of each, and its
+        difference as Markdown.
+        """
         return [(one.code, one.describe()) for one in self.definitions.list_pending()]
 
     async def decide(self, approver: Approver, name: str, *, approved: bool) -> CommandEffect:
-        """Decide the approval with this id. The decision holds once its facts are written and the effect is settled.
+        """Decide the approval with this id. The decision holds once its facts are written and the
+        effect is settled.
 
         The process in which the call waits takes the verdict from the log.
         """
@@ -410,11 +483,15 @@ class Approvals:
         notice = await self._find_notice(asked)
         ended = await self._store.entry_by_key(approval_ended_key(name))
         if ended is not None and isinstance(ended.fact, ApprovalEnded):
-            return CommandEffect(answer=render_already_decided(name, ended.fact.verdict, ended.fact.by))
+            return CommandEffect(
+                answer=render_already_decided(name, ended.fact.verdict, ended.fact.by)
+            )
         if not shown:
             text = _("`{id}` cannot be approved yet: the whole call has not been shown here.")
             return CommandEffect(answer=text.format(id=name))
-        waiting = self._find_waiting(name)  # nothing is awaited from here on: the caller must settle the effect
+        waiting = self._find_waiting(
+            name
+        )  # nothing is awaited from here on: the caller must settle the effect
         is_over = self._cluster.holds(lease_of(place)) if waiting is None else _is_over(waiting)
         if is_over or self._clock.now() >= asked.until:
             text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
@@ -424,7 +501,9 @@ class Approvals:
         if waiting is not None:
             waiting.claimed = True
         verdict: ApprovalVerdict = "once" if approved else "denied"
-        fact = ApprovalEnded(approval=name, agent=asked.agent, tool=asked.tool, verdict=verdict, by=approver.name)
+        fact = ApprovalEnded(
+            approval=name, agent=asked.agent, tool=asked.tool, verdict=verdict, by=approver.name
+        )
         return CommandEffect(
             answer=render_decision(asked.tool, approved=approved),
             facts=(
@@ -442,12 +521,16 @@ class Approvals:
 
     async def _find_notice(self, asked: ApprovalRequested) -> Post | None:
         queued = await self._store.entry_by_key(f"post:{_notice_key(asked)}")
-        return queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
+        return (
+            queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
+        )
 
     async def _was_shown_whole(self, asked: ApprovalRequested) -> bool:
         """Return True if the notice was shown whole; waits a moment until that is known."""
         post, at = _notice_key(asked), Address.parse(asked.room)
-        sent = DeliveryReport(id=EventId(post), at=at, post=post, state="sent", reason="", sent=asked.until)
+        sent = DeliveryReport(
+            id=EventId(post), at=at, post=post, state="sent", reason="", sent=asked.until
+        )
         arrived = self._deliveries.setdefault(post, asyncio.Event())
         try:
             if (entry := await self._store.entry_by_key(dedup_key(sent))) is None:
@@ -457,7 +540,11 @@ class Approvals:
                 entry = await self._store.entry_by_key(dedup_key(sent))
         finally:
             self._deliveries.pop(post, None)
-        return entry is not None and isinstance(entry.fact, DeliveryReport) and entry.fact.state == "sent"
+        return (
+            entry is not None
+            and isinstance(entry.fact, DeliveryReport)
+            and entry.fact.state == "sent"
+        )
 
     def _may_decide(self, approver: Approver, asked: ApprovalRequested) -> bool:
         return can_decide(approver, Address.parse(asked.room), self.room)
@@ -465,7 +552,11 @@ class Approvals:
 
 def _notice_key(requested: ApprovalRequested) -> PostKey:
     """Return the key of the notice that asks for it."""
-    return PostKey(hashlib.sha256(f"{approval_key(requested.approval)}:{requested.turn}".encode()).hexdigest()[:26])
+    return PostKey(
+        hashlib.sha256(f"{approval_key(requested.approval)}:{requested.turn}".encode()).hexdigest()[
+            :26
+        ]
+    )
 
 
 def _is_over(waiting: _Waiting) -> bool:
@@ -474,11 +565,13 @@ def _is_over(waiting: _Waiting) -> bool:
 
 
 def _explain_may_not(approver: Approver, asked: ApprovalRequested, at: Address) -> str:
-    """Return why this person may not approve a call that was asked for at that place. Empty: they may."""
+    """Return why this person may not approve a call that was asked for at that place. Empty: they
+    may.
+    """
     if approver.role not in roles_that_may_approve(asked.needs):
-        return _("{tool} needs the role {role}. Only somebody with that role can approve it.").format(
-            tool=inline_code(asked.tool), role=asked.needs
-        )
+        return _(
+            "{tool} needs the role {role}. Only somebody with that role can approve it."
+        ).format(tool=inline_code(asked.tool), role=asked.needs)
     if approver.at.channel == at.channel and approver.sender in asked.weak:
         return _("You asked for this without the right to do it. Somebody else must approve it.")
     return ""

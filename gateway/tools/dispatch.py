@@ -1,10 +1,11 @@
 """Dispatch of tool calls: the permission gate, one agent's tools, and the calls under way.
 
-The list of tools is the same in every turn, so that it never changes the cached prefix. A call that is not allowed is
-refused, with a reason that the model understands.
+The list of tools is the same in every turn, so that it never changes the cached prefix. A call that
+is not allowed is refused, with a reason that the model understands.
 
-Permission comes first (`PermissionGate`), then calls under way (`RunningCalls`), dispatch (`ToolDispatcher`,
-`TurnTools`), fitting tools into a model's window, and rendering them for the model and for people.
+Permission comes first (`PermissionGate`), then calls under way (`RunningCalls`), dispatch
+(`ToolDispatcher`, `TurnTools`), fitting tools into a model's window, and rendering them for the
+model and for people.
 """
 
 import asyncio
@@ -53,7 +54,8 @@ from gateway.tools.metrics import ToolStats
 logger = logging.getLogger("reverie.tools")
 
 ALREADY_BEGUN: Final = (
-    "Not carried out: the same was begun right before the gateway was stopped, and may have had its effect. Look what "
+    "Not carried out: the same was begun right before the gateway was stopped, and may have had "
+    "its effect. Look what "
     "it has done; if it is still to be done, call it once more."
 )
 
@@ -83,23 +85,30 @@ class PermissionGate:
 
         Raises StoreError, and ToolCallRefused for arguments that cannot be meant.
 
-        Refusals by role are recorded here; calls that wait for an approval are recorded by the approver's side.
+        Refusals by role are recorded here; calls that wait for an approval are recorded by the
+        approver's side.
         """
         name = tool.spec.name
         permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
         if call.is_recovered:
             context.request.add(Label("outside", source=f"the call of {name} in the text"))
-        here = await self._places.with_memberships(context.visibility, context.request.label.readers)
+        here = await self._places.with_memberships(
+            context.visibility, context.request.label.readers
+        )
         context = replace(context, visibility=here)
         effect = await tool.find_effect(call, context)
         now = await self._build_request(context, effect)
         verdict = decide_permission(name, permit, now)
         if verdict.outcome == "approval":
-            if refusal := await self.approvals.request_approval(call, context, permit.role, verdict, now.label):
+            if refusal := await self.approvals.request_approval(
+                call, context, permit.role, verdict, now.label
+            ):
                 return refusal
             permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
             verdict = decide_permission(name, permit, await self._build_request(context, effect))
-        if verdict.outcome == "refused":  # perhaps somebody was blocked or lost a role while it waited
+        if (
+            verdict.outcome == "refused"
+        ):  # perhaps somebody was blocked or lost a role while it waited
             await self._record_refusal(name, verdict, context)
             return f"Refused: {verdict.rule}. Nothing was done."
         return await self._record_begin(tool, call, context)
@@ -107,12 +116,15 @@ class PermissionGate:
     async def _record_begin(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Record the begin of a call with side effects, so that no crash repeats it unnoticed.
 
-        Returns a text for the model if another turn began the same call there and did not end it, else an empty one.
+        Returns a text for the model if another turn began the same call there and did not end it,
+        else an empty one.
         """
         if not has_side_effects(tool):
             return ""
         digest = hashlib.sha256(call_key(call).encode("utf-8", "surrogatepass")).hexdigest()
-        fact = ToolStarted(turn=context.turn, agent=context.agent, tool=tool.spec.name, arguments=digest)
+        fact = ToolStarted(
+            turn=context.turn, agent=context.agent, tool=tool.spec.name, arguments=digest
+        )
         place = context.at.conversation
         before = await was_begun_by_cut_off_turn(self._store, place, fact)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
@@ -122,42 +134,61 @@ class PermissionGate:
         roles = [await self._effective_role(asker, context.at) for asker in context.requesters]
         return PermissionRequest(
             roles=roles,
-            unasked_role=lowest_role([self._live.settings.tools.unasked_role, context.unasked_role]),
+            unasked_role=lowest_role(
+                [self._live.settings.tools.unasked_role, context.unasked_role]
+            ),
             here=context.visibility,
             label=join([context.request.label, *map(label_of_role, roles)]),
             effect=effect,
         )
 
     async def _effective_role(self, asker: Requester, at: Address) -> str:
-        """Return the lower of a person's role when they wrote and their role now, with the login that they have now."""
+        """Return the lower of a person's role when they wrote and their role now, with the login
+        that they have now.
+        """
         if asker.verified and current_role(self._access_policy, at, asker) in ("owner", "admin"):
             person = Sender(id=asker.id, name=asker.name, verified=True)
             asker = replace(asker, verified=await self._places.is_logged_in(at, person))
         return lowest_role(
-            [proven_role(asker.role, verified=asker.verified), current_role(self._access_policy, at, asker)]
+            [
+                proven_role(asker.role, verified=asker.verified),
+                current_role(self._access_policy, at, asker),
+            ]
         )
 
-    async def _record_refusal(self, name: str, verdict: PermissionDecision, context: ToolContext) -> None:
+    async def _record_refusal(
+        self, name: str, verdict: PermissionDecision, context: ToolContext
+    ) -> None:
         logger.info("%s: %s is refused: %s", context.turn, name, verdict.rule)
-        fact = ToolRefused(turn=context.turn, agent=context.agent, tool=name, role=verdict.role, rule=verdict.rule)
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation)])
+        fact = ToolRefused(
+            turn=context.turn, agent=context.agent, tool=name, role=verdict.role, rule=verdict.rule
+        )
+        await self._store.append(
+            [NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation)]
+        )
 
 
 def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
     """Return the current role of a person who wrote there. Pure."""
     ranks, is_bot = asker.ranks, asker.is_bot
-    sender = Sender(id=asker.id, name=asker.name, verified=asker.verified, ranks=ranks, is_bot=is_bot)
+    sender = Sender(
+        id=asker.id, name=asker.name, verified=asker.verified, ranks=ranks, is_bot=is_bot
+    )
     return role_of(who, at, sender)
 
 
 def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
     """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
-    return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
+    return bool(requesters) and all(
+        current_role(access_policy, at, one) == "blocked" for one in requesters
+    )
 
 
 def has_side_effects(tool: Tool) -> bool:
     """Return True if the tool may change something outside, as only admins may."""
-    return tool.spec.is_task and not tool.spec.is_parallel and tool.permit.role in ("admin", "owner")
+    return (
+        tool.spec.is_task and not tool.spec.is_parallel and tool.permit.role in ("admin", "owner")
+    )
 
 
 KILLED_BY_OPERATOR: Final = "The operator ended it. It may have had an effect all the same."
@@ -174,7 +205,9 @@ class _RunningCall:
 
 
 class RunningCalls:
-    """Calls under way of all agents, told to the tracker of turns. Each conversation belongs to one agent."""
+    """Calls under way of all agents, told to the tracker of turns. Each conversation belongs to one
+    agent.
+    """
 
     def __init__(self, tracker: TurnTracker, stats: ToolStats) -> None:
         self._tracker = tracker
@@ -191,12 +224,16 @@ class RunningCalls:
             if one.conversation == conversation
         ]
 
-    async def run(self, call: ToolCall, context: ToolContext, work: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    async def run(
+        self, call: ToolCall, context: ToolContext, work: Coroutine[Any, Any, ToolResult]
+    ) -> ToolResult:
         """Run the work of a call. Returns once it has ended, also if it was killed.
 
         When cancelled, cancels the work, waits for its end and passes the cancellation on.
         """
-        progress = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
+        progress = ToolProgress(
+            call=call.id, name=call.name, arguments=call.arguments, state="started"
+        )
         self._tracker.tool_changed(context.turn, progress)
         result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
         try:
@@ -225,7 +262,9 @@ class RunningCalls:
 
     def kill(self, conversation: ConversationId) -> list[str]:
         """Kill all calls under way there. Returns their names, without waiting for their end."""
-        matching = [one for one in self._calls if one.conversation == conversation and not one.killed]
+        matching = [
+            one for one in self._calls if one.conversation == conversation and not one.killed
+        ]
         for one in matching:
             one.killed = True
             one.task.cancel()
@@ -247,14 +286,17 @@ class DynamicTools(Protocol):
         """Tools that are there now."""
 
     def all_tools(self) -> Mapping[str, Tool]:
-        """Return the tools that are or were there, by name: one that is gone says so when it is called."""
+        """Return the tools that are or were there, by name: one that is gone says so when it is
+        called.
+        """
 
 
 class ToolDispatcher:
     """All tools of an agent.
 
-    The specs that the model receives are pinned, because they stand before everything that is cached. Tools that come
-    or go meanwhile can be called at once all the same; `changed_names` lists them.
+    The specs that the model receives are pinned, because they stand before everything that is
+    cached. Tools that come or go meanwhile can be called at once all the same; `changed_names`
+    lists them.
     """
 
     def __init__(
@@ -270,13 +312,17 @@ class ToolDispatcher:
         off: Sequence[str] = (),
         describe_shell: Callable[[], str] = str,
     ) -> None:
-        """`off`: globs of disabled tools. `redactor` is applied to results. `describe_shell`: says how `bash` runs.
+        """`off`: globs of disabled tools. `redactor` is applied to results. `describe_shell`: says
+        how `bash` runs.
 
-        `max_dynamic_tokens`: room for the specs of dynamic tools. One without room can be called all the same.
+        `max_dynamic_tokens`: room for the specs of dynamic tools. One without room can be called
+        all the same.
         """
         self._gate = gate
         self._off = tuple(off)
-        self._tools = {tool.spec.name: tool for tool in tools if not is_off(tool.spec.name, self._off)}
+        self._tools = {
+            tool.spec.name: tool for tool in tools if not is_off(tool.spec.name, self._off)
+        }
         self._agent = agent
         self._dynamic = dynamic
         self._max_dynamic_tokens = max_dynamic_tokens
@@ -307,7 +353,10 @@ class ToolDispatcher:
 
     def permits(self) -> dict[str, ToolPermit]:
         """Return the permit of each current tool, by name."""
-        return {name: tool.permit for name, tool in sorted((self._tools | self._dynamic_by_name()).items())}
+        return {
+            name: tool.permit
+            for name, tool in sorted((self._tools | self._dynamic_by_name()).items())
+        }
 
     def for_turn(self, context: ToolContext) -> "TurnTools":
         """Return the tools for one turn."""
@@ -320,10 +369,16 @@ class ToolDispatcher:
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = self._find_tool(call.name)
         if tool is not None and self._asks_for_schema(tool, call):
-            context.request.add(Label("outside", source=call.name))  # an MCP server wrote the description
+            context.request.add(
+                Label("outside", source=call.name)
+            )  # an MCP server wrote the description
             text = f"{tool.spec.description}\nIt takes: {tool.spec.schema}"
             return ToolResult(
-                id=call.id, text=text, kind="text", origin="what the tool says of itself", is_untrusted=True
+                id=call.id,
+                text=text,
+                kind="text",
+                origin="what the tool says of itself",
+                is_untrusted=True,
             )
         if tool is None:
             self._running.stats.count_call(call.name, "unknown", 0.0)
@@ -341,9 +396,14 @@ class ToolDispatcher:
         returned, outcome = await self._run(tool, arguments, context)
         self._running.stats.count_call(call.name, outcome, time.monotonic() - began)
         output = ToolOutput(text=returned) if isinstance(returned, str) else returned
-        if tool.arguments is not None and (names := find_unknown_arguments(tool.arguments, call.arguments)):
+        if tool.arguments is not None and (
+            names := find_unknown_arguments(tool.arguments, call.arguments)
+        ):
             ignored = to_single_line(", ".join(names)[: 2 * MAX_IGNORED_CHARS], MAX_IGNORED_CHARS)
-            output = replace(output, text=f"{output.text}\n(It takes no such argument, so this was ignored: {ignored})")
+            output = replace(
+                output,
+                text=f"{output.text}\n(It takes no such argument, so this was ignored: {ignored})",
+            )
         return self._build_result(call, output, context, error=outcome != "ok" or output.is_error)
 
     async def _run(
@@ -360,7 +420,10 @@ class ToolDispatcher:
             raise  # the gateway cannot go on without its log
         except TimeoutError:
             logger.warning("%s: %s took longer than %g s", context.turn, name, limit_s)
-            took = f"It took longer than {limit_s:g} s and was ended. It may have had an effect all the same."
+            took = (
+                f"It took longer than {limit_s:g} s and was ended. It may have had an effect "
+                "all the same."
+            )
             return took, "timeout"
         except Exception as error:  # a bug in that tool: the model goes on without it
             logger.exception("%s: %s broke", context.turn, name)
@@ -373,14 +436,26 @@ class ToolDispatcher:
         return found
 
     def _asks_for_schema(self, tool: Tool, call: ToolCall) -> bool:
-        """Return True for a call without arguments of a tool that the model has no spec of: it asks for the schema."""
+        """Return True for a call without arguments of a tool that the model has no spec of: it asks
+        for the schema.
+        """
         is_pinned = any(spec.name == tool.spec.name for spec in self.specs)
-        return not is_pinned and '"required"' in tool.spec.schema and call.arguments.strip() in ("", "{}")
+        return (
+            not is_pinned
+            and '"required"' in tool.spec.schema
+            and call.arguments.strip() in ("", "{}")
+        )
 
     def _dynamic_by_name(self) -> dict[str, Tool]:
-        """Return the dynamic tools whose specs fit, in the order of their names. The others are logged once."""
+        """Return the dynamic tools whose specs fit, in the order of their names. The others are
+        logged once.
+        """
         kept, left, tokens = dict[str, Tool](), list[str](), 0
-        for tool in sorted(self._dynamic.tools, key=lambda one: one.spec.name) if self._dynamic is not None else ():
+        for tool in (
+            sorted(self._dynamic.tools, key=lambda one: one.spec.name)
+            if self._dynamic is not None
+            else ()
+        ):
             spec = tool.spec
             size = estimate_tokens(spec.name + spec.description + spec.schema)
             if tokens + size <= self._max_dynamic_tokens:
@@ -390,8 +465,10 @@ class ToolDispatcher:
                 left.append(spec.name)
         if left and left != self._omitted:
             logger.warning(
-                "%s is not told of %d tools of servers, %s: they would take more than %d tokens of its model's window. "
-                "Choose a model with a larger one, or name those that are needed in tools.mcp.NAME.tools",
+                "%s is not told of %d tools of servers, %s: they would take more than %d tokens of "
+                "its model's window. "
+                "Choose a model with a larger one, or name those that are needed in "
+                "tools.mcp.NAME.tools",
                 self._agent,
                 len(left),
                 f"{left[0]} to {left[-1]}" if len(left) > 1 else left[0],
@@ -400,13 +477,17 @@ class ToolDispatcher:
         self._omitted = left
         return {name: tool for name, tool in kept.items() if not is_off(name, self._off)}
 
-    def _build_result(self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool) -> ToolResult:
+    def _build_result(
+        self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool
+    ) -> ToolResult:
         context.request.add(replace(output.label, source=output.label.source or call.name))
         redacted = self._redactor(output.text)
         text, beyond = redacted[:MAX_RESULT_CHARS], len(redacted) - MAX_RESULT_CHARS
         return ToolResult(
             id=call.id,
-            text=text if beyond <= 0 else f"{text}\n[{beyond} more characters are lost: ask for less at once]",
+            text=text
+            if beyond <= 0
+            else f"{text}\n[{beyond} more characters are lost: ask for less at once]",
             is_error=error,
             kind=output.kind,
             origin=self._redactor(output.origin),
@@ -443,7 +524,9 @@ MAX_WINDOW_SHARE = 0.25
 def fit_families(
     agent: str, families: Mapping[str, list[Tool]], window: int, off: Sequence[str]
 ) -> dict[str, list[Tool]]:
-    """Return the families whose specs fit the window; the first is always kept. `off`: globs of disabled tools."""
+    """Return the families whose specs fit the window; the first is always kept. `off`: globs of
+    disabled tools.
+    """
     kept, left, tokens = dict[str, list[Tool]](), list[str](), 0
     for family, some in families.items():
         specs = [tool.spec for tool in some if not is_off(tool.spec.name, off)]
@@ -454,7 +537,8 @@ def fit_families(
             kept[family] = some
     if left:
         logger.warning(
-            "%s has no tools for %s: the window of its model has %d tokens, and they would fill too much of it. "
+            "%s has no tools for %s: the window of its model has %d tokens, and they would fill "
+            "too much of it. "
             "Choose a model with a larger one, or leave others out by tools.off",
             agent,
             ", ".join(left),
@@ -467,11 +551,14 @@ MAX_NAMES = 20
 
 
 def render_tool_status(came: Sequence[str], went: Sequence[str]) -> str:
-    """Render what changed about the tools, a line each. It has the operator's weight: names are safe characters."""
+    """Render what changed about the tools, a line each. It has the operator's weight: names are
+    safe characters.
+    """
     lines = []
     if came:
         lines.append(
-            f"New tools: {_format_names(came)}. Call them with call_capability; without args it shows their arguments."
+            f"New tools: {_format_names(came)}. Call them with call_capability; without args it "
+            "shows their arguments."
         )
     if went:
         lines.append(f"Tools that no longer exist: {_format_names(went)}.")
@@ -483,7 +570,10 @@ def _format_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
-_SCOPE_TEXTS = {"private": N_("only in private chats"), "room": N_("only in rooms that are not private")}
+_SCOPE_TEXTS = {
+    "private": N_("only in private chats"),
+    "room": N_("only in rooms that are not private"),
+}
 _APPROVAL_TEXTS = {"always": N_("an admin must approve each call")}
 
 
@@ -495,15 +585,25 @@ def render_tool_list(
 ) -> str:
     """Render the tools of one agent as Markdown, for people.
 
-    `families`: permits by the family (`files`, `shell`, ...) and name of the tool, without the operator's `rules`.
-    `off`: globs of disabled tools; those without a match are shown, too: they keep something away. `states`: state of
-    what the tools depend on, a line each, perhaps with anybody's words.
+    `families`: permits by the family (`files`, `shell`, ...) and name of the tool, without the
+    operator's `rules`. `off`: globs of disabled tools; those without a match are shown, too: they
+    keep something away. `states`: state of what the tools depend on, a line each, perhaps with
+    anybody's words.
     """
     lines = list[str]()
     for family, tools in families.items():
-        permits = {name: apply_rules(name, tools[name], rules) for name in sorted(tools) if not is_off(name, off)}
-        alike = groupby(sorted(permits, key=lambda name: _permit_sort_key(permits[name])), key=permits.__getitem__)
-        if rendered := "; ".join(f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike):
+        permits = {
+            name: apply_rules(name, tools[name], rules)
+            for name in sorted(tools)
+            if not is_off(name, off)
+        }
+        alike = groupby(
+            sorted(permits, key=lambda name: _permit_sort_key(permits[name])),
+            key=permits.__getitem__,
+        )
+        if rendered := "; ".join(
+            f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike
+        ):
             lines.append(f"- {family}: {rendered}")
     lines += [_("- off: {tools}").format(tools=_format_codes(off))] if off else []
     lines += [f"- {inline_code(state, 200)}" for state in states]
@@ -519,6 +619,10 @@ def _format_codes(names: Iterable[str]) -> str:
 
 
 def _format_permit(permit: ToolPermit) -> str:
-    role = _("anybody") if permit.role == "guest" else _("{role} and above").format(role=permit.role)
+    role = (
+        _("anybody") if permit.role == "guest" else _("{role} and above").format(role=permit.role)
+    )
     texts = (_SCOPE_TEXTS.get(permit.scope, ""), _APPROVAL_TEXTS.get(permit.approval, ""))
-    return ", ".join([permit.role if permit.role == "owner" else role, *(_(text) for text in texts if text)])
+    return ", ".join(
+        [permit.role if permit.role == "owner" else role, *(_(text) for text in texts if text)]
+    )

@@ -2,8 +2,9 @@
 
 The order of this file: the tools, images for a model, text in files, then search.
 
-Replacing text works on bytes: invalid UTF-8, byte order marks and line ends stay as they are. Searching blocks; it is
-bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a pattern may take.
+Replacing text works on bytes: invalid UTF-8, byte order marks and line ends stay as they are.
+Searching blocks; it is bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a
+pattern may take.
 """
 
 import asyncio
@@ -53,22 +54,32 @@ MAX_CONTEXT_LINES: Final = 20
 """Limit of lines on each side of a match."""
 MAX_PATTERN_CHARS: Final = 500
 
-_Path = Annotated[str, Field(description="Path in your files, e.g. notes/today.md. Other places' are in /files.")]
+_Path = Annotated[
+    str, Field(description="Path in your files, e.g. notes/today.md. Other places' are in /files.")
+]
 
 
 class FileTools:
-    """File tools of all agents. A file that may not be read in a place is as if it were not there."""
+    """File tools of all agents. A file that may not be read in a place is as if it were not
+    there.
+    """
 
     def __init__(self, files: AgentFiles, images: MediaStore) -> None:
         self._files = files
         self._images = images
-        self._search_slots = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MAX_CONCURRENT_SEARCHES))
+        self._search_slots = defaultdict[str, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
+        )
         """By agent."""
 
-    async def find_effect(self, context: ToolContext, *, path: str, source: str = "", **_: object) -> Effect:
-        """Return what a file does that is written there: others than those of the place may read it.
+    async def find_effect(
+        self, context: ToolContext, *, path: str, source: str = "", **_: object
+    ) -> Effect:
+        """Return what a file does that is written there: others than those of the place may read
+        it.
 
-        `source`: file of which it is a copy. It is not read, and all the same what may be told counts as in view.
+        `source`: file of which it is a copy. It is not read, and all the same what may be told
+        counts as in view.
         """
         view = await self._files.view(context, path)
         area, _parts = view.find_file(path)
@@ -76,7 +87,9 @@ class FileTools:
             return OWN
         if source:
             context.request.add(Label(readers=view.find_file(source)[0].label.readers))
-        return OUT._replace(what=f"a file in {area.name(())}", audience=Visibility(scope=area.scope))
+        return OUT._replace(
+            what=f"a file in {area.name(())}", audience=Visibility(scope=area.scope)
+        )
 
     @tool(
         "Read a text file. Its lines are shown with a number and a tab, which are not in the file.",
@@ -91,7 +104,9 @@ class FileTools:
         *,
         path: _Path,
         offset: Annotated[int, Field(ge=1, description="First line to read.")] = 1,
-        limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Lines to read at most.")] = DEFAULT_LINES,
+        limit: Annotated[
+            int, Field(ge=1, le=MAX_LINES, description="Lines to read at most.")
+        ] = DEFAULT_LINES,
     ) -> ToolOutput:
         area, parts = (await self._files.view(context, path)).find_file(path)
         name = area.name(parts)
@@ -120,8 +135,13 @@ class FileTools:
     ) -> str:
         area, parts = (await self._files.view(context, path)).find_file(path)
         done = await self._write(context, area, parts, lambda: encode_text(text))
-        what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
-        return f"{what} {area.name(parts)}: {done.size_bytes:,} bytes, {text.count(chr(10)):,} line ends."
+        what = (
+            "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
+        )
+        return (
+            f"{what} {area.name(parts)}: {done.size_bytes:,} bytes, {text.count(chr(10)):,} "
+            "line ends."
+        )
 
     async def _write(
         self, context: ToolContext, area: FilesArea, parts: PathParts, content: Callable[[], bytes]
@@ -133,24 +153,37 @@ class FileTools:
 
         return await run_in_thread(lambda _: write())
 
-    @tool("Replace a piece of text in a file, and show the changed lines.", ALLOW_ADMINS, effect=find_effect, task=True)
+    @tool(
+        "Replace a piece of text in a file, and show the changed lines.",
+        ALLOW_ADMINS,
+        effect=find_effect,
+        task=True,
+    )
     async def edit_file(
         self,
         context: ToolContext,
         *,
         path: _Path,
         old: Annotated[
-            str, Field(min_length=1, description="Text to replace, exactly as in the file, without line numbers.")
+            str,
+            Field(
+                min_length=1,
+                description="Text to replace, exactly as in the file, without line numbers.",
+            ),
         ],
         new: Annotated[str, Field(description="Text to put in its place.")],
-        all: Annotated[bool, Field(description="Replace every occurrence. Default: it must occur once.")] = False,  # noqa: A002 - the model's word
+        all: Annotated[  # noqa: A002 - the model's word
+            bool, Field(description="Replace every occurrence. Default: it must occur once.")
+        ] = False,
     ) -> ToolOutput:
         area, parts = (await self._files.view(context, path)).find_file(path)
         name, edits = area.name(parts), list[TextEdit]()
 
         def change(data: bytes) -> bytes:
             _require_text(name, data)
-            edits.append(replace_text(name, data, old, new, everywhere=all, max_bytes=area.root.max_bytes))
+            edits.append(
+                replace_text(name, data, old, new, everywhere=all, max_bytes=area.root.max_bytes)
+            )
             return edits[0].data
 
         def edit() -> str:
@@ -162,7 +195,8 @@ class FileTools:
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=area.label)
 
     @tool(
-        "Copy a file, also to where others read it: /files/public is for everybody, /files/places/CHANNEL/ROOM for a "
+        "Copy a file, also to where others read it: /files/public is for everybody, "
+        "/files/places/CHANNEL/ROOM for a "
         "room.",
         ALLOW_ADMINS,
         effect=find_effect,
@@ -179,7 +213,10 @@ class FileTools:
         from_area, from_parts = view.find_file(source)
         area, parts = view.find_file(path)
         done = await self._write(context, area, parts, lambda: from_area.root.read(from_parts))
-        return f"Copied {done.size_bytes:,} bytes from {from_area.name(from_parts)} to {area.name(parts)}."
+        return (
+            f"Copied {done.size_bytes:,} bytes from {from_area.name(from_parts)} to "
+            f"{area.name(parts)}."
+        )
 
     @tool(
         "List files and directories by pattern: `*` stays in one directory, `**` goes through all.",
@@ -209,19 +246,35 @@ class FileTools:
             text = await run_in_thread(search)
         return _found(text, f"names of files, {display_path(pattern)}", areas)
 
-    @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, effect=OWN, task=True, parallel=True)
+    @tool(
+        "Search your text files for a regular expression.",
+        ALLOW_MEMBERS,
+        effect=OWN,
+        task=True,
+        parallel=True,
+    )
     async def grep(
         self,
         turn: ToolContext,
         *,
         pattern: Annotated[
             str,
-            Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="Regular expression, matched line by line."),
+            Field(
+                min_length=1,
+                max_length=MAX_PATTERN_CHARS,
+                description="Regular expression, matched line by line.",
+            ),
         ],
-        path: Annotated[str, Field(description="File or directory. Default: all files of this place.")] = "",
-        glob: Annotated[str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")] = "",
+        path: Annotated[
+            str, Field(description="File or directory. Default: all files of this place.")
+        ] = "",
+        glob: Annotated[
+            str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")
+        ] = "",
         ignore_case: bool = False,
-        context: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")] = 0,
+        context: Annotated[
+            int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")
+        ] = 0,
     ) -> ToolOutput:
         view = await self._files.view(turn, path)
         if path.rstrip("/") == FILES_PREFIX:
@@ -233,24 +286,40 @@ class FileTools:
         def search(stopped: Callable[[], bool]) -> str:
             limits = SearchLimits(stopped)
             return search_text(
-                areas, pattern, limits, top=top, files=glob, ignore_case=ignore_case, context_lines=context
+                areas,
+                pattern,
+                limits,
+                top=top,
+                files=glob,
+                ignore_case=ignore_case,
+                context_lines=context,
             )
 
         async with self._search_slots[turn.agent]:
             text = await run_in_thread(search)
         return _found(text, f"lines of files, {display_path(pattern)}", areas)
 
-    @tool("Look at an image file: PNG, JPEG, GIF or WebP.", ALLOW_MEMBERS, effect=OWN, task=True, parallel=True)
+    @tool(
+        "Look at an image file: PNG, JPEG, GIF or WebP.",
+        ALLOW_MEMBERS,
+        effect=OWN,
+        task=True,
+        parallel=True,
+    )
     async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
         area, parts = (await self._files.view(context, path)).find_file(path)
         name, data = area.name(parts), await run_in_thread(lambda _: area.root.read(parts))
         image = await prepare_image(self._images, data, name)
         text = f"{image[0].about} is shown below."
-        return ToolOutput(text=text, origin=name, is_untrusted=True, label=area.label, images=(image,))
+        return ToolOutput(
+            text=text, origin=name, is_untrusted=True, label=area.label, images=(image,)
+        )
 
 
 def _found(text: str, origin: str, areas: Iterable[FilesArea]) -> ToolOutput:
-    return ToolOutput(text=text, origin=origin, is_untrusted=True, label=join(area.label for area in areas))
+    return ToolOutput(
+        text=text, origin=origin, is_untrusted=True, label=join(area.label for area in areas)
+    )
 
 
 def _require_text(name: str, data: bytes) -> None:
@@ -265,33 +334,46 @@ async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[Tool
     """
     found = identify_image(data)
     if found is None:
-        raise ToolCallRefused(f"{name} is not a picture that can be shown: PNG, JPEG, GIF and WebP can.")
+        raise ToolCallRefused(
+            f"{name} is not a picture that can be shown: PNG, JPEG, GIF and WebP can."
+        )
     if len(data) > MAX_IMAGE_BYTES:
         raise ToolCallRefused(
-            f"{name} has {len(data):,} bytes, and a picture may have {MAX_IMAGE_BYTES:,}: make it smaller."
+            f"{name} has {len(data):,} bytes, and a picture may have {MAX_IMAGE_BYTES:,}: make it "
+            "smaller."
         )
     if not found.width or not found.height or not _is_complete_image(data, found.media_type):
         raise ToolCallRefused(
-            f"{name} is damaged: it is not a whole {found.media_type.removeprefix('image/').upper()} file."
+            f"{name} is damaged: it is not a whole "
+            f"{found.media_type.removeprefix('image/').upper()} file."
         )
     if max(found.width, found.height) > MAX_IMAGE_SIDE:
         raise ToolCallRefused(
-            f"{name} has {found.width}x{found.height} pixels, and {MAX_IMAGE_SIDE:,} a side are shown: make it smaller."
+            f"{name} has {found.width}x{found.height} pixels, and {MAX_IMAGE_SIDE:,} a side are "
+            "shown: make it smaller."
         )
     attachment = Attachment(id=name, name=name, content_type=found.media_type, form="image")
-    about = describe_attachment(attachment, size_bytes=len(data), pixels=(found.width, found.height))
+    about = describe_attachment(
+        attachment, size_bytes=len(data), pixels=(found.width, found.height)
+    )
     try:
         kept = await media.save_picture(data, found, about)
     except OSError as error:
         logger.warning("a picture cannot be kept: %s", error.strerror)
-        raise ToolCallRefused(f"{name} could not be kept to be shown: an admin has to look at the disk.") from error
+        raise ToolCallRefused(
+            f"{name} could not be kept to be shown: an admin has to look at the disk."
+        ) from error
     return kept, Image(media_type=found.media_type, data=data, description=about)
 
 
 def _is_complete_image(data: bytes, media_type: str) -> bool:
-    """Return True if the end of the file is there: a provider refuses a whole request because of half an image."""
+    """Return True if the end of the file is there: a provider refuses a whole request because of
+    half an image.
+    """
     if media_type == "image/webp":
-        return int.from_bytes(data[4:8], "little") + 8 <= len(data)  # the length in RIFF's header leaves out 8 bytes
+        return int.from_bytes(data[4:8], "little") + 8 <= len(
+            data
+        )  # the length in RIFF's header leaves out 8 bytes
     if media_type == "image/gif":
         return data.rstrip(b"\0\r\n").endswith(b";")
     return (b"IEND" if media_type == "image/png" else b"\xff\xd9") in data[len(data) // 2 :]
@@ -369,7 +451,9 @@ def describe_binary(data: bytes) -> str:
 def decode_text(data: bytes) -> DecodedText:
     """Decode a file as text, whatever is in it."""
     bom = data.startswith(_BOM)
-    text = data[len(_BOM) if bom else 0 :].decode("utf-8", "replace").replace("\0", _REPLACEMENT_CHAR)
+    text = (
+        data[len(_BOM) if bom else 0 :].decode("utf-8", "replace").replace("\0", _REPLACEMENT_CHAR)
+    )
     lost = text.count(_REPLACEMENT_CHAR) - data.count(_REPLACEMENT_CHAR.encode())
     crlf, ends = text.count("\r\n"), text.count("\n")
     lines = text.split("\n")
@@ -379,7 +463,11 @@ def decode_text(data: bytes) -> DecodedText:
         lines = [line.removesuffix("\r") for line in lines]
     notes = (
         "begins with a byte order mark" if bom else "",
-        "" if not crlf else "lines end with CRLF" if crlf == ends else f"{crlf} of its lines end with CRLF",
+        ""
+        if not crlf
+        else "lines end with CRLF"
+        if crlf == ends
+        else f"{crlf} of its lines end with CRLF",
         f"{lost} bytes that are no text in UTF-8 are shown as {_REPLACEMENT_CHAR}" if lost else "",
     )
     return DecodedText(lines, "; ".join(note for note in notes if note))
@@ -406,13 +494,19 @@ def render_lines(name: str, text: DecodedText, offset: int, limit: int) -> tuple
         last = number
     part = "" if (offset, last) == (1, total) else f", here {offset} to {last}"
     more = f" (go on with offset={last + 1})" if last < total else ""
-    return "\n".join([f"{name}, {total} {'line' if total == 1 else 'lines'}{part}{more}{notes}", *rendered]), last
+    return "\n".join(
+        [f"{name}, {total} {'line' if total == 1 else 'lines'}{part}{more}{notes}", *rendered]
+    ), last
 
 
 def number_line(number: int, line: str) -> str:
     """Return a line in the format of `cat -n`."""
     beyond = len(line) - MAX_LINE_CHARS
-    cut = f"{line[:MAX_LINE_CHARS]}... [{beyond:,} more characters in this line]" if beyond > 0 else line
+    cut = (
+        f"{line[:MAX_LINE_CHARS]}... [{beyond:,} more characters in this line]"
+        if beyond > 0
+        else line
+    )
     return f"{number:6}\t{cut}"
 
 
@@ -426,7 +520,9 @@ def encode_text(text: str) -> bytes:
         ) from None
 
 
-def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool, max_bytes: int) -> TextEdit:
+def replace_text(
+    name: str, data: bytes, old: str, new: str, *, everywhere: bool, max_bytes: int
+) -> TextEdit:
     """Replace `old` by `new`; line ends become those of the file.
 
     Raises ToolCallRefused, also if the file gets too large.
@@ -437,7 +533,8 @@ def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool
     new_bytes = encode_text(new.replace("\r\n", "\n"))
     if len(old_bytes) > MAX_OLD_BYTES:
         raise ToolCallRefused(
-            f"`old` has at most {MAX_OLD_BYTES:,} bytes: name less of the file, or write all of it anew."
+            f"`old` has at most {MAX_OLD_BYTES:,} bytes: name less of the file, or write all of it "
+            "anew."
         )
     pattern = re.compile(_LINE_END.join(map(re.escape, old_bytes.split(b"\n"))))
     crlf = data.count(b"\r\n") * 2 > data.count(b"\n")
@@ -446,24 +543,31 @@ def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool
         matches.append(match)
         if len(matches) > MAX_REPLACEMENTS:
             raise ToolCallRefused(
-                f"That stands in {name} more than {MAX_REPLACEMENTS:,} times: change it with the shell."
+                f"That stands in {name} more than {MAX_REPLACEMENTS:,} times: change it with the "
+                "shell."
             )
     if not matches:
         raise ToolCallRefused(_explain_not_found(name, data, old_bytes, new_bytes))
     again = pattern.search(data, matches[0].start() + 1)
     if again and not everywhere:
         lines = _format_line_numbers(
-            data, [match.start() for match in (matches if len(matches) > 1 else [matches[0], again])]
+            data,
+            [match.start() for match in (matches if len(matches) > 1 else [matches[0], again])],
         )
-        times = f"{max(2, len(matches))} times" if len(matches) > 1 else "more than once, overlapping"
+        times = (
+            f"{max(2, len(matches))} times" if len(matches) > 1 else "more than once, overlapping"
+        )
         raise ToolCallRefused(
-            f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there once, "
+            f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there "
+            "once, "
             "or set `all` to replace every one."
         )
     if (
         len(data) + len(matches) * (2 * len(new_bytes) - len(old_bytes)) > 2 * max_bytes
     ):  # line ends are two bytes at most
-        raise ToolCallRefused(f"{name} would have more than the {max_bytes:,} bytes that a file may have.")
+        raise ToolCallRefused(
+            f"{name} would have more than the {max_bytes:,} bytes that a file may have."
+        )
     edit = _apply_replacements(data, matches, new_bytes, crlf=crlf)
     if edit.data == data:
         raise ToolCallRefused(f"That would change nothing in {name}: `old` and `new` are the same.")
@@ -474,7 +578,9 @@ def render_edit(name: str, edit: TextEdit) -> str:
     """Render the changed lines, with some around them."""
     count = len(edit.starts)
     lines = decode_text(edit.data).lines
-    rendered = [f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"]
+    rendered = [
+        f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"
+    ]
     last = 0
     for start in edit.starts[:_SHOWN_PLACES]:
         line = edit.data.count(b"\n", 0, start) + 1
@@ -485,11 +591,15 @@ def render_edit(name: str, edit: TextEdit) -> str:
         last = max(last, min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines)))
         rendered += [number_line(number, lines[number - 1]) for number in range(first, last + 1)]
     return "\n".join(
-        rendered if count <= _SHOWN_PLACES else [*rendered, f"   ... and {count - _SHOWN_PLACES} more places"]
+        rendered
+        if count <= _SHOWN_PLACES
+        else [*rendered, f"   ... and {count - _SHOWN_PLACES} more places"]
     )
 
 
-def _apply_replacements(data: bytes, matches: Iterable[re.Match[bytes]], new_bytes: bytes, *, crlf: bool) -> TextEdit:
+def _apply_replacements(
+    data: bytes, matches: Iterable[re.Match[bytes]], new_bytes: bytes, *, crlf: bool
+) -> TextEdit:
     new_crlf = new_bytes.replace(b"\n", b"\r\n")
     pieces, starts, end, size, length = list[bytes](), list[int](), 0, 0, 0
     for match in matches:
@@ -513,7 +623,8 @@ def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: byte
     loose = re.search(rb"\s+".join(map(re.escape, words)), data) if words else None
     if loose:
         return (
-            f"{why}, but with other blanks or line ends in {_format_line_numbers(data, [loose.start()])}: "
+            f"{why}, but with other blanks or line ends in "
+            f"{_format_line_numbers(data, [loose.start()])}: "
             "copy it exactly."
         )
     if new_bytes.strip() and new_bytes in data:
@@ -522,7 +633,8 @@ def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: byte
     first = lines[0].strip().encode() if lines else b""
     if first and first in data:
         return (
-            f"{why}: its first line does, in {_format_line_numbers(data, [data.index(first)])}, and goes "
+            f"{why}: its first line does, in {_format_line_numbers(data, [data.index(first)])}, "
+            "and goes "
             "on differently."
         )
     return f"{why}: read the file again, and copy it exactly."
@@ -561,8 +673,8 @@ def search_text(
 ) -> str:
     """Return matching lines as `path:number:line`, and lines around them as `path-number-line`.
 
-    `context_lines`: on each side of a match. `top`: a file, or the directory to search. `files`: a glob that may begin
-    in any directory. Raises ToolCallRefused.
+    `context_lines`: on each side of a match. `top`: a file, or the directory to search. `files`: a
+    glob that may begin in any directory. Raises ToolCallRefused.
     """
     try:
         regex = compile_regex(pattern, ignore_case=ignore_case)
@@ -573,7 +685,9 @@ def search_text(
         text, name = decode_text(found[1]).lines, area.name(found[0])
         spans = dict[int, tuple[int, int]]()
         for number, line in enumerate(text, start=1):
-            if limits.cut_reason == _TOO_MANY or (number % _TIME_CHECK_LINES == 0 and limits.is_late()):
+            if limits.cut_reason == _TOO_MANY or (
+                number % _TIME_CHECK_LINES == 0 and limits.is_late()
+            ):
                 break
             if (span := _find_match(regex, line, f"line {number} of {name}", limits)) is not None:
                 if counts["match"] == MAX_MATCHES:
@@ -586,15 +700,21 @@ def search_text(
         lines += ["--"] * bool(lines and more and context_lines) + more
         if sum(map(len, lines)) > MAX_OUTPUT_CHARS:
             limits.cut_reason = _TOO_MANY
-    cut = f"; there may be more, but {limits.cut_reason}: look for less" if limits.cut_reason else ""
+    cut = (
+        f"; there may be more, but {limits.cut_reason}: look for less" if limits.cut_reason else ""
+    )
     cut += "".join(
-        f"; {_format_count(counts[why], 'file')} left out ({why})" for why in (_UNREADABLE, _BINARY) if counts[why]
+        f"; {_format_count(counts[why], 'file')} left out ({why})"
+        for why in (_UNREADABLE, _BINARY)
+        if counts[why]
     )
     cut += f"; {limits.unopened} directories could not be opened" if limits.unopened else ""
     searched = f"of {_format_count(counts['searched'], 'file')} searched{cut}"
     if not lines:
         return f"No line matches, {searched}."
-    found_in = f"{_format_count(counts['match'], 'line')} in {_format_count(counts['file'], 'file')}"
+    found_in = (
+        f"{_format_count(counts['match'], 'line')} in {_format_count(counts['file'], 'file')}"
+    )
     return "\n".join([f"{found_in}, {searched}:", *lines])
 
 
@@ -604,9 +724,15 @@ _BINARY: Final = "binary"
 
 
 def _text_files(
-    areas: Iterable[FilesArea], top: PathParts, glob: GlobPattern, limits: SearchLimits, counts: Counter[str]
+    areas: Iterable[FilesArea],
+    top: PathParts,
+    glob: GlobPattern,
+    limits: SearchLimits,
+    counts: Counter[str],
 ) -> Iterator[tuple[FilesArea, tuple[PathParts, bytes]]]:
-    """Yield the text files to search, with their contents, until the limits are reached. Counts what is left out."""
+    """Yield the text files to search, with their contents, until the limits are reached. Counts
+    what is left out.
+    """
     for area in areas:
         with contextlib.closing(walk(area, top, glob, limits)) as found:
             for one in found:
@@ -617,7 +743,11 @@ def _text_files(
                 except (OSError, ToolCallRefused):
                     counts[_UNREADABLE] += 1
                     continue
-                if limits.cut_reason == _TOO_MANY or not limits.spend(read=len(data)) or limits.is_late():
+                if (
+                    limits.cut_reason == _TOO_MANY
+                    or not limits.spend(read=len(data))
+                    or limits.is_late()
+                ):
                     return
                 if describe_binary(data):
                     counts[_BINARY] += 1
@@ -627,10 +757,14 @@ def _text_files(
 
 
 def _find_match(regex: Any, line: str, where: str, limits: SearchLimits) -> tuple[int, int] | None:  # noqa: ANN401 - the library has no types
-    """Return the begin and end of the match in the line; None: no match. Raises ToolCallRefused for a slow pattern."""
+    """Return the begin and end of the match in the line; None: no match. Raises ToolCallRefused for
+    a slow pattern.
+    """
     if len(line) > MAX_SEARCHED_CHARS:
         line = line[:MAX_SEARCHED_CHARS]
-        limits.cut_reason = limits.cut_reason or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
+        limits.cut_reason = (
+            limits.cut_reason or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
+        )
     try:
         match = regex.search(line, timeout=LINE_TIMEOUT_S, concurrent=True)
     except (TimeoutError, MemoryError):
@@ -644,13 +778,17 @@ def _render_matches(
     name: str, lines: Sequence[str], spans: Mapping[int, tuple[int, int]], context_lines: int
 ) -> list[str]:
     around = range(-context_lines, context_lines + 1)
-    shown = sorted({number + step for number in spans for step in around} & {*range(1, len(lines) + 1)})
+    shown = sorted(
+        {number + step for number in spans for step in around} & {*range(1, len(lines) + 1)}
+    )
     rendered, last = list[str](), 0
     for number in shown:
         if last and number > last + 1 and context_lines:
             rendered.append("--")
         mark = ":" if number in spans else "-"
-        rendered.append(f"{name}{mark}{number}{mark}{_clip_line(lines[number - 1], spans.get(number, (0, 0)))}")
+        rendered.append(
+            f"{name}{mark}{number}{mark}{_clip_line(lines[number - 1], spans.get(number, (0, 0)))}"
+        )
         last = number
     return rendered
 

@@ -32,10 +32,16 @@ MAX_EVIDENCE_CHARS: Final = 20_000
 
 
 class MemoryTools:
-    """Tools for the journal, notes, recall and evidence, for all agents. Handlers raise StoreError, too."""
+    """Tools for the journal, notes, recall and evidence, for all agents. Handlers raise StoreError,
+    too.
+    """
 
     def __init__(
-        self, journal: JournalStore, recall: RecallSearch, forgetter: NoteForgetter, evidence: EvidenceStore
+        self,
+        journal: JournalStore,
+        recall: RecallSearch,
+        forgetter: NoteForgetter,
+        evidence: EvidenceStore,
     ) -> None:
         self._journal = journal
         self._recall = recall
@@ -43,7 +49,8 @@ class MemoryTools:
         self._evidence = evidence
 
     @tool(
-        "Write an entry into your journal: what happened, what you found out, what you plan. Nothing is posted. What "
+        "Write an entry into your journal: what happened, what you found out, what you plan. "
+        "Nothing is posted. What "
         "you write in a private chat is found in private only.",
         effect=OWN,
         ephemeral=True,
@@ -54,7 +61,10 @@ class MemoryTools:
         *,
         title: Annotated[str, Field(max_length=MAX_TITLE_CHARS, description="One line.")],
         text: Annotated[
-            str, Field(min_length=1, max_length=MAX_TEXT_CHARS, description="What you want to know later.")
+            str,
+            Field(
+                min_length=1, max_length=MAX_TEXT_CHARS, description="What you want to know later."
+            ),
         ],
     ) -> str:
         return await self._journal.write_entry(context, title, text)
@@ -73,14 +83,16 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_TEXT_CHARS,
-                description="One fact, understandable without this conversation: who, what, since when.",
+                description="One fact, understandable without this conversation: who, what, since "
+                "when.",
             ),
         ],
     ) -> str:
         return await self._journal.remember(context, text)
 
     @tool(
-        "Search earlier messages and your own notes for words, to find what was said. Returns up to ten results, the "
+        "Search earlier messages and your own notes for words, to find what was said. Returns up "
+        "to ten results, the "
         "newest first.",
         effect=OWN,
         parallel=True,
@@ -114,14 +126,16 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_QUERY_CHARS,
-                description="Words that all occur in the note, or its handle from recall, e.g. n12.",
+                description="Words that all occur in the note, or its handle from recall, e.g. "
+                "n12.",
             ),
         ],
     ) -> str | ToolOutput:
         return await self._forgetter.forget(what, context)
 
     @tool(
-        "Read the full text of something that you were shown only in part: a tool result, a document that somebody "
+        "Read the full text of something that you were shown only in part: a tool result, a "
+        "document that somebody "
         "sent, or earlier turns.",
         effect=OWN,
         parallel=True,
@@ -146,7 +160,8 @@ class MemoryTools:
             str,
             Field(
                 max_length=MAX_QUERY_CHARS,
-                description="Words to look for: the text begins where they first occur, at or after offset.",
+                description="Words to look for: the text begins where they first occur, at or "
+                "after offset.",
             ),
         ] = "",
     ) -> ToolOutput:
@@ -160,33 +175,51 @@ class ReminderTools:
         self._reminders = reminders
         self._clock = clock
 
-    @tool("Set a reminder. At its time you are told its text here. Give `at`, `every` or `cron`.", effect=OWN)
+    @tool(
+        "Set a reminder. At its time you are told its text here. Give `at`, `every` or `cron`.",
+        effect=OWN,
+    )
     async def remind(
         self,
         context: ToolContext,
         *,
-        text: Annotated[str, Field(description="What to be reminded of, in one line of at most 500 characters.")],
+        text: Annotated[
+            str, Field(description="What to be reminded of, in one line of at most 500 characters.")
+        ],
         at: Annotated[
             str,
             Field(description="When: 2026-11-22T09:00, 18:30, tomorrow 9:00, monday or in 2h30m."),
         ] = "",
         every: Annotated[
             str,
-            Field(description="Time between repeats, e.g. 90 min or 1 day. `at` is the first time."),
+            Field(
+                description="Time between repeats, e.g. 90 min or 1 day. `at` is the first time."
+            ),
         ] = "",
         cron: Annotated[
             str,
-            Field(description="Repeat by the calendar, without `at` and `every`, e.g. 0 9 * * 1-5."),
+            Field(
+                description="Repeat by the calendar, without `at` and `every`, e.g. 0 9 * * 1-5."
+            ),
         ] = "",
         timezone: Annotated[
-            str, Field(description="Time zone of `at` or `cron`, e.g. Europe/Zurich. Default: the operator's.")
+            str,
+            Field(
+                description="Time zone of `at` or `cron`, e.g. Europe/Zurich. Default: the "
+                "operator's."
+            ),
         ] = "",
     ) -> str:
         """Set a reminder for the requester with the least role; of several, for the last one."""
         roles = [proven_role(one.role, verified=one.verified) for one in context.requesters]
         least_role = lowest_role(roles) if roles else ""
         requester = next(
-            (one for one, role in zip(context.requesters[::-1], roles[::-1], strict=True) if role == least_role), None
+            (
+                one
+                for one, role in zip(context.requesters[::-1], roles[::-1], strict=True)
+                if role == least_role
+            ),
+            None,
         )
         reminder = await self._reminders.set(
             agent=context.agent,
@@ -196,7 +229,9 @@ class ReminderTools:
             text=text,
             spoken=SpokenTime(at=at, every=every, cron=cron, timezone=timezone),
             turn=context.turn,
-            role="" if context.request.label == TRUSTED_LABEL and not context.requesters else context.least_role,
+            role=""
+            if context.request.label == TRUSTED_LABEL and not context.requesters
+            else context.least_role,
             requester_role=least_role,
         )
         ahead = format_duration(round((reminder.due - self._clock.now()) / timedelta(seconds=1)))
@@ -205,12 +240,17 @@ class ReminderTools:
             if isinstance(parse_schedule(reminder.schedule), OnceSchedule)
             else f", then {describe_schedule_text(reminder.schedule)}"
         )
-        return f"Reminder {reminder.id} is set for {format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
+        return (
+            f"Reminder {reminder.id} is set for "
+            f"{format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
+        )
 
     @tool("List the reminders of this conversation.", effect=OWN, parallel=True)
     async def list_reminders(self, context: ToolContext) -> str | ToolOutput:
         place = _place_of(context)
-        found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
+        found = await self._reminders.list(
+            context.agent, place.conversation if place is not None else None
+        )
         lines = [self._format_line(one) for one in found[:MAX_LISTED]]
         if len(found) > MAX_LISTED:
             lines.append(f"(and {len(found) - MAX_LISTED} later ones)")
@@ -218,7 +258,13 @@ class ReminderTools:
             return "There are no reminders here."
         label = label_of_role(await self._reminders.least_role(found[:MAX_LISTED]), "a reminder")
         text = "\n".join(lines)
-        return ToolOutput(text=text, kind="reminders", origin="what people asked for", is_untrusted=True, label=label)
+        return ToolOutput(
+            text=text,
+            kind="reminders",
+            origin="what people asked for",
+            is_untrusted=True,
+            label=label,
+        )
 
     @tool("Cancel a reminder of this conversation.", effect=OWN)
     async def cancel_reminder(
@@ -232,7 +278,9 @@ class ReminderTools:
             id,
             agent=context.agent,
             place=place.conversation if place is not None else None,
-            reason=f"cancelled for {context.requesters[-1].name}" if context.requesters else "cancelled by the agent",
+            reason=f"cancelled for {context.requesters[-1].name}"
+            if context.requesters
+            else "cancelled by the agent",
         )
         if not done:
             raise ToolCallRefused("There is no such reminder here; list_reminders names them.")

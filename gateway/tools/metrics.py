@@ -9,7 +9,8 @@ from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused
 from gateway.store import LogEntry
 
 ToolOutcome = Literal["ok", "error", "refused", "timeout", "unknown"]
-"""ok: done; error: failed; refused: not carried out; timeout: took too long; unknown: there is no such tool."""
+"""ok: done; error: failed; refused: not carried out; timeout: took too long; unknown: there is no
+such tool."""
 DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 20.0, 60.0, 300.0)
 MAX_LABELLED_TOOLS: Final = 200
 """Tools with labels of their own; models make up names, and so do servers."""
@@ -22,7 +23,10 @@ class ToolStats:
     def __init__(self) -> None:
         self.metrics = CollectorRegistry()
         self._calls = Counter(
-            "reverie_tool_calls", "Calls of tools, by how they ended.", ["tool", "outcome"], registry=self.metrics
+            "reverie_tool_calls",
+            "Calls of tools, by how they ended.",
+            ["tool", "outcome"],
+            registry=self.metrics,
         )
         self._durations = Histogram(
             "reverie_tool_duration_seconds",
@@ -46,7 +50,9 @@ class ToolStats:
         self._waiting = set[str]()
         """Approvals that were asked for and are not decided."""
         Gauge(
-            "reverie_tool_approvals_waiting", "Calls that wait for an admin now.", registry=self.metrics
+            "reverie_tool_approvals_waiting",
+            "Calls that wait for an admin now.",
+            registry=self.metrics,
         ).set_function(lambda: len(self._waiting))
         self._known = set[str]()
 
@@ -58,7 +64,9 @@ class ToolStats:
             self._durations.labels(name).observe(took_s)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Count refusals, verdicts and what waits: `ToolRefused`, `ApprovalRequested` and `ApprovalEnded`."""
+        """Count refusals, verdicts and what waits: `ToolRefused`, `ApprovalRequested` and
+        `ApprovalEnded`.
+        """
         for entry in entries:
             if isinstance(entry.fact, ToolRefused):
                 self._refusals.labels(self._find_label(entry.fact.tool)).inc()
@@ -69,8 +77,12 @@ class ToolStats:
                 self._verdicts.labels(self._find_label(entry.fact.tool), entry.fact.verdict).inc()
 
     def on_ended_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Count what waits no more because another process has ended it, which counts the verdict: `ApprovalEnded`."""
-        self._waiting -= {one.fact.approval for one in entries if isinstance(one.fact, ApprovalEnded)}
+        """Count what waits no more because another process has ended it, which counts the verdict:
+        `ApprovalEnded`.
+        """
+        self._waiting -= {
+            one.fact.approval for one in entries if isinstance(one.fact, ApprovalEnded)
+        }
 
     def _find_label(self, tool: str) -> str:
         if tool not in self._known and len(self._known) >= MAX_LABELLED_TOOLS:

@@ -1,7 +1,8 @@
-"""Openings: everything that the configuration lets in, out or spend beyond the defaults, with its key and remedy.
+"""Openings: everything that the configuration lets in, out or spend beyond the defaults, with its
+key and remedy.
 
-An opening is a warning: it works as it is written, and may be meant. Commands without a sandbox are reported with the
-sandbox.
+An opening is a warning: it works as it is written, and may be meant. Commands without a sandbox are
+reported with the sandbox.
 """
 
 from collections.abc import Iterator
@@ -39,7 +40,9 @@ def check_openings(context: CheckContext) -> Iterator[Finding]:
 
 
 def find_openings(settings: Settings, permits: dict[str, ToolPermit]) -> Iterator[Finding]:
-    """Find the openings of a configuration. Pure. `permits`: requirements of the built-in tools without rules."""
+    """Find the openings of a configuration. Pure. `permits`: requirements of the built-in tools
+    without rules.
+    """
     for code, what, key in (
         *_find_open_access(settings),
         *_find_missing_limits(settings.access),
@@ -56,7 +59,11 @@ def _find_open_access(settings: Settings) -> Iterator[Opening]:
         yield "open.dm", "anybody may talk to the agent in private, without approval", "access.dm"
     for name, channel in settings.channels.items():
         if ANY_ROOM in channel.rooms:
-            yield "open.rooms", "whoever adds the bot to a room approves that room", f"channels.{name}.rooms"
+            yield (
+                "open.rooms",
+                "whoever adds the bot to a room approves that room",
+                f"channels.{name}.rooms",
+            )
     for index, agent in enumerate(settings.agents):
         for number, one in enumerate(agent.bindings):
             key = f"agents[{index}].bindings[{number}]"
@@ -68,26 +75,36 @@ def _find_open_access(settings: Settings) -> Iterator[Opening]:
                     f"{key}.private",
                 )
             if one.group:
-                what = f"text of its closed rooms may be repeated in all closed rooms of the group {one.group}"
+                what = (
+                    "text of its closed rooms may be repeated in all closed rooms of the group "
+                    f"{one.group}"
+                )
                 yield "open.group", what, f"{key}.group"
 
 
 def _find_missing_limits(access: AccessConfig) -> Iterator[Opening]:
     for name, usd in access.budgets.model_dump().items():
         if usd is None:
-            yield "open.budget", "no limit for what people without the role admin may cost", f"access.budgets.{name}"
+            yield (
+                "open.budget",
+                "no limit for what people without the role admin may cost",
+                f"access.budgets.{name}",
+            )
     for name, rate in access.rates:
         if not (rate.burst or rate.per_minute):
             yield "open.rate", "no limit for how many messages are answered", f"access.rates.{name}"
 
 
 def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iterator[Opening]:
-    """Find rules by which a tool needs a lower role, or fewer approvals, than without them; and open servers."""
+    """Find rules by which a tool needs a lower role, or fewer approvals, than without them; and
+    open servers.
+    """
     if tools.unasked_role in ADMIN_ROLES:
         what = f"on its own, the agent may use tools of the role {tools.unasked_role}"
         yield "open.unasked", what, "tools.unasked_role"
     known = permits | {
-        f"mcp_{name}_*": ToolPermit(role=one.role, approval=one.approval) for name, one in tools.mcp.items()
+        f"mcp_{name}_*": ToolPermit(role=one.role, approval=one.approval)
+        for name, one in tools.mcp.items()
     }
     for index, rule in enumerate(tools.rules):
         decided = {
@@ -96,20 +113,35 @@ def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iter
             if next((one for one in tools.rules if fnmatchcase(name, one.tool)), None) is rule
             and not any(fnmatchcase(name, off) for off in tools.all_off)
         }
-        lower = [one for one, (was, now) in decided.items() if ROLE_ORDER.index(now.role) < ROLE_ORDER.index(was.role)]
+        lower = [
+            one
+            for one, (was, now) in decided.items()
+            if ROLE_ORDER.index(now.role) < ROLE_ORDER.index(was.role)
+        ]
         if lower:
             what = f"people with the role {rule.role} may let the agent use {_format_names(lower)}"
             yield "open.tool", what, f"tools.rules[{index}].role"
         order = _APPROVAL_ORDER.index
-        unasked = [one for one, (was, now) in decided.items() if order(now.approval) < order(was.approval)]
+        unasked = [
+            one for one, (was, now) in decided.items() if order(now.approval) < order(was.approval)
+        ]
         if unasked:
-            what = f"text from outside can trigger calls of {_format_names(unasked)} without an approval"
+            what = (
+                f"text from outside can trigger calls of {_format_names(unasked)} without an "
+                "approval"
+            )
             yield "open.approval", what, f"tools.rules[{index}].approval"
     if tools.bash.network:
-        what = "commands have network access: they reach services of this machine and can send data out"
+        what = (
+            "commands have network access: they reach services of this machine and can send "
+            "data out"
+        )
         yield "open.network", what, "tools.bash.network"
     if tools.web.allow_private:
-        what = f"the agent may fetch pages inside this network: {_format_names(tools.web.allow_private)}"
+        what = (
+            "the agent may fetch pages inside this network: "
+            f"{_format_names(tools.web.allow_private)}"
+        )
         yield "open.web", what, "tools.web.allow_private"
     for name, server in tools.mcp.items():
         yield from _find_open_server(f"tools.mcp.{name}", server)
@@ -122,7 +154,11 @@ def _format_names(names: list[str] | tuple[str, ...]) -> str:
 
 def _find_open_server(where: str, server: McpServerConfig) -> Iterator[Opening]:
     if server.role not in ADMIN_ROLES:
-        yield "open.mcp", f"people with the role {server.role} may let the agent use its tools", f"{where}.role"
+        yield (
+            "open.mcp",
+            f"people with the role {server.role} may let the agent use its tools",
+            f"{where}.role",
+        )
     if server.approval == "never":
         what = "text from outside can trigger calls of its tools without an approval"
         yield "open.mcp", what, f"{where}.approval"
@@ -133,7 +169,10 @@ def _find_open_server(where: str, server: McpServerConfig) -> Iterator[Opening]:
 
 def _find_open_ports(settings: Settings) -> Iterator[Opening]:
     if not is_loopback_host(settings.ops.host):
-        what = f"the operator's server can be reached from other machines ({settings.ops.host}; use 127.0.0.1)"
+        what = (
+            f"the operator's server can be reached from other machines ({settings.ops.host}; "
+            "use 127.0.0.1)"
+        )
         yield "open.ops", what, "ops.host"
     for name, channel in settings.channels.items():
         hook = channel.webhook if channel.platform == "telegram" else None
@@ -144,6 +183,12 @@ def _find_open_ports(settings: Settings) -> Iterator[Opening]:
 
 def _find_open_models(settings: Settings) -> Iterator[Opening]:
     for name, model in settings.llm.models.items():
-        usual = may_leak_calls(model.model_copy(update={"leaks": None}), settings.llm.providers[model.provider])
+        usual = may_leak_calls(
+            model.model_copy(update={"leaks": None}), settings.llm.providers[model.provider]
+        )
         if model.leaks and not usual:
-            yield "open.leaks", "tool calls in the text of its answers are executed", f"llm.models.{name}.leaks"
+            yield (
+                "open.leaks",
+                "tool calls in the text of its answers are executed",
+                f"llm.models.{name}.leaks",
+            )

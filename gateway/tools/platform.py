@@ -1,9 +1,10 @@
-"""Tools that act on platforms: messages in other places, reactions, edits, deletions, topics and files.
+"""Tools that act on platforms: messages in other places, reactions, edits, deletions, topics and
+files.
 
-A message in another place is recorded as a turn of that place, in one transaction with its post, so that place's own
-view has it. From the inner conversation nothing is done in a room: it has the room's own turn taken (`attend`). A
-platform action is recorded before and after it is done: one that has begun and not ended may have been done. A file is
-durable before it is posted.
+A message in another place is recorded as a turn of that place, in one transaction with its post, so
+that place's own view has it. From the inner conversation nothing is done in a room: it has the
+room's own turn taken (`attend`). A platform action is recorded before and after it is done: one
+that has begun and not ended may have been done. A file is durable before it is posted.
 """
 
 import hashlib
@@ -20,7 +21,15 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from channels.aio import run_to_completion
-from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, RateLimited, SendError, Uncertain
+from channels.base import (
+    CanDelete,
+    CanEdit,
+    CanReact,
+    CanSetTopic,
+    RateLimited,
+    SendError,
+    Uncertain,
+)
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide, is_room_allowed
@@ -41,7 +50,15 @@ from gateway.core.events import (
     PostKey,
     Usage,
 )
-from gateway.core.facts import PlatformAction, PostQueued, RoomAttended, Seq, TurnId, TurnRecord, is_inner
+from gateway.core.facts import (
+    PlatformAction,
+    PostQueued,
+    RoomAttended,
+    Seq,
+    TurnId,
+    TurnRecord,
+    is_inner,
+)
 from gateway.core.i18n import current_language
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
@@ -61,14 +78,17 @@ MAX_PLACES = 20
 MAX_POST_CHARS: Final = 8_000
 MAX_REASON_CHARS: Final = 300
 MAX_ATTENDS_PER_HOUR: Final = 6
-"""Turns of one room that the inner conversation has taken within an hour. Its people could otherwise keep it talking,
-and people of other rooms make it."""
+"""Turns of one room that the inner conversation has taken within an hour. Its people could
+otherwise keep it talking, and people of other rooms make it."""
 _RECENT_ATTENDS: Final = 500
-"""Newest decisions that are searched for those of an hour: more than all rooms of a digest may have in that time."""
+"""Newest decisions that are searched for those of an hour: more than all rooms of a digest may have
+in that time."""
 
 
 class MessagingTools:
-    """Tools for other places, for all agents: `send_message`, and `attend` for the inner conversation."""
+    """Tools for other places, for all agents: `send_message`, and `attend` for the inner
+    conversation.
+    """
 
     def __init__(
         self,
@@ -102,7 +122,12 @@ class MessagingTools:
         context: ToolContext,
         *,
         address: Annotated[str, Field(description="Title or address of the place, e.g. #ops.")],
-        text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="Text to post, in Markdown.")],
+        text: Annotated[
+            str,
+            Field(
+                min_length=1, max_length=MAX_POST_CHARS, description="Text to post, in Markdown."
+            ),
+        ],
     ) -> str:
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
@@ -110,7 +135,9 @@ class MessagingTools:
         is_busy = self.locks.is_busy(to.conversation)
         release = None if is_busy else await self.locks.acquire(to.conversation, LOCK_TIMEOUT_S)
         if release is None:
-            raise ToolCallRefused("Your own turn runs there just now and sees what is pending. Leave it to that turn.")
+            raise ToolCallRefused(
+                "Your own turn runs there just now and sees what is pending. Leave it to that turn."
+            )
         try:
             await self._post_turn(to, text, context)
         finally:
@@ -145,12 +172,17 @@ class MessagingTools:
         )
         post = Post(key=PostKey(turn), to=to, text=text, language=current_language())
         queued = NewEntry(
-            fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
+            fact=PostQueued(post=post),
+            at=now,
+            conversation=to.conversation,
+            key=f"post:{post.key}",
+            cause=record,
         )
         await self._store.append([record, queued])
 
     @tool(
-        "Have a room's own turn taken now. In it you see that room alone, and what you write is posted there.",
+        "Have a room's own turn taken now. In it you see that room alone, and what you write is "
+        "posted there.",
         effect=OWN,
     )
     async def attend(
@@ -159,43 +191,70 @@ class MessagingTools:
         *,
         room: Annotated[str, Field(description="Title of the room, as it stands above its lines.")],
         reason: Annotated[
-            str, Field(max_length=MAX_REASON_CHARS, description="Why, for the operator. The room does not see it.")
+            str,
+            Field(
+                max_length=MAX_REASON_CHARS,
+                description="Why, for the operator. The room does not see it.",
+            ),
         ] = "",
     ) -> str:
-        """Have a room's own turn taken; on return that is durable, and a restart takes it, too. Raises ToolCallRefused.
+        """Have a room's own turn taken; on return that is durable, and a restart takes it, too.
+        Raises ToolCallRefused.
 
-        Only the decision passes into the room, and only where something waits anyway: its turn sees neither the reason
-        nor anything else of the request, which may be made of the text of other rooms.
+        Only the decision passes into the room, and only where something waits anyway: its turn sees
+        neither the reason nor anything else of the request, which may be made of the text of other
+        rooms.
         """
         if not is_inner(context.at.conversation):
-            raise ToolCallRefused("attend works only when you are by yourself: here you are in a room's own turn.")
+            raise ToolCallRefused(
+                "attend works only when you are by yourself: here you are in a room's own turn."
+            )
         digest, now, inner = self.digests[context.agent], self._clock.now(), context.at.conversation
         at = self._resolve_shown(room, digest.rooms)
         if self.locks.is_busy(at.conversation):
             raise ToolCallRefused("Your own turn runs there just now and sees what is pending.")
-        recent = await self._store.newest_entries(_RECENT_ATTENDS, kinds=["attended"], conversation=inner)
+        recent = await self._store.newest_entries(
+            _RECENT_ATTENDS, kinds=["attended"], conversation=inner
+        )
         lately = [one.fact for one in recent if now - one.at < timedelta(hours=1)]
-        if sum(isinstance(one, RoomAttended) and one.at == at for one in lately) >= MAX_ATTENDS_PER_HOUR:
+        if (
+            sum(isinstance(one, RoomAttended) and one.at == at for one in lately)
+            >= MAX_ATTENDS_PER_HOUR
+        ):
             raise ToolCallRefused(
-                f"You attended that room {MAX_ATTENDS_PER_HOUR} times within an hour, which is the limit. What waits "
+                f"You attended that room {MAX_ATTENDS_PER_HOUR} times within an hour, which is the "
+                "limit. What waits "
                 "stays there for the next turn."
             )
         alarm = Alarm(
-            id=EventId(f"attend:{context.turn}"), text="", sent=now, at=at, agent=context.agent, attended=True
+            id=EventId(f"attend:{context.turn}"),
+            text="",
+            sent=now,
+            at=at,
+            agent=context.agent,
+            attended=True,
         )
         judged = self._internal.judge(alarm)
         if judged.fate != "due":
-            raise ToolCallRefused(f"Not now: {judged.rule}. What waits stays there for the next turn.")
+            raise ToolCallRefused(
+                f"Not now: {judged.rule}. What waits stays there for the next turn."
+            )
         digest.forget(at.conversation)
         fact = RoomAttended(
-            turn=context.turn, at=at, reason=to_single_line(reason, MAX_REASON_CHARS), label=context.request.label
+            turn=context.turn,
+            at=at,
+            reason=to_single_line(reason, MAX_REASON_CHARS),
+            label=context.request.label,
         )
         await self._internal.submit(alarm, cause=NewEntry(fact=fact, at=now, conversation=inner))
         return "Its turn is taken."
 
     def _resolve_shown(self, written: str, rooms: Collection[ConversationId]) -> Address:
         """Return the one room of a digest with this address or title. Raises ToolCallRefused."""
-        shown, titles = sorted(map(Address.parse, rooms), key=lambda at: at.conversation), self._privacy.titles
+        shown, titles = (
+            sorted(map(Address.parse, rooms), key=lambda at: at.conversation),
+            self._privacy.titles,
+        )
         found = [at for at in titles.find_places(written, shown) if at in shown]
         if len(found) == 1:
             return found[0]
@@ -203,7 +262,8 @@ class MessagingTools:
             raise ToolCallRefused(_name_ambiguous(titles, found))
         named = ", ".join(titles.trusted_label(at.conversation) for at in shown)
         raise ToolCallRefused(
-            f"Nothing that you were shown is pending there. Rooms with something pending: {named or 'none'}."
+            "Nothing that you were shown is pending there. Rooms with something pending: "
+            f"{named or 'none'}."
         )
 
     async def find_effect(self, to: Address, context: ToolContext) -> Effect:
@@ -224,10 +284,13 @@ class MessagingTools:
     async def resolve_reachable(self, address: str, context: ToolContext) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused."""
         if is_inner(context.at.conversation):
-            raise ToolCallRefused("From here you can do nothing in a room. Use `attend` to start its own turn.")
+            raise ToolCallRefused(
+                "From here you can do nothing in a room. Use `attend` to start its own turn."
+            )
         if not context.visibility.sees_everything:
             raise ToolCallRefused(
-                "Only an owner, in a direct chat with you, may have you speak in another place. Answer here instead."
+                "Only an owner, in a direct chat with you, may have you speak in another place. "
+                "Answer here instead."
             )
         to = await self._resolve_place(address, context.agent)
         if to == context.at:
@@ -282,7 +345,8 @@ def _name_ambiguous(titles: PlaceTitles, found: Sequence[Address]) -> str:
 
 MAX_FILE_NAME_CHARS: Final = 100
 MAX_CAPTION_CHARS: Final = 1_000
-"""Limit of the text with a file. Telegram allows 1,024 (https://core.telegram.org/bots/api#senddocument)."""
+"""Limit of the text with a file. Telegram allows 1,024
+(https://core.telegram.org/bots/api#senddocument)."""
 MAX_PATH_CHARS: Final = 1_000
 _RECENT_POSTS: Final = 20
 
@@ -296,13 +360,18 @@ _Message = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ADDRESS_CHARS,
-        description="`last`: the message that you answer. `mine`: your last post here. Or a handle like m12 from "
+        description="`last`: the message that you answer. `mine`: your last post here. Or a handle "
+        "like m12 from "
         "read_room or recall.",
     ),
 ]
 _OwnMessage = Annotated[
     str,
-    Field(min_length=1, max_length=MAX_ADDRESS_CHARS, description="`mine`: your last post here. Or a handle like m12."),
+    Field(
+        min_length=1,
+        max_length=MAX_ADDRESS_CHARS,
+        description="`mine`: your last post here. Or a handle like m12.",
+    ),
 ]
 
 
@@ -341,7 +410,9 @@ class PlatformTools:
         context: ToolContext,
         *,
         message: _Message,
-        reaction: Annotated[str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")],
+        reaction: Annotated[
+            str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")
+        ],
         remove: Annotated[bool, Field(description="Take the reaction off.")] = False,
     ) -> str:
         reaction, add = to_single_line(reaction), not remove
@@ -350,7 +421,9 @@ class PlatformTools:
         found = await self._find_reachable(message, context)
         channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanReact):
-            raise ToolCallRefused(f"{self._platform_name(found.at)} has no reactions: answer in words.")
+            raise ToolCallRefused(
+                f"{self._platform_name(found.at)} has no reactions: answer in words."
+            )
         target = _require_ids(found)[0]
         fact = _build_action("react" if add else "unreact", found.at, target, reaction, context)
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
@@ -362,18 +435,24 @@ class PlatformTools:
         context: ToolContext,
         *,
         message: _OwnMessage,
-        text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="The complete new text.")],
+        text: Annotated[
+            str,
+            Field(min_length=1, max_length=MAX_EDIT_CHARS, description="The complete new text."),
+        ],
     ) -> str:
         if not text.strip():
             raise ToolCallRefused("A message needs text. To delete one, use delete_own.")
         found = await self._find_own(message, context)
         channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanEdit):
-            raise ToolCallRefused(f"{self._platform_name(found.at)} has no edits: post a correction.")
+            raise ToolCallRefused(
+                f"{self._platform_name(found.at)} has no edits: post a correction."
+            )
         target, *more = _require_ids(found)
         if more:
             raise ToolCallRefused(
-                f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: post a correction."
+                f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: "
+                "post a correction."
             )
         fact = _build_action("edit", found.at, target, text, context)
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
@@ -385,8 +464,12 @@ class PlatformTools:
         found = await self._find_own(message, context)
         channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanDelete):
-            raise ToolCallRefused(f"{self._platform_name(found.at)} has no deletion: the post stays.")
-        for target in reversed(_require_ids(found)):  # last part first: if that breaks off, the beginning is left
+            raise ToolCallRefused(
+                f"{self._platform_name(found.at)} has no deletion: the post stays."
+            )
+        for target in reversed(
+            _require_ids(found)
+        ):  # last part first: if that breaks off, the beginning is left
             fact = _build_action("delete", found.at, target, "", context)
             await self._perform(fact, partial(channel.delete, found.at, target))
         return "The post is deleted. This conversation still shows it to you."
@@ -396,11 +479,15 @@ class PlatformTools:
         self,
         context: ToolContext,
         *,
-        topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS, description="The new topic, in one line.")],
+        topic: Annotated[
+            str, Field(max_length=MAX_TOPIC_CHARS, description="The new topic, in one line.")
+        ],
     ) -> str:
         at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
-            raise ToolCallRefused("Only rooms have a topic, and you can change only that of the room that you are in.")
+            raise ToolCallRefused(
+                "Only rooms have a topic, and you can change only that of the room that you are in."
+            )
         channel: object = self._channels.get(at.channel)
         if not isinstance(channel, CanSetTopic):
             raise ToolCallRefused(f"{self._platform_name(at)} has no topic that you could change.")
@@ -413,12 +500,17 @@ class PlatformTools:
         self,
         context: ToolContext,
         *,
-        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Path in your files.")],
+        path: Annotated[
+            str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Path in your files.")
+        ],
         text: Annotated[
-            str, Field(max_length=MAX_CAPTION_CHARS, description="Text to post with it, in Markdown.")
+            str,
+            Field(max_length=MAX_CAPTION_CHARS, description="Text to post with it, in Markdown."),
         ] = "",
     ) -> str:
-        """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
+        """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether
+        it was posted.
+        """
         max_bytes = self._max_file_bytes(context.at)
         area, parts = (await self._files.view(context, path)).find_file(path)
         data = await run_in_thread(lambda _: area.root.read(parts))
@@ -426,9 +518,13 @@ class PlatformTools:
             raise ToolCallRefused("That file is empty: there is nothing to send.")
         if len(data) > max_bytes:
             raise ToolCallRefused(
-                f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent here."
+                f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent "
+                "here."
             )
-        name = to_single_line(PurePosixPath(path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
+        name = (
+            to_single_line(PurePosixPath(path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS)
+            or "file"
+        )
         file = PostFile(
             name=name,
             content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
@@ -444,21 +540,34 @@ class PlatformTools:
 
     def _max_file_bytes(self, at: Address) -> int:
         if is_inner(at.conversation):
-            raise ToolCallRefused("You are by yourself here: a file is posted in the conversation that asks for it.")
+            raise ToolCallRefused(
+                "You are by yourself here: a file is posted in the conversation that asks for it."
+            )
         channel = self._channels.get(at.channel)
         if channel is None or channel.capabilities.max_file_bytes <= 0:
             raise ToolCallRefused("No files can be sent here: say in words what is in it.")
         return channel.capabilities.max_file_bytes
 
     async def _was_posted_before(self, file: PostFile, text: str, context: ToolContext) -> bool:
-        """Return True if this turn posted the same before its process ended: see `gateway.context.history`."""
+        """Return True if this turn posted the same before its process ended: see
+        `gateway.context.history`.
+        """
         place = context.at.conversation
         ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
         after = ended[0].seq if ended else 0
-        for one in await self._store.newest_entries(_RECENT_POSTS, after=after, kinds=["post"], conversation=place):
-            if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (file, text):
+        for one in await self._store.newest_entries(
+            _RECENT_POSTS, after=after, kinds=["post"], conversation=place
+        ):
+            if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (
+                file,
+                text,
+            ):
                 cause = await self._store.entry(one.cause) if one.cause is not None else None
-                if cause is not None and isinstance(cause.fact, PlatformAction) and cause.fact.turn != context.turn:
+                if (
+                    cause is not None
+                    and isinstance(cause.fact, PlatformAction)
+                    and cause.fact.turn != context.turn
+                ):
                     return True
         return False
 
@@ -475,13 +584,20 @@ class PlatformTools:
             state="done",
         )
         acted = NewEntry(fact=fact, at=now, conversation=place)
-        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
+        queued = NewEntry(
+            fact=PostQueued(post=post),
+            at=now,
+            conversation=place,
+            key=f"post:{post.key}",
+            cause=acted,
+        )
         try:
             async with self._outfiles.store_file(data):
                 await self._store.append([acted, queued])
         except OSError as error:
             raise ToolCallRefused(
-                f"The file could not be prepared for sending: {error.strerror or type(error).__name__}."
+                "The file could not be prepared for sending: "
+                f"{error.strerror or type(error).__name__}."
             ) from None
 
     def _platform_name(self, at: Address) -> str:
@@ -506,15 +622,23 @@ class PlatformTools:
         When cancelled in between, it may have been done: the log has its begin only.
         """
         if not self._channels.holds(fact.at.channel):
-            raise ToolCallRefused("That room is held by another process of the gateway: it can be done only there.")
+            raise ToolCallRefused(
+                "That room is held by another process of the gateway: it can be done only there."
+            )
         await self._record(fact)
         try:
             await does()
         except Uncertain as error:
-            raise ToolCallRefused(f"It may or may not have been done: {_clean_reason(error)}.") from None
+            raise ToolCallRefused(
+                f"It may or may not have been done: {_clean_reason(error)}."
+            ) from None
         except SendError as error:
             await self._record(replace(fact, state="failed", reason=_clean_reason(error)))
-            later = f" Try again in {error.retry_after_s:.0f} s." if isinstance(error, RateLimited) else ""
+            later = (
+                f" Try again in {error.retry_after_s:.0f} s."
+                if isinstance(error, RateLimited)
+                else ""
+            )
             raise ToolCallRefused(f"It was not done: {_clean_reason(error)}.{later}") from None
         await self._record(replace(fact, state="done"))
         logger.info("%s: %s in %s", fact.turn, fact.what, fact.at.conversation)
@@ -525,10 +649,20 @@ class PlatformTools:
 
 
 def _build_action(
-    what: PlatformActionKind, at: Address, message: MessageId | None, text: str, context: ToolContext
+    what: PlatformActionKind,
+    at: Address,
+    message: MessageId | None,
+    text: str,
+    context: ToolContext,
 ) -> PlatformAction:
     return PlatformAction(
-        turn=context.turn, agent=context.agent, what=what, at=at, message=message, text=text, state="begun"
+        turn=context.turn,
+        agent=context.agent,
+        what=what,
+        at=at,
+        message=message,
+        text=text,
+        state="begun",
     )
 
 

@@ -1,7 +1,8 @@
 """Tools that read rooms, `read_room` and `who`, and the lookup of messages by handle.
 
-A handle is `m` and the message's position in the log, or `last` (the message that the turn answers), or `mine` (the
-agent's newest post). Tools show only what the turn may see, and do not reveal whether other messages or places exist.
+A handle is `m` and the message's position in the log, or `last` (the message that the turn
+answers), or `mine` (the agent's newest post). Tools show only what the turn may see, and do not
+reveal whether other messages or places exist.
 """
 
 import re
@@ -43,7 +44,8 @@ from gateway.stream.media import DescribedAttachment, describe_unread
 from gateway.stream.routing import Bindings, PrivacyCache
 
 UNKNOWN_MESSAGE: Final = (
-    "There is no message with that handle that may be told of here. Handles like m12 stand in what read_room and "
+    "There is no message with that handle that may be told of here. Handles like m12 stand in what "
+    "read_room and "
     "recall show; `last` is what you answer, and `mine` your newest post here."
 )
 _HANDLE: Final = re.compile(r"m([0-9]{1,18})")
@@ -62,7 +64,8 @@ class MessageTarget:
     ids: tuple[MessageId, ...]
     """Ids of its parts on the platform. Empty: unknown."""
     agent: str | None
-    """Agent that posted it ("": recorded by a version without this field). None: it is somebody else's."""
+    """Agent that posted it ("": recorded by a version without this field). None: it is somebody
+    else's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,8 @@ def _to_target(post: AgentPost) -> MessageTarget:
 
 
 UNKNOWN_PLACE: Final = (
-    "There is no place with that address that may be shown here. An address is written like irc.libera/#python; "
+    "There is no place with that address that may be shown here. An address is written like "
+    "irc.libera/#python; "
     "left out, it is this place."
 )
 DEFAULT_MESSAGES: Final = 20
@@ -100,7 +104,11 @@ MAX_MESSAGES: Final = 50
 MAX_ADDRESS_CHARS: Final = 500
 """Limit of a handle or an address."""
 _OtherPlace = Annotated[
-    str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Title or address of another place. Default: here.")
+    str | None,
+    Field(
+        max_length=MAX_ADDRESS_CHARS,
+        description="Title or address of another place. Default: here.",
+    ),
 ]
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MAX_PEOPLE: Final = 50
@@ -114,7 +122,9 @@ _MAX_HANDLE_DIGITS: Final = 18
 
 
 class AttachmentDescriber:
-    """Describes attachments, without their content: `gateway.context.conversation.AttachmentSource`."""
+    """Describes attachments, without their content:
+    `gateway.context.conversation.AttachmentSource`.
+    """
 
     async def describe_attachments(
         self,
@@ -125,7 +135,8 @@ class AttachmentDescriber:
         """Return a line for each attachment."""
         return {
             seq: tuple(
-                DescribedAttachment(describe_unread(seq, message, place)) for place in range(len(message.attachments))
+                DescribedAttachment(describe_unread(seq, message, place))
+                for place in range(len(message.attachments))
             )
             for seq, message in messages
         }
@@ -149,10 +160,13 @@ class RoomReader:
         self._bindings = bindings
         self._access_policy = access_policy
         self._channels = channels
-        self._conversation = ConversationReader(reader, access_policy, AttachmentDescriber(), redactor)
+        self._conversation = ConversationReader(
+            reader, access_policy, AttachmentDescriber(), redactor
+        )
 
     @tool(
-        "Read earlier messages of this room, or of another place: what was said before. Each has a handle.",
+        "Read earlier messages of this room, or of another place: what was said before. Each has a "
+        "handle.",
         effect=OWN,
         parallel=True,
         polls=True,
@@ -163,9 +177,12 @@ class RoomReader:
         *,
         address: _OtherPlace = None,
         before: Annotated[
-            str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Only messages before this handle.")
+            str | None,
+            Field(max_length=MAX_ADDRESS_CHARS, description="Only messages before this handle."),
         ] = None,
-        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="Number of messages.")] = DEFAULT_MESSAGES,
+        count: Annotated[
+            int, Field(ge=1, le=MAX_MESSAGES, description="Number of messages.")
+        ] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
@@ -173,13 +190,20 @@ class RoomReader:
         place = self._privacy.titles.trusted_label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
-            head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
+            head += (
+                f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
+            )
         else:
-            head = f"{place}: there are no messages that you have seen{' before that' if before else ''}."
+            head = (
+                f"{place}: there are no messages that you have "
+                f"seen{' before that' if before else ''}."
+            )
         rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
         return await self._build_output("\n".join([head, *rendered]), "messages", at, label)
 
-    @tool("List the people in this room, or in another place.", effect=OWN, parallel=True, polls=True)
+    @tool(
+        "List the people in this room, or in another place.", effect=OWN, parallel=True, polls=True
+    )
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         await self._privacy.titles.load([at.conversation])
@@ -188,18 +212,31 @@ class RoomReader:
         if isinstance(channel, CanListMembers):
             try:
                 return await self._build_output(
-                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at
+                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)),
+                    "people",
+                    at,
                 )
             except SendError as error:
-                note = f"The list of people could not be read ({to_single_line(error.reason, 200)}). "
-        return await self._build_output(note + await self._render_recent_speakers(at, context), "people", at)
+                note = (
+                    f"The list of people could not be read ({to_single_line(error.reason, 200)}). "
+                )
+        return await self._build_output(
+            note + await self._render_recent_speakers(at, context), "people", at
+        )
 
-    async def _build_output(self, text: str, kind: str, at: Address, label: Label = _ANYBODY_LABEL) -> ToolOutput:
+    async def _build_output(
+        self, text: str, kind: str, at: Address, label: Label = _ANYBODY_LABEL
+    ) -> ToolOutput:
         label |= Label(readers=readers_of(await self._privacy.scope(at.conversation)))
-        return ToolOutput(text=text, kind=kind, origin=at.conversation, is_untrusted=True, label=label)
+        return ToolOutput(
+            text=text, kind=kind, origin=at.conversation, is_untrusted=True, label=label
+        )
 
-    async def _resolve_place(self, address: str | None, context: ToolContext) -> tuple[Address, ToolContext]:
-        """Return the place with this address, and the context with what its people may be shown of it.
+    async def _resolve_place(
+        self, address: str | None, context: ToolContext
+    ) -> tuple[Address, ToolContext]:
+        """Return the place with this address, and the context with what its people may be shown of
+        it.
 
         Does not reveal whether a place exists that may not be shown.
         """
@@ -210,13 +247,17 @@ class RoomReader:
         titles, found = self._privacy.titles, list[Address]()
         for at in titles.find_places(address or "", [context.at]):
             scopes = [await self._privacy.scope(at.conversation), at.conversation]
-            context = replace(context, visibility=await self._privacy.with_memberships(context.visibility, scopes))
+            context = replace(
+                context, visibility=await self._privacy.with_memberships(context.visibility, scopes)
+            )
             found += [at] if await self._is_visible(at, context) else []
         if not found:
             raise ToolCallRefused(UNKNOWN_PLACE)
         if len(found) > 1:
             named = ", ".join(titles.trusted_label(at.conversation) for at in found)
-            raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+            raise ToolCallRefused(
+                f"Several places are called so: {named}. Name one by the address in parentheses."
+            )
         return found[0], context
 
     async def _is_visible(self, at: Address, context: ToolContext) -> bool:
@@ -224,17 +265,24 @@ class RoomReader:
         if at == context.at and not is_inner(at.conversation):
             return True
         bound = self._bindings.find(at)
-        mine = at.channel in self._channels and bound.agent == context.agent and bound.listen != "off"
+        mine = (
+            at.channel in self._channels and bound.agent == context.agent and bound.listen != "off"
+        )
         return mine and context.visibility.can_see(await self._privacy.scope(at.conversation))
 
     async def _collect_lines(
         self, at: Address, before: int | None, count: int, context: ToolContext
     ) -> tuple[list[tuple[Seq, str]], bool, Label]:
-        """Return the newest lines, whether there are more before them, and the trust label of their words."""
+        """Return the newest lines, whether there are more before them, and the trust label of their
+        words.
+        """
         found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
         for _ in range(_MAX_PAGES):
             page = await self._reader.newest_entries(
-                _PAGE_ENTRIES, before=before, kinds=(*MESSAGE_KINDS, "post"), conversation=at.conversation
+                _PAGE_ENTRIES,
+                before=before,
+                kinds=(*MESSAGE_KINDS, "post"),
+                conversation=at.conversation,
             )
             for one in reversed(page):
                 if len(found) == count:
@@ -242,7 +290,10 @@ class RoomReader:
                 is_visible = at == context.at or context.visibility.can_see(
                     await self._privacy.scope(at.conversation, one.seq), one.seq
                 )
-                if is_visible and (line := await self._render_entry(one, context.agent)) is not None:
+                if (
+                    is_visible
+                    and (line := await self._render_entry(one, context.agent)) is not None
+                ):
                     found.append((one.seq, line[0]))
                     label |= line[1]
             if len(page) < _PAGE_ENTRIES:
@@ -251,8 +302,13 @@ class RoomReader:
         return found[::-1], True, label
 
     async def _render_entry(self, one: LogEntry, agent: str) -> tuple[str, Label] | None:
-        """Return a line and the trust label of its words. None: deleted, retracted, or not for the model."""
-        if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
+        """Return a line and the trust label of its words. None: deleted, retracted, or not for the
+        model.
+        """
+        if any(
+            placed.is_removed
+            for placed in await self._reader.locate_entries([one.cause or one.seq])
+        ):
             return None
         if isinstance(one.fact, Message):
             message = await self.current_message(one)
@@ -265,11 +321,14 @@ class RoomReader:
         if post is None or post.is_gone:
             return None
         label = await self._conversation.label_of_post(post.post)
-        return render_line(_post_line(post, one.at, agent)), label | _ANYBODY_LABEL if post.edited else label
+        return render_line(
+            _post_line(post, one.at, agent)
+        ), label | _ANYBODY_LABEL if post.edited else label
 
     def _render_people(self, at: Address, found: RoomMembers) -> str:
         people = sorted(
-            ((self._current_role(at, one), one) for one in found.members), key=lambda pair: -ROLE_ORDER.index(pair[0])
+            ((self._current_role(at, one), one) for one in found.members),
+            key=lambda pair: -ROLE_ORDER.index(pair[0]),
         )
         total = f" of {found.total}" if found.total is not None else ""
         place = self._privacy.titles.trusted_label(at.conversation)
@@ -277,33 +336,48 @@ class RoomReader:
         return "\n".join([head, *(_format_person(role, one) for role, one in people)])
 
     async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
-        lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
+        lately = await self._reader.newest_entries(
+            _MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation
+        )
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
             scope = await self._privacy.scope(at.conversation, one.seq)
             if at != context.at and not context.visibility.can_see(scope, one.seq):
                 continue
             judged = await self._reader.find_judgement(one.seq)
-            if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
+            if (
+                isinstance(one.fact, Message)
+                and judged is not None
+                and judged.fate in ("due", "context")
+            ):
                 spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
         lines = [
-            f"{_format_person(self._current_role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
+            (
+                f"{_format_person(self._current_role(at, sender), sender)}, at "
+                f"{last:%Y-%m-%d %H:%M} "
+                "UTC"
+            )
             for sender, last in list(spoke.values())[:MAX_PEOPLE]
         ]
         place = self._privacy.titles.trusted_label(at.conversation)
-        head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
+        head = (
+            f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
+        )
         return "\n".join([head, *lines])
 
     def _current_role(self, at: Address, sender: Sender) -> str:
         return role_of(self._access_policy, at, sender)
 
     async def find_message(self, message: str, context: ToolContext) -> MessageTarget:
-        """Return the message. Raises StoreError, and ToolCallRefused if there is none that may be shown."""
+        """Return the message. Raises StoreError, and ToolCallRefused if there is none that may be
+        shown.
+        """
         named = message.strip(_QUOTES).lower()
         if named in ("last", "mine"):
             if is_inner(context.at.conversation):
                 raise ToolCallRefused(
-                    "You are by yourself here: name the message by its handle, as read_room shows it."
+                    "You are by yourself here: name the message by its handle, as read_room shows "
+                    "it."
                 )
             return await (self._find_last(context) if named == "last" else self._find_mine(context))
         match = _HANDLE.fullmatch(named)
@@ -319,19 +393,27 @@ class RoomReader:
     async def _resolve(self, entry: LogEntry, context: ToolContext) -> MessageTarget | None:
         place = entry.conversation
         here = place == context.at.conversation
-        if place is None or not (here or context.visibility.can_see(await self._privacy.scope(place, entry.seq))):
+        if place is None or not (
+            here or context.visibility.can_see(await self._privacy.scope(place, entry.seq))
+        ):
             return None
         if isinstance(entry.fact, MessageEdited):
             first = await self._reader.entry_by_key(f"message:{place}:{entry.fact.message}")
         elif isinstance(entry.fact, TurnRecord):
-            first = next((one for one in await self._reader.caused_by(entry.seq) if one.kind == "post"), None)
+            first = next(
+                (one for one in await self._reader.caused_by(entry.seq) if one.kind == "post"), None
+            )
         else:
             first = entry
         if first is None:
             return None
         if isinstance(first.fact, Message):
             message = await self.current_message(first)
-            return MessageTarget(at=message.at, ids=(message.id,), agent=None) if message is not None else None
+            return (
+                MessageTarget(at=message.at, ids=(message.id,), agent=None)
+                if message is not None
+                else None
+            )
         post = await self.find_post(first)
         return _to_target(post) if post is not None and not post.is_gone else None
 
@@ -350,10 +432,17 @@ class RoomReader:
 
     async def _find_mine(self, context: ToolContext) -> MessageTarget:
         for one in reversed(
-            await self._reader.newest_entries(_MAX_RECENT, kinds=["post"], conversation=context.at.conversation)
+            await self._reader.newest_entries(
+                _MAX_RECENT, kinds=["post"], conversation=context.at.conversation
+            )
         ):
             post = await self.find_post(one)
-            if post is not None and post.agent in ("", context.agent) and post.state != "failed" and not post.is_gone:
+            if (
+                post is not None
+                and post.agent in ("", context.agent)
+                and post.state != "failed"
+                and not post.is_gone
+            ):
                 return _to_target(post)
         raise ToolCallRefused("You have no recent post here.")
 
@@ -366,7 +455,11 @@ class RoomReader:
         newest = await self._reader.latest_message_change(one.fact, one.seq)
         if newest is None:
             return one.fact
-        return replace(one.fact, text=newest.fact.text) if isinstance(newest.fact, MessageEdited) else None
+        return (
+            replace(one.fact, text=newest.fact.text)
+            if isinstance(newest.fact, MessageEdited)
+            else None
+        )
 
     async def find_post(self, queued: LogEntry) -> AgentPost | None:
         """Return the post in its current state. None: no agent posted it."""
@@ -378,7 +471,9 @@ class RoomReader:
             return None
         place, post = fact.post.to.conversation, fact.post
         ended = await self._reader.entry_by_key(f"delivery:{place}:{post.key}")
-        state = ended.fact.state if ended is not None and isinstance(ended.fact, DeliveryReport) else ""
+        state = (
+            ended.fact.state if ended is not None and isinstance(ended.fact, DeliveryReport) else ""
+        )
         ids = await self._reader.message_ids(place, post.key)
         acts = await self._completed_actions(place, queued.seq)
         left = [one for one in ids if not await self._is_deleted(one, queued, post, acts)]
@@ -394,22 +489,37 @@ class RoomReader:
             is_gone=bool(ids) and not left,
         )
 
-    async def _completed_actions(self, place: ConversationId, after: int) -> Sequence[PlatformAction]:
-        found = await self._reader.newest_entries(_MAX_ACTIONS, after=after, kinds=["acted"], conversation=place)
-        return [one.fact for one in found if isinstance(one.fact, PlatformAction) and one.fact.state == "done"]
+    async def _completed_actions(
+        self, place: ConversationId, after: int
+    ) -> Sequence[PlatformAction]:
+        found = await self._reader.newest_entries(
+            _MAX_ACTIONS, after=after, kinds=["acted"], conversation=place
+        )
+        return [
+            one.fact
+            for one in found
+            if isinstance(one.fact, PlatformAction) and one.fact.state == "done"
+        ]
 
     async def _is_deleted(
         self, message: MessageId, queued: LogEntry, post: Post, acts: Sequence[PlatformAction]
     ) -> bool:
         if any(act.what == "delete" and act.message == message for act in acts):
             return True
-        as_message = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
-        newest = await self._reader.latest_message_change(as_message, queued.seq)  # by somebody else
+        as_message = Message(
+            id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room"
+        )
+        newest = await self._reader.latest_message_change(
+            as_message, queued.seq
+        )  # by somebody else
         return newest is not None and isinstance(newest.fact, MessageDeleted)
 
 
 def _post_line(post: AgentPost, at: datetime, agent: str) -> PromptLine:
-    file, states = post.post.file, {"": "not delivered yet", "failed": "not delivered", "uncertain": "perhaps unseen"}
+    file, states = (
+        post.post.file,
+        {"": "not delivered yet", "failed": "not delivered", "uncertain": "perhaps unseen"},
+    )
     beside = [f"[file {sanitize_name(file.name)}]"] if file is not None else []
     beside += [f"[{states[post.state]}]"] if post.state in states else []
     return PromptLine(

@@ -1,4 +1,6 @@
-"""Registry of the tools of all agents: each agent's tools, and their state for turns and for people."""
+"""Registry of the tools of all agents: each agent's tools, and their state for turns and for
+people.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -48,7 +50,9 @@ class ToolRegistry:
         shell: ShellTools,
         families: Mapping[str, Sequence[object]],
     ) -> None:
-        """`families`: all objects with tools that each agent has, by family, in the order of their importance."""
+        """`families`: all objects with tools that each agent has, by family, in the order of their
+        importance.
+        """
         self._live = live
         self._gate = gate
         self.running = running
@@ -74,7 +78,9 @@ class ToolRegistry:
         families["itself"] = [*tools_of(rest), *families["itself"]]
         if model.takes_tools:
             families = fit_families(agent, families, model.context_tokens, config.all_off)
-        self._family_by_tool |= {tool.spec.name: family for family, some in families.items() for tool in some}
+        self._family_by_tool |= {
+            tool.spec.name: family for family, some in families.items() for tool in some
+        }
         return ToolDispatcher(
             [tool for some in families.values() for tool in some],
             self._gate,
@@ -106,8 +112,13 @@ class ToolRegistry:
         return render_tool_list(families, config.rules, config.all_off, states)
 
     def describe_states(self) -> list[str]:
-        """Describe the state of what tools depend on in this process, in a line each, for people."""
-        return [f"bash: {self._shell.describe()}", *(_describe_server(one) for one in self._mcp.servers)]
+        """Describe the state of what tools depend on in this process, in a line each, for
+        people.
+        """
+        return [
+            f"bash: {self._shell.describe()}",
+            *(_describe_server(one) for one in self._mcp.servers),
+        ]
 
 
 _BUILT_IN: Final = (

@@ -1,23 +1,28 @@
-"""Sandbox of commands: its seccomp filter, limits and their measurement, and the arguments of bubblewrap.
+"""Sandbox of commands: its seccomp filter, limits and their measurement, and the arguments of
+bubblewrap.
 
-The filter is an allow-list, like that of container engines: other calls do not exist for a command (ENOSYS), among them
-io_uring, userfaultfd, the kernel's key rings, bpf, mounts and new namespaces. Sockets are of the families of local and
-internet traffic only, so no AF_VSOCK reaches a hypervisor. Set-user-id and set-group-id bits cannot be set, because a
-file in the agent's directory stays on the machine. Built by libseccomp (seccomp_rule_add(3), seccomp_export_bpf(3)).
+The filter is an allow-list, like that of container engines: other calls do not exist for a command
+(ENOSYS), among them io_uring, userfaultfd, the kernel's key rings, bpf, mounts and new namespaces.
+Sockets are of the families of local and internet traffic only, so no AF_VSOCK reaches a hypervisor.
+Set-user-id and set-group-id bits cannot be set, because a file in the agent's directory stays on
+the machine. Built by libseccomp (seccomp_rule_add(3), seccomp_export_bpf(3)).
 
-A socket or named pipe can be written to through a read-only mount. So a command whose directory is read in other places
-makes none (`is_read_elsewhere`): what a command there knows would come out here.
+A socket or named pipe can be written to through a read-only mount. So a command whose directory is
+read in other places makes none (`is_read_elsewhere`): what a command there knows would come out
+here.
 
-The sandbox contains the system (`/usr`, read-only), a generated `/etc`, the agent's files at `/workspace`, skills at
-`/skills`, and a `/tmp` that is discarded afterwards. It has its own processes, its own users without any capability,
-and no network unless the operator allows it. Nothing else of the machine has a name there. See bwrap(1).
+The sandbox contains the system (`/usr`, read-only), a generated `/etc`, the agent's files at
+`/workspace`, skills at `/skills`, and a `/tmp` that is discarded afterwards. It has its own
+processes, its own users without any capability, and no network unless the operator allows it.
+Nothing else of the machine has a name there. See bwrap(1).
 
-A gateway that runs as root sets the sandbox up as root, and the command runs as `nobody`. Its user namespace has the
-machine's own ids, and is made by `warden.py`.
+A gateway that runs as root sets the sandbox up as root, and the command runs as `nobody`. Its user
+namespace has the machine's own ids, and is made by `warden.py`.
 
-The kernel limits what a command takes (getrlimit(2)): the size of a file, the memory of each process, and the processes
-and threads of all of them, which are counted in the sandbox's user namespace (user_namespaces(7)). The free space of
-the disk is measured (statvfs(3)). A container or service that limits memory limits all commands together.
+The kernel limits what a command takes (getrlimit(2)): the size of a file, the memory of each
+process, and the processes and threads of all of them, which are counted in the sandbox's user
+namespace (user_namespaces(7)). The free space of the disk is measured (statvfs(3)). A container or
+service that limits memory limits all commands together.
 """
 
 import asyncio
@@ -38,37 +43,42 @@ LIBRARY: Final = "libseccomp.so.2"
 """Debian's package `libseccomp2`; apt and systemd need it, too."""
 
 _ALLOWED: Final = """
-accept accept4 access alarm arch_prctl bind brk capget capset chdir chown clock_getres clock_gettime clock_nanosleep
-close close_range connect copy_file_range dup dup2 dup3 epoll_create epoll_create1 epoll_ctl epoll_pwait
-epoll_pwait2 epoll_wait eventfd eventfd2 execve execveat exit exit_group faccessat faccessat2 fadvise64 fallocate
-fchdir fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fork fremovexattr fsetxattr fstat fstatfs fsync
-ftruncate futex futex_waitv futimesat get_robust_list get_thread_area getcpu getcwd getdents getdents64 getegid
-geteuid getgid getgroups getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid
-getresuid getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr inotify_add_watch
-inotify_init inotify_init1 inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioctl
-ioprio_get ioprio_set kill landlock_add_rule landlock_create_ruleset landlock_restrict_self lchown lgetxattr link
-linkat listen listxattr llistxattr lremovexattr lseek lsetxattr lstat madvise membarrier memfd_create mincore mkdir
-mkdirat mlock mlock2 mlockall mmap mprotect mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink
-mremap msgctl msgget msgrcv msgsnd msync munlock munlockall munmap nanosleep newfstatat pause pidfd_open
-pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 prlimit64
-pselect6 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv recvfrom recvmmsg recvmsg removexattr
-rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo
-rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min
-sched_getaffinity sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity
-sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop sendfile
-sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address setfsgid setfsuid setgid setgroups setitimer
-setpgid setpriority setregid setresgid setresuid setreuid setrlimit setsid setsockopt setuid setxattr shmat shmctl
-shmdt shmget shutdown sigaltstack signalfd signalfd4 splice stat statfs statx symlink symlinkat sync
-sync_file_range syncfs sysinfo tee tgkill time timer_create timer_delete timer_getoverrun timer_gettime
-timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime
-utimensat utimes vfork vmsplice wait4 waitid write writev
+accept accept4 access alarm arch_prctl bind brk capget capset chdir chown clock_getres clock_gettime
+clock_nanosleep close close_range connect copy_file_range dup dup2 dup3 epoll_create epoll_create1
+epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 execve execveat exit exit_group
+faccessat faccessat2 fadvise64 fallocate fchdir fchown fchownat fcntl fdatasync fgetxattr flistxattr
+flock fork fremovexattr fsetxattr fstat fstatfs fsync ftruncate futex futex_waitv futimesat
+get_robust_list get_thread_area getcpu getcwd getdents getdents64 getegid geteuid getgid getgroups
+getitimer getpeername getpgid getpgrp getpid getppid getpriority getrandom getresgid getresuid
+getrlimit getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr
+inotify_add_watch inotify_init inotify_init1 inotify_rm_watch io_cancel io_destroy io_getevents
+io_pgetevents io_setup io_submit ioctl ioprio_get ioprio_set kill landlock_add_rule
+landlock_create_ruleset landlock_restrict_self lchown lgetxattr link linkat listen listxattr
+llistxattr lremovexattr lseek lsetxattr lstat madvise membarrier memfd_create mincore mkdir mkdirat
+mlock mlock2 mlockall mmap mprotect mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend
+mq_unlink mremap msgctl msgget msgrcv msgsnd msync munlock munlockall munmap nanosleep newfstatat
+pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc pkey_free pkey_mprotect poll ppoll prctl
+pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev pwritev2 read readahead readlink
+readlinkat readv recvfrom recvmmsg recvmsg removexattr rename renameat renameat2 restart_syscall
+rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
+rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity
+sched_getattr sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity
+sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select semctl semget semop
+semtimedop sendfile sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address setfsgid
+setfsuid setgid setgroups setitimer setpgid setpriority setregid setresgid setresuid setreuid
+setrlimit setsid setsockopt setuid setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd
+signalfd4 splice stat statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo tee tgkill
+time timer_create timer_delete timer_getoverrun timer_gettime timer_settime timerfd_create
+timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime utimensat
+utimes vfork vmsplice wait4 waitid write writev
 """.split()  # noqa: SIM905 - a page of names reads better than a page of quotes
 _AF_UNIX: Final = 1
 _SOCKET_FAMILIES: Final = (2, 10, 16)
 """AF_INET, AF_INET6, AF_NETLINK."""
 _SOCKET_TYPE: Final = 0xF
 _CONNECTED_TYPES: Final = (1, 5)
-"""SOCK_STREAM, SOCK_SEQPACKET: of a pair of these, none can get a name and take others' messages."""
+"""SOCK_STREAM, SOCK_SEQPACKET: of a pair of these, none can get a name and take others'
+messages."""
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, UNAME26 with both; the last one queries the current one."""
 _NEW_NAMESPACES: Final = 0x7E020000
@@ -97,7 +107,9 @@ class _SeccompArgument(ctypes.Structure):
 
 
 def _rules(is_read_elsewhere: bool) -> Iterator[tuple[str, _SeccompArgument | None]]:
-    """Yield the allowed calls, each with a condition on an argument. One matching rule of a call is enough."""
+    """Yield the allowed calls, each with a condition on an argument. One matching rule of a call is
+    enough.
+    """
     yield from ((name, None) for name in _ALLOWED)
     yield from (("socket", _SeccompArgument(0, _EQUAL, family)) for family in _SOCKET_FAMILIES)
     yield from (("personality", _SeccompArgument(0, _EQUAL, one)) for one in _PERSONALITIES)
@@ -105,7 +117,10 @@ def _rules(is_read_elsewhere: bool) -> Iterator[tuple[str, _SeccompArgument | No
     modes = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1}
     nodes = {"mknod": 1, "mknodat": 2}
     if is_read_elsewhere:
-        yield from (("socketpair", _SeccompArgument(1, _MASKED_EQUAL, _SOCKET_TYPE, one)) for one in _CONNECTED_TYPES)
+        yield from (
+            ("socketpair", _SeccompArgument(1, _MASKED_EQUAL, _SOCKET_TYPE, one))
+            for one in _CONNECTED_TYPES
+        )
         mask = _SET_ID_BITS | _FILE_TYPE
         yield from (
             (name, _SeccompArgument(at, _MASKED_EQUAL, mask, one))
@@ -116,7 +131,9 @@ def _rules(is_read_elsewhere: bool) -> Iterator[tuple[str, _SeccompArgument | No
         yield "socket", _SeccompArgument(0, _EQUAL, _AF_UNIX)
         yield "socketpair", None
         modes |= nodes
-    yield from ((name, _SeccompArgument(at, _MASKED_EQUAL, _SET_ID_BITS, 0)) for name, at in modes.items())
+    yield from (
+        (name, _SeccompArgument(at, _MASKED_EQUAL, _SET_ID_BITS, 0)) for name, at in modes.items()
+    )
     for name, flags in (("open", 1), ("openat", 2)):
         yield name, _SeccompArgument(flags, _MASKED_EQUAL, _CREATE_FLAGS, 0)
         yield name, _SeccompArgument(flags + 1, _MASKED_EQUAL, _SET_ID_BITS, 0)
@@ -124,7 +141,8 @@ def _rules(is_read_elsewhere: bool) -> Iterator[tuple[str, _SeccompArgument | No
 
 @cache
 def filter_file(*, is_read_elsewhere: bool) -> str:
-    """Return the path of the compiled filter (classic BPF), readable for as long as this process lives.
+    """Return the path of the compiled filter (classic BPF), readable for as long as this process
+    lives.
 
     `is_read_elsewhere`: commands of places with fewer readers see what this one makes.
 
@@ -133,7 +151,13 @@ def filter_file(*, is_read_elsewhere: bool) -> str:
     library = ctypes.CDLL(LIBRARY, use_errno=True)
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_rule_add_array.argtypes = (
-        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_SeccompArgument)),
+        *(
+            ctypes.c_void_p,
+            ctypes.c_uint32,
+            ctypes.c_int,
+            ctypes.c_uint,
+            ctypes.POINTER(_SeccompArgument),
+        ),
     )
     library.seccomp_export_bpf.argtypes = (ctypes.c_void_p, ctypes.c_int)
     library.seccomp_release.argtypes = (ctypes.c_void_p,)
@@ -155,13 +179,16 @@ def filter_file(*, is_read_elsewhere: bool) -> str:
             raise OSError(-failed, "libseccomp cannot write the filter")
     finally:
         library.seccomp_release(filter_)
-    return f"/proc/{os.getpid()}/fd/{fd}"  # opened anew for each command, so read from its beginning
+    return (
+        f"/proc/{os.getpid()}/fd/{fd}"  # opened anew for each command, so read from its beginning
+    )
 
 
 _COUNTS_BY_NAMESPACE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14)
 """False on older kernels, where RLIMIT_NPROC counts all processes of the gateway's user."""
 ADDRESS_SPACE_FACTOR: Final = 4
-"""Limit of a process's address space, as a multiple of its memory: programs reserve more than they use."""
+"""Limit of a process's address space, as a multiple of its memory: programs reserve more than they
+use."""
 OUTPUT_BYTES: Final = 200_000
 """Output of one command that is kept: its beginning and its end."""
 OUTPUT_FLOOD_FACTOR: Final = 100
@@ -179,9 +206,11 @@ class CommandLimits:
     time_s: float
 
     def check_disk(self, before: int, now: int) -> str:
-        """Return the reason to end a command that took this much free space of the disk, in bytes. Empty: none.
+        """Return the reason to end a command that took this much free space of the disk, in bytes.
+        Empty: none.
 
-        Others write there, too: so only large amounts count, or those that take the last free space.
+        Others write there, too: so only large amounts count, or those that take the last free
+        space.
         """
         taken, one = before - now, self.config.disk_bytes
         if taken > DISK_USE_FACTOR * one or (now < one < DISK_USE_FACTOR * taken):
@@ -191,7 +220,11 @@ class CommandLimits:
     def check_output(self, written: int) -> str:
         """Return the reason to end a command that printed this much. Empty: none."""
         max_bytes = OUTPUT_FLOOD_FACTOR * OUTPUT_BYTES
-        return f"it printed more than {max_bytes // MB} MB; put such output into a file" if written > max_bytes else ""
+        return (
+            f"it printed more than {max_bytes // MB} MB; put such output into a file"
+            if written > max_bytes
+            else ""
+        )
 
 
 DISK_INTERVAL_S: Final = 0.05
@@ -227,20 +260,38 @@ NICE: Final = 10
 MAX_OPEN_FILES: Final = 1024
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UID: Final = "1000"
-"""User inside. Outside it is the gateway's own user: so files made in /workspace are the gateway's."""
+"""User inside. Outside it is the gateway's own user: so files made in /workspace are the
+gateway's."""
 NOBODY: Final = 65534
 """User and group of commands of a gateway that runs as root, inside and outside."""
 _AS_NOBODY: Final = (
-    *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--inh-caps=-all"),
+    *(
+        "setpriv",
+        "--reuid",
+        str(NOBODY),
+        "--regid",
+        str(NOBODY),
+        "--clear-groups",
+        "--inh-caps=-all",
+    ),
     *("--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
 )
 """Command line of setpriv(1), of util-linux."""
 _LIMIT_TASKS: Final = 'ulimit -u "$0" 2>/dev/null; exec "$@"'
 """Setting it fails where it is lower already."""
-_UNSHARED_BY_ROOT: Final = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
-"""Without a user namespace of bubblewrap's, which would know one user only, and not `nobody` beside root."""
+_UNSHARED_BY_ROOT: Final = (
+    "--unshare-ipc",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+)
+"""Without a user namespace of bubblewrap's, which would know one user only, and not `nobody` beside
+root."""
 _CAPABILITIES_OF_ROOT: Final = tuple(
-    word for one in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH") for word in ("--cap-add", f"CAP_{one}")
+    word
+    for one in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH")
+    for word in ("--cap-add", f"CAP_{one}")
 )
 """Needed by setpriv, and to enter /workspace; all are dropped before the command begins."""
 _FILTER_FD: Final = 3
@@ -265,7 +316,8 @@ _ETC: Final = (
 _OURS: Final = Path(__file__).parent / "etc"
 _GENERATED_ETC: Final = ("group", "hosts", "nsswitch.conf", "passwd")
 _LAUNCH: Final = (
-    "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "  # if memory runs out, these processes are killed first
+    # if memory runs out, these processes are killed first
+    "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "
     "ulimit -c 0; ulimit -n {files} 2>/dev/null; "
     "ulimit -f {blocks} && ulimit -d {data} && ulimit -v {space} || exit 126; "
     'exec nice -n {nice} "$@"'
@@ -301,12 +353,13 @@ def build_sandboxed_argv(
 ) -> tuple[str, ...]:
     """Return the program and arguments that run a command in the sandbox.
 
-    `filter_file`: as the function of that name returns it. `root`: the gateway runs as root. `outer`: program and
-    arguments around all of it.
+    `filter_file`: as the function of that name returns it. `root`: the gateway runs as root.
+    `outer`: program and arguments around all of it.
     """
     config = limits.config
     return (
-        # The file is opened here, where it can be, as the descriptor from which bubblewrap reads it.
+        # The file is opened here, where it can be, as the descriptor from which bubblewrap reads
+        # it.
         *("/bin/sh", "-c", f'exec "$@" {_FILTER_FD}<"$0"', filter_file),
         *outer,
         *_build_limiting_argv(config),
@@ -316,7 +369,11 @@ def build_sandboxed_argv(
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *(_CAPABILITIES_OF_ROOT if root else ("--uid", _UID, "--gid", _UID)),
         *("--hostname", "sandbox", "--clearenv"),
-        *(word for name, value in build_environment(HOME).items() for word in ("--setenv", name, value)),
+        *(
+            word
+            for name, value in build_environment(HOME).items()
+            for word in ("--setenv", name, value)
+        ),
         *_mount_arguments(box, config),
         *("--chdir", HOME, "--"),
         *_build_command_argv(command, limits, root=root, counts_tasks=root or _COUNTS_BY_NAMESPACE),
@@ -326,18 +383,34 @@ def build_sandboxed_argv(
 def build_unsandboxed_argv(
     command: str, limits: CommandLimits, *, root: bool, outer: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the program and arguments that run a command without a sandbox: only its resources are limited.
+    """Return the program and arguments that run a command without a sandbox: only its resources are
+    limited.
 
     `root`, `outer`: as for the sandbox.
     """
-    inner = _build_command_argv(command, limits, root=root, counts_tasks=root)  # else those of the gateway's user count
+    inner = _build_command_argv(
+        command, limits, root=root, counts_tasks=root
+    )  # else those of the gateway's user count
     return (*outer, *_build_limiting_argv(limits.config), *inner)
 
 
-def _build_command_argv(command: str, limits: CommandLimits, *, root: bool, counts_tasks: bool) -> tuple[str, ...]:
-    """Return the arguments behind the sandbox. `counts_tasks`: the kernel counts those of commands alone."""
+def _build_command_argv(
+    command: str, limits: CommandLimits, *, root: bool, counts_tasks: bool
+) -> tuple[str, ...]:
+    """Return the arguments behind the sandbox. `counts_tasks`: the kernel counts those of commands
+    alone.
+    """
     tasks = limits.config.processes + (0 if counts_tasks else _count_own_tasks())
-    return (*(_AS_NOBODY if root else ()), "/bin/bash", "-c", _LIMIT_TASKS, str(tasks), "/bin/bash", "-c", command)
+    return (
+        *(_AS_NOBODY if root else ()),
+        "/bin/bash",
+        "-c",
+        _LIMIT_TASKS,
+        str(tasks),
+        "/bin/bash",
+        "-c",
+        command,
+    )
 
 
 def _count_own_tasks() -> int:
@@ -351,7 +424,9 @@ def _count_own_tasks() -> int:
 
 
 def _build_limiting_argv(config: BashConfig) -> tuple[str, ...]:
-    """Return the arguments before a program that set limits which it and its children cannot lift."""
+    """Return the arguments before a program that set limits which it and its children cannot
+    lift.
+    """
     script = _LAUNCH.format(
         files=MAX_OPEN_FILES,
         blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES),
@@ -396,7 +471,9 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
         yield from ("--ro-bind", str(_OURS / name), f"/etc/{name}")
     below = [one for one in box.hidden if any(Path(path) in one.parents for path in _SYSTEM)]
     for hidden in below:
-        if not any(other in hidden.parents for other in below):  # it is empty then, and nothing can be made there
+        if not any(
+            other in hidden.parents for other in below
+        ):  # it is empty then, and nothing can be made there
             yield from ("--size", "4096", "--tmpfs", str(hidden), "--remount-ro", str(hidden))
     yield from ("--proc", "/proc", "--dev", "/dev")
     # Each file system in memory has a size; those that need not be written are read-only.
@@ -404,7 +481,9 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
     yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - the sandbox's own
     yield from ("--bind", str(box.root), HOME)
     made = dict.fromkeys(
-        f"/{parent}" for path in box.shown for parent in reversed(PurePosixPath(path[1:]).parents[:-1])
+        f"/{parent}"
+        for path in box.shown
+        for parent in reversed(PurePosixPath(path[1:]).parents[:-1])
     )
     for parent in made:
         yield from ("--perms", "0755", "--dir", parent)
@@ -412,5 +491,6 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
         yield from ("--bind" if directory == box.root else "--ro-bind", str(directory), path)
     for name, skill in {skill.name: skill for skill in reversed(box.skills)}.items():
         yield from ("--ro-bind-try", str(skill), f"{SKILLS_PATH}/{name}")
-    # Outside, a gateway that runs as root owns /proc/sys and /proc/sysrq-trigger, whatever user it is inside.
+    # Outside, a gateway that runs as root owns /proc/sys and /proc/sysrq-trigger, whatever user it
+    # is inside.
     yield from ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")

@@ -14,22 +14,44 @@ from gateway.tools.sandbox import PATH
 
 _NAMESPACES_FIX = "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
 _CONTAINER_OPTIONS = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
-_APPARMOR_FIX = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give bwrap an AppArmor profile of its own"
+_APPARMOR_FIX = (
+    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give bwrap an "
+    "AppArmor profile of its own"
+)
 
 
 TRIAL_TIMEOUT_S: Final = 5.0
-_TRIAL_ARGUMENTS: Final = ("--ro-bind", "/", "/", "--unshare-all", "--unshare-user", "--die-with-parent", "true")
+_TRIAL_ARGUMENTS: Final = (
+    "--ro-bind",
+    "/",
+    "/",
+    "--unshare-all",
+    "--unshare-user",
+    "--die-with-parent",
+    "true",
+)
 _SANDBOX_KEY: Final = "tools.bash.sandbox"
 
 
 @check("sandbox")
 async def check_sandbox(context: CheckContext) -> Sequence[Finding]:
-    """Check whether bubblewrap is installed and the kernel lets it work, by starting an empty sandbox."""
-    tools, env, root, where = context.settings.tools, context.environment.env, context.environment.root, _SANDBOX_KEY
+    """Check whether bubblewrap is installed and the kernel lets it work, by starting an empty
+    sandbox.
+    """
+    tools, env, root, where = (
+        context.settings.tools,
+        context.environment.env,
+        context.environment.root,
+        _SANDBOX_KEY,
+    )
     if is_off("bash", tools.off):
         return [ok("sandbox.off", "no agent has a shell (tools.off)")]
     if tools.bash.sandbox != "bubblewrap":
-        what = "commands run as the gateway's own user, who can read the configuration and all its secrets"
+        what = (
+            "commands run as the gateway's own user, who can read the configuration and all "
+            "its "
+            "secrets"
+        )
         fix = "install bubblewrap and set tools.bash.sandbox: bubblewrap, or add bash* to tools.off"
         return [warning("sandbox.off", what, fix, where)]
     program = shutil.which("bwrap", path=env.get("PATH", os.defpath))
@@ -61,7 +83,10 @@ async def _find_sandbox_trouble(program: str) -> str:
     script = f'"$0" {" ".join(_TRIAL_ARGUMENTS)} 2>&1'  # its complaints are on standard error
     try:
         ran = await run_program(
-            ("/bin/sh", "-c", script, program), env={"PATH": PATH}, time_s=TRIAL_TIMEOUT_S, max_bytes=2_000
+            ("/bin/sh", "-c", script, program),
+            env={"PATH": PATH},
+            time_s=TRIAL_TIMEOUT_S,
+            max_bytes=2_000,
         )
     except ProgramNotStarted as error:
         return str(error)

@@ -1,11 +1,12 @@
-"""Shell of an agent: commands, at once or in the background, in a sandbox unless the operator turns it off.
+"""Shell of an agent: commands, at once or in the background, in a sandbox unless the operator turns
+it off.
 
-`sandbox: off` limits the resources of a command and ends what it leaves running. It does not limit what a command sees
-or does: that is everything that the gateway's own user may do, including reading the configuration and killing the
-gateway.
+`sandbox: off` limits the resources of a command and ends what it leaves running. It does not limit
+what a command sees or does: that is everything that the gateway's own user may do, including
+reading the configuration and killing the gateway.
 
-The order of this file: output and result of a command, running one command, background jobs, then the tools. Background
-jobs end with the gateway, and are not in the log.
+The order of this file: output and result of a command, running one command, background jobs, then
+the tools. Background jobs end with the gateway, and are not in the log.
 """
 
 import asyncio
@@ -35,7 +36,13 @@ from gateway.core.facts import RoleAssigned
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, OUT, OWN, Effect
-from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
+from gateway.core.process import (
+    KILL_WAIT_S,
+    READ_BYTES,
+    ChildProcess,
+    ProgramNotStarted,
+    start_process,
+)
 from gateway.core.tool import Requester, ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry
@@ -111,7 +118,9 @@ class OutputBuffer:
         room = self._head_bytes - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:]
-        if len(self._tail) > 2 * self._tail_bytes:  # not at each piece: that would copy all of it each time
+        if (
+            len(self._tail) > 2 * self._tail_bytes
+        ):  # not at each piece: that would copy all of it each time
             del self._tail[: -self._tail_bytes]
 
     @property
@@ -140,7 +149,9 @@ def _format_signal(number: int) -> str:
 
 
 def strip_terminal_codes(output: bytes) -> str:
-    """Return what a terminal would finally show, in plain lines, without control sequences and overwritten text."""
+    """Return what a terminal would finally show, in plain lines, without control sequences and
+    overwritten text.
+    """
     text = _SEQUENCE.sub("", output.decode("utf-8", "replace"))
     return clean_text("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")))
 
@@ -160,10 +171,13 @@ class ShellCommand:
 async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
     """Run a command to its end, or until it exceeds a limit. Its output goes to `kept` as it comes.
 
-    However this ends, also when cancelled, everything that the command started has ended. Raises ProgramNotStarted.
+    However this ends, also when cancelled, everything that the command started has ended. Raises
+    ProgramNotStarted.
     """
     async with contextlib.AsyncExitStack() as running:
-        started = start_process(command.argv, env=command.env, cwd=command.directory, listens=True, stderr="join")
+        started = start_process(
+            command.argv, env=command.env, cwd=command.directory, listens=True, stderr="join"
+        )
         starting = asyncio.ensure_future(running.enter_async_context(started))
         try:
             child = await asyncio.shield(starting)
@@ -195,7 +209,10 @@ async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
 
 
 def _end_reason(
-    exiting: asyncio.Future[int], reading: asyncio.Future[str], watching: asyncio.Future[str], limits: CommandLimits
+    exiting: asyncio.Future[int],
+    reading: asyncio.Future[str],
+    watching: asyncio.Future[str],
+    limits: CommandLimits,
 ) -> str:
     if exiting.done():
         return ""
@@ -206,7 +223,9 @@ def _end_reason(
 
 
 async def _read_output(child: ChildProcess, limits: CommandLimits, kept: OutputBuffer) -> str:
-    """Read the output. Return the reason to end the command, if it printed too much; else empty, after its end."""
+    """Read the output. Return the reason to end the command, if it printed too much; else empty,
+    after its end.
+    """
     assert child.stdout is not None
     while piece := await child.stdout.read(READ_BYTES):
         kept.append(piece)
@@ -257,14 +276,18 @@ class BackgroundJob:
     """State in a few words."""
 
     def render(self) -> str:
-        return f"{self.name}: {self.state}: {to_single_line(self.command[: 4 * MAX_COMMAND_CHARS], MAX_COMMAND_CHARS)}"
+        return (
+            f"{self.name}: {self.state}: "
+            f"{to_single_line(self.command[: 4 * MAX_COMMAND_CHARS], MAX_COMMAND_CHARS)}"
+        )
 
 
 class BackgroundJobs:
-    """Background jobs of all agents. The end of each is an event of its place, unless it was killed.
+    """Background jobs of all agents. The end of each is an event of its place, unless it was
+    killed.
 
-    A job belongs to the conversation where it was started, and is invisible elsewhere; an owner alone sees all. There,
-    too, it is invisible to those who may not read all that it could read.
+    A job belongs to the conversation where it was started, and is invisible elsewhere; an owner
+    alone sees all. There, too, it is invisible to those who may not read all that it could read.
     """
 
     def __init__(
@@ -286,16 +309,26 @@ class BackgroundJobs:
         self._closed = False
 
     def start(
-        self, text: str, command: ShellCommand, kept: OutputBuffer, context: ToolContext, label: Label
+        self,
+        text: str,
+        command: ShellCommand,
+        kept: OutputBuffer,
+        context: ToolContext,
+        label: Label,
     ) -> BackgroundJob:
-        """Start a command in the background. `text`: as the model wrote it. Raises ToolCallRefused."""
+        """Start a command in the background. `text`: as the model wrote it. Raises
+        ToolCallRefused.
+        """
         if self._closed:
-            raise ToolCallRefused("Nothing can run in the background here; run it without `background`.")
+            raise ToolCallRefused(
+                "Nothing can run in the background here; run it without `background`."
+            )
         own = [job for job in self._jobs if job.agent == context.agent]
         running = [job for job in own if job.state == RUNNING]
         if len(running) >= MAX_JOBS:
             raise ToolCallRefused(
-                f"There are {len(running)} jobs already, which is the limit: wait for one, or job_kill it."
+                f"There are {len(running)} jobs already, which is the limit: wait for one, or "
+                "job_kill it."
             )
         ended = [job for job in own if job.state != RUNNING]
         for job in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
@@ -317,12 +350,20 @@ class BackgroundJobs:
         return job
 
     async def list_visible(self, context: ToolContext) -> list[tuple[BackgroundJob, float]]:
-        """Return the jobs that may be shown there, and the seconds since their start, oldest first."""
+        """Return the jobs that may be shown there, and the seconds since their start, oldest
+        first.
+        """
         now = self._clock.monotonic()
-        return [(job, now - job.began_s) for job in [*self._jobs] if await self._is_visible(job, context)]
+        return [
+            (job, now - job.began_s)
+            for job in [*self._jobs]
+            if await self._is_visible(job, context)
+        ]
 
     async def _is_visible(self, job: BackgroundJob, context: ToolContext) -> bool:
-        is_there = context.visibility.sees_everything or job.at.conversation == context.at.conversation
+        is_there = (
+            context.visibility.sees_everything or job.at.conversation == context.at.conversation
+        )
         if job.agent != context.agent or not is_there:
             return False
         here = await self._places.with_memberships(context.visibility, job.label.readers)
@@ -330,7 +371,10 @@ class BackgroundJobs:
 
     async def find(self, name: str, context: ToolContext) -> BackgroundJob:
         """Return a visible job. Raises ToolCallRefused if there is none, or not in this process."""
-        job = next((one for one in self._jobs if one.agent == context.agent and one.name == name.strip()), None)
+        job = next(
+            (one for one in self._jobs if one.agent == context.agent and one.name == name.strip()),
+            None,
+        )
         if job is not None and not await self._is_visible(job, context):
             job = None
         if job is None:
@@ -409,8 +453,10 @@ END_GRACE_S: Final = 30.0
 PROBE_TIMEOUT_S: Final = 10.0
 MAX_ORIGIN_CHARS: Final = 200
 SANDBOX_FIX: Final = (
-    "the operator can install bubblewrap 0.7 or newer, allow user namespaces (sysctl user.max_user_namespaces, "
-    "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or set tools.bash.sandbox to off"
+    "the operator can install bubblewrap 0.7 or newer, allow user namespaces (sysctl "
+    "user.max_user_namespaces, "
+    "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or set "
+    "tools.bash.sandbox to off"
 )
 
 
@@ -418,7 +464,9 @@ _Job = Annotated[str, Field(max_length=20, description="Name from `bash`, e.g. j
 
 
 class ShellTools:
-    """`bash`, `jobs`, `job_output` and `job_kill` for all agents. After `aclose` nothing of it runs."""
+    """`bash`, `jobs`, `job_output` and `job_kill` for all agents. After `aclose` nothing of it
+    runs.
+    """
 
     def __init__(
         self,
@@ -449,7 +497,9 @@ class ShellTools:
         return self._live.settings.tools.bash
 
     def describe(self) -> str:
-        """Describe in one sentence how commands run, for agents and people: the same for all of them."""
+        """Describe in one sentence how commands run, for agents and people: the same for all of
+        them.
+        """
         config = self._config
         if self._sandbox_error:
             return f"No command can be run here ({self._sandbox_error})."
@@ -457,7 +507,10 @@ class ShellTools:
             place = "No sandbox"
         else:
             network = "with network" if config.network else "no network"
-            place = f"Sandbox with bubblewrap, {network}, /workspace writable, /files and /skills readable"
+            place = (
+                f"Sandbox with bubblewrap, {network}, /workspace writable, /files and /skills "
+                "readable"
+            )
         return f"{place}, {config.timeout:g} s (at most {config.max_timeout:g} s)."
 
     def on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
@@ -481,10 +534,13 @@ class ShellTools:
 
     async def _effect(self, _: ToolContext, **__: object) -> Effect:
         is_closed = self._config.sandbox != "off" and not self._config.network
-        return OWN if is_closed else OUT._replace(what="a command with network or without a sandbox")
+        return (
+            OWN if is_closed else OUT._replace(what="a command with network or without a sandbox")
+        )
 
     @tool(
-        "Run a shell command in your files and read its output and exit status. It has no input and no terminal, and "
+        "Run a shell command in your files and read its output and exit status. It has no input "
+        "and no terminal, and "
         "whatever it leaves running is ended with it.",
         ALLOW_ADMINS,
         effect=_effect,
@@ -497,7 +553,8 @@ class ShellTools:
         context: ToolContext,
         *,
         command: Annotated[
-            str, Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="Command for `bash -c`.")
+            str,
+            Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="Command for `bash -c`."),
         ],
         timeout: Annotated[  # noqa: ASYNC109 - the model's word
             float | None,
@@ -508,9 +565,13 @@ class ShellTools:
         ] = False,
     ) -> str | ToolOutput:
         if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
-            raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that file.")
+            raise ToolCallRefused(
+                "The command is too long, or holds a NUL: write it into a file and run that file."
+            )
         config = self._config
-        time_s = config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
+        time_s = (
+            config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
+        )
         view = await self._files.view(context)
         label = context.request.label | view.label
         kept = OutputBuffer(OUTPUT_BYTES)
@@ -519,7 +580,10 @@ class ShellTools:
         await run_in_thread(lambda _: keep_files(undo, context.turn, view.own))
         if background:
             name = self._jobs.start(command, ready, kept, context, label).name
-            return f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
+            return (
+                f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; "
+                "job_output reads it."
+            )
         try:
             ended = await run_command(ready, kept)
         except ProgramNotStarted as error:
@@ -533,10 +597,19 @@ class ShellTools:
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
-    @tool("List your background jobs of this conversation.", ALLOW_ADMINS, effect=OWN, parallel=True, polls=True)
+    @tool(
+        "List your background jobs of this conversation.",
+        ALLOW_ADMINS,
+        effect=OWN,
+        parallel=True,
+        polls=True,
+    )
     async def jobs(self, context: ToolContext) -> str:
         return (
-            "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in await self._jobs.list_visible(context))
+            "\n".join(
+                f"{job.render()} (begun {age:.0f} s ago)"
+                for job, age in await self._jobs.list_visible(context)
+            )
             or "No jobs."
         )
 
@@ -554,7 +627,10 @@ class ShellTools:
         *,
         job: _Job,
         tail: Annotated[
-            int | None, Field(ge=1, le=MAX_TAIL_LINES, description="Only its last lines, so many. Default: all.")
+            int | None,
+            Field(
+                ge=1, le=MAX_TAIL_LINES, description="Only its last lines, so many. Default: all."
+            ),
         ] = None,
     ) -> ToolOutput:
         found = await self._jobs.find(job, context)
@@ -570,7 +646,9 @@ class ShellTools:
             return f"{found.name} is ended."
         return f"{found.name} had ended already: {found.state}."
 
-    async def _build_command(self, command: str, view: FilesView, limits: CommandLimits) -> ShellCommand:
+    async def _build_command(
+        self, command: str, view: FilesView, limits: CommandLimits
+    ) -> ShellCommand:
         """Prepare a command. Raises ToolCallRefused."""
         config, areas = limits.config, (view.own, *view.others)
         for area in areas:
@@ -581,26 +659,42 @@ class ShellTools:
         root = view.own.root.path.absolute().resolve()
         if config.sandbox == "off":
             argv = build_unsandboxed_argv(command, limits, root=os.geteuid() == 0, outer=WARDEN)
-            return ShellCommand(argv=argv, env=build_environment(str(root)), directory=root, limits=limits)
-        shown = {"/".join((FILES_PREFIX, *area.directory)): area.root.path.absolute().resolve() for area in areas}
+            return ShellCommand(
+                argv=argv, env=build_environment(str(root)), directory=root, limits=limits
+            )
+        shown = {
+            "/".join((FILES_PREFIX, *area.directory)): area.root.path.absolute().resolve()
+            for area in areas
+        }
         async with self._probe_lock:
             if not self._works:
                 self._sandbox_error = await self._probe_sandbox(root, config)
                 self._works = not self._sandbox_error
         if self._sandbox_error:
             logger.warning("no command can be run: %s; %s", self._sandbox_error, SANDBOX_FIX)
-            raise ToolCallRefused(f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}.")
+            raise ToolCallRefused(
+                f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}."
+            )
         skills = await self._skills.paths(view.agent)
         return self._build_sandboxed(command, root, shown, skills, limits)
 
     def _build_sandboxed(
-        self, command: str, root: Path, shown: Mapping[str, Path], skills: Sequence[Path], limits: CommandLimits
+        self,
+        command: str,
+        root: Path,
+        shown: Mapping[str, Path],
+        skills: Sequence[Path],
+        limits: CommandLimits,
     ) -> ShellCommand:
         box = SandboxMounts(
             root=root,
             shown=shown,
             skills=tuple(path.resolve() for path in skills),
-            hidden=tuple(dict.fromkeys(path.resolve() for path in self._files.hidden_directories() if path.is_dir())),
+            hidden=tuple(
+                dict.fromkeys(
+                    path.resolve() for path in self._files.hidden_directories() if path.is_dir()
+                )
+            ),
         )
         # Only an owner sees all, and only owners see what is made there.
         # bwrap's own environment can be read inside, in /proc/1/environ.
@@ -616,7 +710,9 @@ class ShellTools:
         return ShellCommand(argv=argv, env={"PATH": PATH}, directory=root, limits=limits)
 
     async def _probe_sandbox(self, root: Path, config: BashConfig) -> str:
-        """Return why no sandbox works; empty: it does. A failed probe is repeated at the next command."""
+        """Return why no sandbox works; empty: it does. A failed probe is repeated at the next
+        command.
+        """
         if _find_bwrap() is None:
             return "bubblewrap (bwrap) is not installed"
         try:
@@ -630,11 +726,21 @@ class ShellTools:
             return str(error)
         if not ended.status and not ended.end_reason:
             return ""
-        return f"the sandbox does not work: {to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()}"
+        return (
+            "the sandbox does not work: "
+            f"{to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()}"
+        )
 
 
-WARDEN: Final = (sys.executable, "-I", "-S", warden.__file__, *((warden.OWN_USERS,) if os.geteuid() == 0 else ()))
-"""Program and arguments before a command. Of a gateway that runs as root: in a user namespace of its own."""
+WARDEN: Final = (
+    sys.executable,
+    "-I",
+    "-S",
+    warden.__file__,
+    *((warden.OWN_USERS,) if os.geteuid() == 0 else ()),
+)
+"""Program and arguments before a command. Of a gateway that runs as root: in a user namespace of
+its own."""
 
 
 def _chown_to_nobody(area: FilesArea) -> None:
@@ -647,7 +753,9 @@ def _chown_to_nobody(area: FilesArea) -> None:
         os.chown(one, NOBODY, NOBODY)
     for _, _, files, folder in os.fwalk(path, follow_symlinks=False):
         for name in (".", *files):
-            with contextlib.suppress(FileNotFoundError):  # a command that runs beside this one has removed it
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # a command that runs beside this one has removed it
                 if os.stat(name, dir_fd=folder, follow_symlinks=False).st_uid == 0:
                     os.chown(name, NOBODY, NOBODY, dir_fd=folder, follow_symlinks=False)
 

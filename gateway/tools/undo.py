@@ -1,9 +1,11 @@
-"""What a turn overwrites or deletes in a directory of files is kept for a day, and can be brought back. Blocks.
+"""What a turn overwrites or deletes in a directory of files is kept for a day, and can be brought
+back. Blocks.
 
-Before a file tool changes a file, that file is copied; before the first command of a turn, all files of its place are,
-up to `MAX_KEPT_FILES` and `MAX_KEPT_BYTES`. The copies are beside the files, where no command sees them:
-`undo/TURN/DIRECTORY/...`, each whole or not there. What has not changed since the last copy of all is a link to it.
-They are put aside only once all of them are back, so a kill at any point loses nothing: the same is done again.
+Before a file tool changes a file, that file is copied; before the first command of a turn, all
+files of its place are, up to `MAX_KEPT_FILES` and `MAX_KEPT_BYTES`. The copies are beside the
+files, where no command sees them: `undo/TURN/DIRECTORY/...`, each whole or not there. What has not
+changed since the last copy of all is a link to it. They are put aside only once all of them are
+back, so a kill at any point loses nothing: the same is done again.
 """
 
 import contextlib
@@ -33,7 +35,8 @@ from gateway.tools.workspace_fs import (
 
 KEPT: Final = timedelta(days=1)
 MAX_KEPT_FILES: Final = 2_000
-"""Files, in the order of their paths, that are copied before a command. No file larger than a tool reads is."""
+"""Files, in the order of their paths, that are copied before a command. No file larger than a tool
+reads is."""
 MAX_KEPT_BYTES: Final = 50_000_000
 _CLOCK_TICK_NS: Final = 100_000_000
 """Two changes within one tick of the file system's clock have the same time."""
@@ -41,7 +44,8 @@ _EVERYTHING: Final = GlobPattern("{**,**/.git/**}")
 _WHOLE: Final = ".whole"
 """Directory of the marks of what was copied as a whole."""
 _UNDONE: Final = "~"
-"""In the names of what was brought back, and of what that replaced: both are kept for as long, for the operator."""
+"""In the names of what was brought back, and of what that replaced: both are kept for as long, for
+the operator."""
 
 
 class UndoneTurn(NamedTuple):
@@ -54,7 +58,8 @@ class UndoneTurn(NamedTuple):
 
 
 def keep_files(folder: Path, turn: TurnId, area: FilesArea, only: PathParts | None = None) -> None:
-    """Copy what a turn is about to change: one file, or all of them. What was copied in this turn stays as it is.
+    """Copy what a turn is about to change: one file, or all of them. What was copied in this turn
+    stays as it is.
 
     Raises ToolCallRefused if it cannot be kept: then nothing may be changed.
     """
@@ -62,18 +67,26 @@ def keep_files(folder: Path, turn: TurnId, area: FilesArea, only: PathParts | No
     try:
         remove_expired(folder, id_created_at(turn))
         if only is not None:
-            missing = contextlib.suppress(FileNotFoundError, ToolCallRefused)  # or no tool could read it
+            missing = contextlib.suppress(
+                FileNotFoundError, ToolCallRefused
+            )  # or no tool could read it
             with missing, area.root.open_directory(only[:-1]) as above:
                 _copy(area, above, only, kept)
         elif not mark.exists():
-            whole = (one for one in sorted(folder.glob("*"), reverse=True) if _mark(one, area).exists())
+            whole = (
+                one for one in sorted(folder.glob("*"), reverse=True) if _mark(one, area).exists()
+            )
             before = next(whole, folder).joinpath(*area.directory)
             for parts, above in _find_files(area):
-                with contextlib.suppress(FileNotFoundError, PermissionError, ToolCallRefused):  # gone, or too large
+                with contextlib.suppress(
+                    FileNotFoundError, PermissionError, ToolCallRefused
+                ):  # gone, or too large
                     _copy(area, above, parts, kept, before)
             make_directories(mark)
     except OSError as error:
-        raise ToolCallRefused(f"Nothing is changed: it could not be undone ({error.strerror}).") from None
+        raise ToolCallRefused(
+            f"Nothing is changed: it could not be undone ({error.strerror})."
+        ) from None
 
 
 def undo_files(folder: Path, area: FilesArea, now: datetime) -> UndoneTurn | None:
@@ -87,9 +100,14 @@ def undo_files(folder: Path, area: FilesArea, now: datetime) -> UndoneTurn | Non
     if (began := id_created_at(turn)) is None:
         return None
     kept = folder.joinpath(turn, *area.directory)
-    replaced, done = (folder.joinpath(f"{turn}{_UNDONE}{end}", *area.directory) for end in ("", secrets.token_hex(4)))
+    replaced, done = (
+        folder.joinpath(f"{turn}{_UNDONE}{end}", *area.directory)
+        for end in ("", secrets.token_hex(4))
+    )
     root, undone = WorkspaceRoot(area.root.path, MAX_KEPT_BYTES), UndoneTurn(began, [], [])
-    for file in sorted(one for one in kept.rglob("*") if one.is_file() and not is_partial_file(one.name)):
+    for file in sorted(
+        one for one in kept.rglob("*") if one.is_file() and not is_partial_file(one.name)
+    ):
         parts, data = file.relative_to(kept).parts, file.read_bytes()
         try:
             with contextlib.suppress(ToolCallRefused):
@@ -137,7 +155,9 @@ def _mark(turn: Path, area: FilesArea) -> Path:
     return turn.joinpath(_WHOLE, *area.directory)
 
 
-def _copy(area: FilesArea, above: int, parts: PathParts, kept: Path, before: Path | None = None) -> None:
+def _copy(
+    area: FilesArea, above: int, parts: PathParts, kept: Path, before: Path | None = None
+) -> None:
     """`before`: copies of all files by an earlier turn."""
     to = kept.joinpath(*parts)
     if to.exists():

@@ -1,12 +1,15 @@
-"""Program that runs a command, and ends everything that the command started, once it or the gateway has ended.
+"""Program that runs a command, and ends everything that the command started, once it or the gateway
+has ended.
 
-`python -I -S warden.py [--own-users] PROGRAM [ARGUMENT]...`, with a pipe as standard input that is closed to end the
-command. A process below this program that loses its parent becomes its child (PR_SET_CHILD_SUBREAPER, prctl(2)), so
-none can escape by a new session or a double fork, and when this program has ended none is left. It has the gateway's
-own priority, unlike the command. The exit status is the command's, or 128 and its signal.
+`python -I -S warden.py [--own-users] PROGRAM [ARGUMENT]...`, with a pipe as standard input that is
+closed to end the command. A process below this program that loses its parent becomes its child
+(PR_SET_CHILD_SUBREAPER, prctl(2)), so none can escape by a new session or a double fork, and when
+this program has ended none is left. It has the gateway's own priority, unlike the command. The exit
+status is the command's, or 128 and its signal.
 
-`--own-users` (of root) starts the program in a user namespace with the same ids, where the kernel counts its processes
-apart from all others (user_namespaces(7)). Where none can be made, it starts without.
+`--own-users` (of root) starts the program in a user namespace with the same ids, where the kernel
+counts its processes apart from all others (user_namespaces(7)). Where none can be made, it starts
+without.
 """
 
 import contextlib
@@ -66,7 +69,10 @@ def main() -> int:
 def _map_same_ids(child: int) -> None:
     """Give the user namespace of the child the ids of ours."""
     for kind in ("uid_map", "gid_map"):
-        mapped = [line.split() for line in Path("/proc/self", kind).read_text(encoding="ascii").splitlines()]
+        mapped = [
+            line.split()
+            for line in Path("/proc/self", kind).read_text(encoding="ascii").splitlines()
+        ]
         same = "".join(f"{inside} {inside} {count}\n" for inside, _, count in mapped)
         with contextlib.suppress(OSError):
             Path("/proc", str(child), kind).write_text(same, encoding="ascii")
@@ -78,7 +84,9 @@ def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
     if os.getppid() != warden:
         os._exit(CANNOT_START)
     os.setsid()
-    if (keyctl := KEYCTL.get(os.uname().machine)) is not None:  # an empty key ring in place of the gateway's
+    if (
+        keyctl := KEYCTL.get(os.uname().machine)
+    ) is not None:  # an empty key ring in place of the gateway's
         libc.syscall(keyctl, KEYCTL_JOIN_SESSION_KEYRING, None)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.set_wakeup_fd(-1)
@@ -130,9 +138,14 @@ def _kill(pid: int, *, group: bool = False) -> None:
 
 
 def _child_pids(pid: int) -> list[int]:
-    """Return the children of its first thread: a sandbox's outer process has all of its children there."""
+    """Return the children of its first thread: a sandbox's outer process has all of its children
+    there.
+    """
     try:
-        return [int(one) for one in Path("/proc", str(pid), "task", str(pid), "children").read_bytes().split()]
+        return [
+            int(one)
+            for one in Path("/proc", str(pid), "task", str(pid), "children").read_bytes().split()
+        ]
     except OSError:
         return []
 

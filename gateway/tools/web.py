@@ -3,12 +3,14 @@
 The order of this file: decompression, requests and responses, `WebFetcher`,
 search services, then the tools.
 
-A host is looked up once, its addresses are checked, and connections go to these addresses only. There are no cookies,
-no logins, no proxies, and no redirects without a new check: httpcore has none of them. A few kilobytes can unpack to
-gigabytes (CWE-409), so the limit holds during decompression, not afterwards.
+A host is looked up once, its addresses are checked, and connections go to these addresses only.
+There are no cookies, no logins, no proxies, and no redirects without a new check: httpcore has none
+of them. A few kilobytes can unpack to gigabytes (CWE-409), so the limit holds during decompression,
+not afterwards.
 
-Search services: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com (api-reference/web/search/get),
-docs.tavily.com (api-reference/endpoint/search), html.duckduckgo.com (the page for browsers without scripts).
+Search services: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com
+(api-reference/web/search/get), docs.tavily.com (api-reference/endpoint/search), html.duckduckgo.com
+(the page for browsers without scripts).
 """
 
 import asyncio
@@ -42,7 +44,13 @@ from gateway.core.events import ConversationId, ToolImage
 from gateway.core.facts import TurnId
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import OUTSIDE_LABEL
-from gateway.core.media_types import IMAGE_TYPES, OFFICE_TYPES, ExtractionError, extract_text, is_text_type
+from gateway.core.media_types import (
+    IMAGE_TYPES,
+    OFFICE_TYPES,
+    ExtractionError,
+    extract_text,
+    is_text_type,
+)
 from gateway.core.permissions import ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.ratelimit import LruDict
 from gateway.core.scopes import EVERYBODY
@@ -161,7 +169,8 @@ MAX_ADDRESSES: Final = 4
 MAX_CONCURRENT_FETCHES: Final = 16
 """Fetches at once; more wait, within their time."""
 MAX_CONCURRENT_LOOKUPS: Final = 2
-"""Lookups at once. A lookup cannot be stopped, and a server that never answers blocks one for half a minute."""
+"""Lookups at once. A lookup cannot be stopped, and a server that never answers blocks one for half
+a minute."""
 MAX_LENGTH_DIGITS: Final = 18
 """Digits of a length that a server states."""
 USER_AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
@@ -172,7 +181,9 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 def is_own_address(address: str) -> bool:
-    """Return True for an address of this machine: a connection to it comes from behind the firewall. Sends nothing."""
+    """Return True for an address of this machine: a connection to it comes from behind the
+    firewall. Sends nothing.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -209,24 +220,33 @@ class WebFetcher:
         return self._live.settings.tools.web
 
     async def fetch(self, url: str, wants: Callable[[str], bool]) -> WebResponse:
-        """Return the page at `url`, after redirects. `wants`: returns True for media types whose body is read."""
+        """Return the page at `url`, after redirects. `wants`: returns True for media types whose
+        body is read.
+        """
         target = addresses.parse_url(url)
         visited = {target.url}
         async with self._slots:
             while True:
-                async with self._send(WebRequest(target=target), await self._resolve_allowed(target)) as response:
+                async with self._send(
+                    WebRequest(target=target), await self._resolve_allowed(target)
+                ) as response:
                     moved = _redirect_location(response)
                     if moved is None:
                         return await self._read_response(target, response, wants)
                 if len(visited) > MAX_REDIRECTS:
-                    raise ToolCallRefused(f"It is redirected more often than is followed here ({MAX_REDIRECTS} times).")
+                    raise ToolCallRefused(
+                        f"It is redirected more often than is followed here ({MAX_REDIRECTS} "
+                        "times)."
+                    )
                 target = addresses.resolve_redirect(target, moved)
                 if target.url in visited:
                     raise ToolCallRefused(f"{display_host(target)} redirects in a circle.")
                 visited.add(target.url)
 
     async def request(self, question: WebRequest) -> WebResponse:
-        """Return the answer of a server that the operator chose: it may be anywhere. Redirects are not followed."""
+        """Return the answer of a server that the operator chose: it may be anywhere. Redirects are
+        not followed.
+        """
         found = await self._resolve_target(question.target)
         async with self._slots, self._send(question, found) as response:
             return await self._read_response(question.target, response, lambda _: True)
@@ -243,7 +263,9 @@ class WebFetcher:
         if not allowed.allows_host(target):
             for one in found:
                 if self._is_own(one) and not allowed.allows_address(ip_address(one), target.port):
-                    return addresses.check_addresses(target, [], allowed)  # refused like other addresses
+                    return addresses.check_addresses(
+                        target, [], allowed
+                    )  # refused like other addresses
         return found
 
     async def _resolve_target(self, target: FetchTarget) -> list[str]:
@@ -255,7 +277,9 @@ class WebFetcher:
             return []
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
-        """Look up on threads of its own: lookups that hang must not block the rest of the program."""
+        """Look up on threads of its own: lookups that hang must not block the rest of the
+        program.
+        """
         if self._lookups is None:
             self._lookups = ThreadPoolExecutor(MAX_CONCURRENT_LOOKUPS, "web-lookup")
         found = await asyncio.get_running_loop().run_in_executor(
@@ -264,7 +288,9 @@ class WebFetcher:
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     @asynccontextmanager
-    async def _send(self, question: WebRequest, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
+    async def _send(
+        self, question: WebRequest, found: Sequence[str]
+    ) -> "AsyncIterator[httpcore.Response]":
         import httpcore  # noqa: PLC0415 - most starts need none of it
 
         from gateway.tools.pinned_connection import PinnedNetworkBackend  # noqa: PLC0415 - the same
@@ -273,11 +299,18 @@ class WebFetcher:
             question.target,
             {"host": question.target.authority, "user-agent": USER_AGENT, "accept": "*/*"},
         )
-        headers |= {"accept-encoding": ACCEPTED_ENCODINGS, "connection": "close", **dict(question.headers)}
+        headers |= {
+            "accept-encoding": ACCEPTED_ENCODINGS,
+            "connection": "close",
+            **dict(question.headers),
+        }
         if question.body is not None:
             headers["content-length"] = str(len(question.body))
         url = httpcore.URL(
-            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+            scheme=target.scheme.encode(),
+            host=target.host.encode(),
+            port=target.port,
+            target=target.path.encode(),
         )
         waits = dict.fromkeys(("connect", "read", "write", "pool"), CALL_TIMEOUT_S)
         try:
@@ -294,8 +327,15 @@ class WebFetcher:
                 ) as response,
             ):
                 yield response
-        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, UnicodeError) as error:
-            raise ToolCallRefused(_explain_error(target, error)) from None  # the cause may hold request headers
+        except (
+            httpcore.NetworkError,
+            httpcore.TimeoutException,
+            httpcore.ProtocolError,
+            UnicodeError,
+        ) as error:
+            raise ToolCallRefused(
+                _explain_error(target, error)
+            ) from None  # the cause may hold request headers
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
@@ -342,7 +382,9 @@ def _redirect_location(response: "httpcore.Response") -> str | None:
 
 
 def _decode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    return {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in pairs}
+    return {
+        name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in pairs
+    }
 
 
 def _parse_charset(parameters: str) -> str:
@@ -385,7 +427,8 @@ DUCKDUCKGO_INTERVAL_S: Final = 2.0
 DUCKDUCKGO_PAUSE_S: Final = 600.0
 """Seconds in which it is asked for nothing after it took us for a robot."""
 ROBOT_REFUSED_TEXT: Final = (
-    "duckduckgo takes no more searches from here for now; try again in ten minutes. The operator can choose a service "
+    "duckduckgo takes no more searches from here for now; try again in ten minutes. The operator "
+    "can choose a service "
     "with a key, or their own, in tools.web.search.provider."
 )
 MAX_TITLE_CHARS: Final = 200
@@ -414,20 +457,30 @@ class _WebSearchResponse(BaseModel):
 
 
 def build_search_request(config: SearchConfig, query: str, count: int) -> WebRequest:
-    """Build the request for the configured service. Raises ToolCallRefused; no reason holds the key."""
+    """Build the request for the configured service. Raises ToolCallRefused; no reason holds the
+    key.
+    """
     provider = config.provider
     if provider == "none":
-        raise ToolCallRefused("No search provider is set; the operator can choose one in tools.web.search.provider.")
+        raise ToolCallRefused(
+            "No search provider is set; the operator can choose one in tools.web.search.provider."
+        )
     base, key = config.base_url or SEARCH_BASE_URLS.get(provider, ""), ""
     if config.api_key is not None:
         key = config.api_key.get_secret_value()
     if not key and provider not in KEYLESS_PROVIDERS:
         raise ToolCallRefused(
-            f"Searching with {provider} needs a key; the operator can set it in tools.web.search.api_key."
+            f"Searching with {provider} needs a key; the operator can set it in "
+            "tools.web.search.api_key."
         )
     if not (key.isascii() and key.isprintable()):
-        raise ToolCallRefused("The key in tools.web.search.api_key holds characters that cannot be sent.")
-    url = base.strip().rstrip("/").removesuffix(SEARCH_PATHS[provider].rstrip("/")) + SEARCH_PATHS[provider]
+        raise ToolCallRefused(
+            "The key in tools.web.search.api_key holds characters that cannot be sent."
+        )
+    url = (
+        base.strip().rstrip("/").removesuffix(SEARCH_PATHS[provider].rstrip("/"))
+        + SEARCH_PATHS[provider]
+    )
     headers, body = {"accept": "application/json"}, None
     if provider == "tavily":
         headers |= {"authorization": f"Bearer {key}", "content-type": "application/json"}
@@ -437,10 +490,14 @@ def build_search_request(config: SearchConfig, query: str, count: int) -> WebReq
         body = urlencode({"q": query}, errors="replace").encode()
     elif provider == "brave":
         headers["x-subscription-token"] = key
-        url += "?" + urlencode({"q": query, "count": count, "text_decorations": "false"}, errors="replace")
+        url += "?" + urlencode(
+            {"q": query, "count": count, "text_decorations": "false"}, errors="replace"
+        )
     else:
         if key:
-            headers["authorization"] = f"Bearer {key}"  # for a proxy in front of it: SearXNG itself has no keys
+            headers["authorization"] = (
+                f"Bearer {key}"  # for a proxy in front of it: SearXNG itself has no keys
+            )
         url += "?" + urlencode({"q": query, "format": "json"}, errors="replace")
     try:
         target = addresses.parse_url(url)
@@ -457,12 +514,15 @@ def render_search_results(config: SearchConfig, answer: WebResponse, count: int)
     provider = config.provider
     if answer.status in (401, 403):
         hint = " (its settings may not allow the format json)" if provider == "searxng" else ""
-        raise ToolCallRefused(f"{provider} refuses us{hint}; the operator can look at tools.web.search.")
+        raise ToolCallRefused(
+            f"{provider} refuses us{hint}; the operator can look at tools.web.search."
+        )
     if answer.status in (429, 432, 433):
         raise ToolCallRefused(f"{provider} takes no more searches for now; try again later.")
     if answer.status != 200:  # noqa: PLR2004 - HTTP's own number
         raise ToolCallRefused(
-            f"{provider} answered with the status {answer.status}; try again later, or in other words."
+            f"{provider} answered with the status {answer.status}; try again later, or in other "
+            "words."
         )
     return render_search_hits(provider, answer.body, count)
 
@@ -477,13 +537,19 @@ def render_search_hits(provider: str, body: str | bytes, count: int) -> str:
         ) from None
     found = answered.web.results if answered.web is not None else answered.results
     lines = [
-        _render_hit(number, one) for number, one in enumerate(filter(_is_complete_hit, found), 1) if number <= count
+        _render_hit(number, one)
+        for number, one in enumerate(filter(_is_complete_hit, found), 1)
+        if number <= count
     ]
     return "\n\n".join(lines) or "Nothing was found."
 
 
 def _is_complete_hit(one: _WebSearchHit) -> bool:
-    return one.url is not None and one.url.startswith(("http://", "https://")) and len(one.url) <= MAX_HIT_URL_CHARS
+    return (
+        one.url is not None
+        and one.url.startswith(("http://", "https://"))
+        and len(one.url) <= MAX_HIT_URL_CHARS
+    )
 
 
 def _render_hit(number: int, one: _WebSearchHit) -> str:
@@ -510,19 +576,22 @@ CALL_GRACE_S: Final = 10.0
 _SCHEME: Final = re.compile(r"\Ahttps?://", re.IGNORECASE)
 _LINK: Final = re.compile(r"https?://[^\s<>\"'()\[\]]+", re.IGNORECASE)
 MAX_LINKS: Final = 100
-"""Links of one site that are known in a conversation: those of the page read last, then of earlier ones."""
+"""Links of one site that are known in a conversation: those of the page read last, then of earlier
+ones."""
 MAX_LINK_SITES: Final = 1_000
 """Sites whose links are known, for all conversations together."""
 MAX_FREE_LINKS: Final = 2
-"""Links of one site that a turn follows unasked with private text and text from outside in view. By its choice of two
-out of a hundred a page tells its site about 13 bits: a number of four digits."""
+"""Links of one site that a turn follows unasked with private text and text from outside in view. By
+its choice of two out of a hundred a page tells its site about 13 bits: a number of four digits."""
 MAX_CONCURRENT_EXTRACTIONS: Final = 2
 """Pages at once. Each takes a processor, and up to a gigabyte of memory if it is hostile."""
 WebResultT = TypeVar("WebResultT")
 
 
 class WebTools:
-    """`web_fetch` and `web_search`. Anybody may have written what they return: it is untrusted and foreign."""
+    """`web_fetch` and `web_search`. Anybody may have written what they return: it is untrusted and
+    foreign.
+    """
 
     def __init__(
         self,
@@ -543,7 +612,8 @@ class WebTools:
         self._images = images
         self._fetcher = WebFetcher(live, resolve=resolve, context=context)
         self._links = LruDict[tuple[ConversationId, _Site], tuple[str, ...]](MAX_LINK_SITES)
-        """Links to their own site in the pages that were read in a conversation, normalised. Forgotten at a restart."""
+        """Links to their own site in the pages that were read in a conversation, normalised.
+        Forgotten at a restart."""
         self._followed = LruDict[tuple[TurnId, _Site], set[str]](MAX_LINK_SITES)
         """Those that a turn has followed unasked, as the model wrote them."""
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
@@ -557,17 +627,21 @@ class WebTools:
     def _max_call_s(self) -> float:
         return CALL_TIMEOUT_S + CALL_GRACE_S
 
-    async def _effect(self, context: ToolContext, *, url: str = "", query: str = "", **_: object) -> Effect:
+    async def _effect(
+        self, context: ToolContext, *, url: str = "", query: str = "", **_: object
+    ) -> Effect:
         """Return `out` for what the model composed while private text is in view.
 
-        It did not compose an address that a member wrote here; a few links to its own site in a page that was read
-        here; and a search in words of the newest message of somebody who asks.
+        It did not compose an address that a member wrote here; a few links to its own site in a
+        page that was read here; and a search in words of the newest message of somebody who asks.
         """
         place, target = context.at.conversation, addresses.parse_url(url) if url else None
         if EVERYBODY.can_read(context.request.label.readers):
             return OWN
         if target is None:
-            is_asked = await was_asked_for(self._store, self._access_policy, place, context.requesters, query)
+            is_asked = await was_asked_for(
+                self._store, self._access_policy, place, context.requesters, query
+            )
             return OWN if is_asked else OUT._replace(what="words of a search that nobody asked for")
         written = _SCHEME.sub("", url.strip()).rstrip("/")
         if await was_written_by_member(self._store, self._access_policy, place, written):
@@ -577,13 +651,16 @@ class WebTools:
             return OUT._replace(what=f"{what} that no member wrote here")
         followed = self._followed.setdefault((context.turn, _site(target)), set())
         if len(followed | {url}) > MAX_FREE_LINKS:
-            return OUT._replace(what=f"{what}, of which {MAX_FREE_LINKS} links were followed already,")
+            return OUT._replace(
+                what=f"{what}, of which {MAX_FREE_LINKS} links were followed already,"
+            )
         followed.add(url)
         self._followed.put((context.turn, _site(target)), followed)
         return OWN
 
     @tool(
-        "Read a public web page as text, with its links, or see a picture. No scripts are run, no logins are sent.",
+        "Read a public web page as text, with its links, or see a picture. No scripts are run, no "
+        "logins are sent.",
         ALLOW_MEMBERS,
         effect=_effect,
         timeout_s=_max_call_s,
@@ -596,7 +673,11 @@ class WebTools:
         *,
         url: Annotated[
             str,
-            Field(min_length=1, max_length=MAX_URL_CHARS, description="Full address, with http:// or https://."),
+            Field(
+                min_length=1,
+                max_length=MAX_URL_CHARS,
+                description="Full address, with http:// or https://.",
+            ),
         ],
     ) -> ToolOutput:
         return await self._within_timeout(self._fetch_page(url, context.at.conversation))
@@ -613,8 +694,12 @@ class WebTools:
         self,
         _: ToolContext,
         *,
-        query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")],
-        count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="Number of results.")] = DEFAULT_RESULTS,
+        query: Annotated[
+            str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")
+        ],
+        count: Annotated[
+            int, Field(ge=1, le=MAX_RESULTS, description="Number of results.")
+        ] = DEFAULT_RESULTS,
     ) -> ToolOutput:
         return await self._within_timeout(self._search_web(query, count))
 
@@ -623,14 +708,18 @@ class WebTools:
         self._fetcher.close()
 
     async def _fetch_page(self, url: str, place: ConversationId) -> ToolOutput:
-        answer = await self._fetcher.fetch(url, lambda kind: kind in IMAGE_TYPES or _is_readable(kind))
+        answer = await self._fetcher.fetch(
+            url, lambda kind: kind in IMAGE_TYPES or _is_readable(kind)
+        )
         head, text = _describe_status(answer), ""
         images: tuple[tuple[ToolImage, Image], ...] = ()
         if answer.media_type in IMAGE_TYPES and not answer.is_truncated:
             name = addresses.parse_url(url).path.partition("?")[0].rpartition("/")[2]
             images = (await prepare_image(self._images, answer.body, name or "this"),)
             text = f"{images[0][0].about} is shown below."
-        elif not _is_readable(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
+        elif not _is_readable(answer.media_type) or (
+            not answer.media_type and b"\0" in answer.body[:1000]
+        ):
             size = f", {answer.declared_bytes} bytes" if answer.declared_bytes is not None else ""
             what = answer.media_type or "of an unknown kind"
             text = f"This is no text but {what}{size}; its content cannot be read here."
@@ -647,7 +736,9 @@ class WebTools:
                 except ExtractionError as error:
                     raise ToolCallRefused(f"This page cannot be read: {error}.") from None
             head += f": {page.title}" if page.title else ""
-            if _site(answer.target) == _site(addresses.parse_url(url)):  # a page elsewhere was the server's choice
+            if _site(answer.target) == _site(
+                addresses.parse_url(url)
+            ):  # a page elsewhere was the server's choice
                 self._keep_links(place, answer.target, page.text)
             text = page.text or "The page has no text. Scripts may write it, and they are not run."
             if answer.is_truncated or page.cut:
@@ -677,12 +768,15 @@ class WebTools:
             text = await self._search_duckduckgo(request, count)
         else:
             text = render_search_results(config, await self._fetcher.request(request), count)
-        return ToolOutput(text=text, kind="search", origin=config.provider, is_untrusted=True, label=OUTSIDE_LABEL)
+        return ToolOutput(
+            text=text, kind="search", origin=config.provider, is_untrusted=True, label=OUTSIDE_LABEL
+        )
 
     async def _search_duckduckgo(self, request: WebRequest, count: int) -> str:
         """Return the results of the page for browsers without scripts. Raises ToolCallRefused.
 
-        Whoever it takes for a robot gets a page with a puzzle (status 202 or 403), or one that has no results.
+        Whoever it takes for a robot gets a page with a puzzle (status 202 or 403), or one that has
+        no results.
         """
         now_s = self._clock.monotonic()
         wait_s = max(self._next_search_s - now_s, 0.0)
@@ -692,11 +786,15 @@ class WebTools:
         await self._clock.sleep(wait_s)
         answer = await self._fetcher.request(request)
         if answer.status not in (200, 202, 403, 429):
-            raise ToolCallRefused(f"duckduckgo answered with the status {answer.status}; try again later.")
+            raise ToolCallRefused(
+                f"duckduckgo answered with the status {answer.status}; try again later."
+            )
         if answer.status == HTTPStatus.OK:
             with contextlib.suppress(ExtractionError):
                 async with self._extraction_slots:
-                    page = await extract_text(answer.body, kind="search/duckduckgo", charset=answer.charset)
+                    page = await extract_text(
+                        answer.body, kind="search/duckduckgo", charset=answer.charset
+                    )
                 return render_search_hits("duckduckgo", page.text, count)
         self._next_search_s = self._clock.monotonic() + DUCKDUCKGO_PAUSE_S
         raise ToolCallRefused(ROBOT_REFUSED_TEXT)
@@ -706,7 +804,9 @@ class WebTools:
         try:
             return await with_timeout(self._clock, time_s, work)
         except TimeoutError:
-            raise ToolCallRefused(f"It took longer than {time_s:g} s, the limit of one call.") from None
+            raise ToolCallRefused(
+                f"It took longer than {time_s:g} s, the limit of one call."
+            ) from None
 
 
 def _is_readable(kind: str) -> bool:

@@ -1,20 +1,24 @@
-"""The directories of an agent's files, and the only way from its tools to the disk. Blocks; safe in threads.
+"""The directories of an agent's files, and the only way from its tools to the disk. Blocks; safe in
+threads.
 
-Each audience has a directory of its own (`directory_of`): who may read a file is told by where it is, and by nothing
-else. A place works in its own directory and reads those that everybody in it may read (`FilesView`).
+Each audience has a directory of its own (`directory_of`): who may read a file is told by where it
+is, and by nothing else. A place works in its own directory and reads those that everybody in it may
+read (`FilesView`).
 
-The agent's shell changes the same files meanwhile, and may be hostile. So no path of several parts is ever opened: each
-directory is opened from the one above it, by one name and never through a link, and a file is accessed from its opened
-directory (openat(2), section "Rationale for openat() and other directory file descriptor APIs"). A directory that
-becomes a link meanwhile changes nothing that was opened before, and is refused if it is opened after.
+The agent's shell changes the same files meanwhile, and may be hostile. So no path of several parts
+is ever opened: each directory is opened from the one above it, by one name and never through a
+link, and a file is accessed from its opened directory (openat(2), section "Rationale for openat()
+and other directory file descriptor APIs"). A directory that becomes a link meanwhile changes
+nothing that was opened before, and is refused if it is opened after.
 
-Paths of the model are parsed into parts, and never joined again. Glob patterns have `*`, `?`, `[a-z]`, `{a,b}`, and
-`**` for any number of directories. No name can make a pattern slow: `fnmatch` does not backtrack. The package `wcmatch`
-(12.0) matches whole paths with one regular expression that does: eight times `**/a/` took 15 s on one path.
+Paths of the model are parsed into parts, and never joined again. Glob patterns have `*`, `?`,
+`[a-z]`, `{a,b}`, and `**` for any number of directories. No name can make a pattern slow: `fnmatch`
+does not backtrack. The package `wcmatch` (12.0) matches whole paths with one regular expression
+that does: eight times `**/a/` took 15 s on one path.
 
-Listing and searching are limited in names, time and output. Hidden files are included. The content of a `.git`
-directory is not, unless the pattern names it. Links are listed, and never followed. Names are sorted, so the same files
-give the same output.
+Listing and searching are limited in names, time and output. Hidden files are included. The content
+of a `.git` directory is not, unless the pattern names it. Links are listed, and never followed.
+Names are sorted, so the same files give the same output.
 """
 
 import contextlib
@@ -40,7 +44,14 @@ from gateway.core.events import Address, ConversationId
 from gateway.core.facts import is_inner
 from gateway.core.labels import Label, join, readers_of
 from gateway.core.private_files import agent_directory
-from gateway.core.scopes import OWNER_SCOPE, PUBLIC, group_scope, is_shared_scope, parse_space_scope, space_scope
+from gateway.core.scopes import (
+    OWNER_SCOPE,
+    PUBLIC,
+    group_scope,
+    is_shared_scope,
+    parse_space_scope,
+    space_scope,
+)
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.stream.routing import PrivacyCache
@@ -61,21 +72,26 @@ def parse_path(written: str) -> PathParts:
     if len(written) > MAX_PATH_CHARS:
         raise ToolCallRefused(f"A path has at most {MAX_PATH_CHARS:,} characters.")
     if not all(map(_is_visible_char, written)):
-        raise ToolCallRefused("A path has no line ends, control characters or other characters that nobody sees.")
+        raise ToolCallRefused(
+            "A path has no line ends, control characters or other characters that nobody sees."
+        )
     if written.startswith("/"):
         if written != ROOT_PREFIX and not written.startswith(f"{ROOT_PREFIX}/"):
             raise ToolCallRefused(
-                f"{display_path(written)} is outside: write it relative to {ROOT_PREFIX}, e.g. notes/today.md."
+                f"{display_path(written)} is outside: write it relative to {ROOT_PREFIX}, e.g. "
+                "notes/today.md."
             )
         written = written.removeprefix(ROOT_PREFIX)
     parts = tuple(one for one in written.split("/") if one not in ("", "."))
     if ".." in parts:
         raise ToolCallRefused(
-            f"{display_path(written)} goes up with `..`: write the path from the top, e.g. notes/today.md."
+            f"{display_path(written)} goes up with `..`: write the path from the top, e.g. "
+            "notes/today.md."
         )
     if parts[:1] == ("~",):
         raise ToolCallRefused(
-            f"{display_path(written)}: `~` means nothing here, write the path from the top, e.g. notes/today.md."
+            f"{display_path(written)}: `~` means nothing here, write the path from the top, e.g. "
+            "notes/today.md."
         )
     if len(parts) > MAX_PATH_PARTS:
         raise ToolCallRefused(f"A path has at most {MAX_PATH_PARTS} parts.")
@@ -91,7 +107,9 @@ def display_path(path: str | PathParts) -> str:
 
 
 def _is_visible_char(one: str) -> bool:
-    """Return True if it is visible, or a space of another width (macOS puts U+202F into names of screenshots)."""
+    """Return True if it is visible, or a space of another width (macOS puts U+202F into names of
+    screenshots).
+    """
     return one.isprintable() or unicodedata.category(one) == "Zs"
 
 
@@ -113,16 +131,19 @@ class GlobPattern:
         pattern = self.written.removeprefix(f"{ROOT_PREFIX}/")
         if pattern.startswith("/"):
             raise ToolCallRefused(
-                f"{display_path(pattern)} is outside: write a pattern relative to {ROOT_PREFIX}, e.g. **/*.md."
+                f"{display_path(pattern)} is outside: write a pattern relative to {ROOT_PREFIX}, "
+                "e.g. **/*.md."
             )
         if anywhere:
             pattern = f"{_DOUBLE_STAR}/{pattern}"
         self._alternatives = [
-            tuple(one for one in choice.split("/") if one not in ("", ".")) for choice in _expand_braces(pattern)
+            tuple(one for one in choice.split("/") if one not in ("", "."))
+            for choice in _expand_braces(pattern)
         ]
         if any(".." in names for names in self._alternatives):
             raise ToolCallRefused(
-                f"{display_path(pattern)} goes up with `..`: write a pattern from the top, e.g. **/*.md."
+                f"{display_path(pattern)} goes up with `..`: write a pattern from the top, e.g. "
+                "**/*.md."
             )
         if not all(self._alternatives):
             raise ToolCallRefused("A pattern names files, e.g. `*` or `**/*.md`.")
@@ -154,12 +175,16 @@ def _expand_braces(pattern: str) -> list[str]:
         else:
             done.append(one)
         if len(done) + len(left) > MAX_ALTERNATIVES:
-            raise ToolCallRefused(f"The braces of a pattern stand for {MAX_ALTERNATIVES} patterns at most: use fewer.")
+            raise ToolCallRefused(
+                f"The braces of a pattern stand for {MAX_ALTERNATIVES} patterns at most: use fewer."
+            )
     return done
 
 
 def _expand_first_brace(pattern: str) -> Iterator[str]:
-    """Yield the pattern with each alternative of its first innermost braces; nothing if it has none."""
+    """Yield the pattern with each alternative of its first innermost braces; nothing if it has
+    none.
+    """
     found = _BRACES.search(pattern)
     if found:
         for choice in found[1].split(","):
@@ -167,9 +192,11 @@ def _expand_first_brace(pattern: str) -> Iterator[str]:
 
 
 FILES_DIRECTORY: Final = "files"
-"""Name of an agent's file directory, in its own directory, unless the operator configures another path."""
+"""Name of an agent's file directory, in its own directory, unless the operator configures another
+path."""
 RESERVED_DISK_BYTES: Final = 268_435_456
-"""Bytes that files leave free on the disk, or a twentieth of a smaller one: the gateway's store is there, too."""
+"""Bytes that files leave free on the disk, or a twentieth of a smaller one: the gateway's store is
+there, too."""
 PARTIAL_MAX_AGE_S: Final = 3_600.0
 """Seconds after which a partial file of a crash is removed, when its directory is written to."""
 
@@ -207,7 +234,8 @@ class WorkspaceRoot:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """`path` is the operator's: links on the way to it are followed. `max_bytes`: of a file, read or written.
+        """`path` is the operator's: links on the way to it are followed. `max_bytes`: of a file,
+        read or written.
 
         The directory is made at the first use, for its owner only.
         """
@@ -232,7 +260,8 @@ class WorkspaceRoot:
         size = max(size, len(content))
         if size > self.max_bytes:
             raise ToolCallRefused(
-                f"{display_path(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that can be read at once: "
+                f"{display_path(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that "
+                "can be read at once: "
                 "take a part of it with the shell."
             )
         return content
@@ -255,13 +284,16 @@ class WorkspaceRoot:
 
         Never creates a file.
 
-        As safe as `write`. No other write of ours comes between; a change by another program meanwhile is refused.
+        As safe as `write`. No other write of ours comes between; a change by another program
+        meanwhile is refused.
         """
         return self._replace_content(parts, change, None)
 
     @contextlib.contextmanager
     def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
-        """Open a directory; the descriptor is valid inside the `with` block. `make`: create missing ones."""
+        """Open a directory; the descriptor is valid inside the `with` block. `make`: create missing
+        ones.
+        """
         with contextlib.ExitStack() as stack:
             handle = self._open_root()
             stack.callback(os.close, handle)
@@ -284,9 +316,15 @@ class WorkspaceRoot:
                 f"The files cannot be reached now ({error.strerror}): an admin has to look at it."
             ) from error
 
-    def _replace_content(self, parts: PathParts, change: Callable[[bytes], bytes], mode: int | None) -> WriteResult:
+    def _replace_content(
+        self, parts: PathParts, change: Callable[[bytes], bytes], mode: int | None
+    ) -> WriteResult:
         make = mode is not None
-        with self._write_lock, self.open_directory(parts[:-1], make=make) as above, _refuse_os_errors(parts):
+        with (
+            self._write_lock,
+            self.open_directory(parts[:-1], make=make) as above,
+            _refuse_os_errors(parts),
+        ):
             before = _stat_existing(above, parts)
             if before is None and not make:
                 raise FileNotFoundError(errno.ENOENT, "")
@@ -300,7 +338,8 @@ class WorkspaceRoot:
     def _check_size(self, parts: PathParts, data: bytes) -> None:
         if len(data) > self.max_bytes:
             raise ToolCallRefused(
-                f"{display_path(parts)} would have {len(data):,} bytes, and a file may have {self.max_bytes:,}: "
+                f"{display_path(parts)} would have {len(data):,} bytes, and a file may have "
+                f"{self.max_bytes:,}: "
                 "write less of it, or several files."
             )
 
@@ -313,7 +352,8 @@ _MAX_ESCAPED_CHARS: Final = 200
 
 
 def directory_of(scope: str) -> PathParts:
-    """Return the directory of those who may read texts of this scope: the same for as long as the scope is called so.
+    """Return the directory of those who may read texts of this scope: the same for as long as the
+    scope is called so.
 
     `public`, `owner`, `groups/NAME`, `spaces/CHANNEL/ID` or `places/CHANNEL/ROOM`.
     """
@@ -351,7 +391,9 @@ def _escape(name: str) -> str:
         escaped = f"%2E{escaped[1:]}"
     if len(escaped) <= _MAX_ESCAPED_CHARS:
         return escaped
-    return f"{escaped[:_MAX_ESCAPED_CHARS]}%{hashlib.sha256(name.encode()).hexdigest()}"[:MAX_NAME_BYTES]
+    return f"{escaped[:_MAX_ESCAPED_CHARS]}%{hashlib.sha256(name.encode()).hexdigest()}"[
+        :MAX_NAME_BYTES
+    ]
 
 
 class FilesArea(NamedTuple):
@@ -389,8 +431,8 @@ class FilesView:
     own: FilesArea
     """Where it works, and where relative paths start."""
     others: tuple[FilesArea, ...]
-    """Other directories that everybody who may read `own` may read, if there are files. For an owner in private: one
-    with all directories."""
+    """Other directories that everybody who may read `own` may read, if there are files. For an
+    owner in private: one with all directories."""
 
     @property
     def label(self) -> Label:
@@ -416,7 +458,9 @@ class FilesView:
         """Like `find`. Raises ToolCallRefused also for the directory of an audience itself."""
         area, parts = self.find(written)
         if not parts or (not area.directory and parts[0] in _DEPTHS):
-            raise ToolCallRefused("Say which file: write its path from the top, e.g. notes/today.md.")
+            raise ToolCallRefused(
+                "Say which file: write its path from the top, e.g. notes/today.md."
+            )
         return area, parts
 
     def find_all(self, pattern: str) -> tuple[Sequence[FilesArea], GlobPattern]:
@@ -440,14 +484,22 @@ class AgentFiles:
     def directory(self, agent: str) -> Path:
         """Return the directory of an agent's files."""
         config = self._live.agent_config(agent)
-        return config.files or agent_directory(config.workspace, self._store_path, agent) / FILES_DIRECTORY
+        return (
+            config.files
+            or agent_directory(config.workspace, self._store_path, agent) / FILES_DIRECTORY
+        )
 
     def undo_directory(self, agent: str) -> Path:
         """Return where `undo` keeps what was changed."""
-        return agent_directory(self._live.agent_config(agent).workspace, self._store_path, agent) / "undo"
+        return (
+            agent_directory(self._live.agent_config(agent).workspace, self._store_path, agent)
+            / "undo"
+        )
 
     def area(self, agent: str, scope: str) -> FilesArea:
-        """Return the directory of those who may read texts of this scope, written with its whole path."""
+        """Return the directory of those who may read texts of this scope, written with its whole
+        path.
+        """
         return self._area(agent, scope, directory_of(scope))
 
     def _area(self, agent: str, scope: str, directory: PathParts) -> FilesArea:
@@ -460,7 +512,8 @@ class AgentFiles:
     async def view(self, context: ToolContext, path: str = "") -> FilesView:
         """Return the files that are seen in a turn. `path`: one that it names. Raises StoreError.
 
-        No directory is seen that some reader of the own one may not read: nothing that is written there tells more.
+        No directory is seen that some reader of the own one may not read: nothing that is written
+        there tells more.
         """
         agent, here = context.agent, context.visibility
         scope = context.at.conversation if is_inner(context.at.conversation) else here.scope
@@ -470,7 +523,9 @@ class AgentFiles:
         tree, seen = self.directory(agent), [PUBLIC]
         if not is_shared_scope(scope):
             patterns = ("groups/*", "spaces/*/*", "places/*/*")
-            found = [one.relative_to(tree).parts for each in patterns for one in sorted(tree.glob(each))]
+            found = [
+                one.relative_to(tree).parts for each in patterns for one in sorted(tree.glob(each))
+            ]
             found.sort(key=lambda parts: not path.startswith("/".join((FILES_PREFIX, *parts))))
             scopes = list(map(scope_of, found))
             here = await self._places.with_memberships(here, scopes)
@@ -479,7 +534,9 @@ class AgentFiles:
         return FilesView(self, agent, own, tuple(others))
 
     def hidden_directories(self) -> list[Path]:
-        """Return the directories that no command sees: the configuration, the store, and what is each agent's own."""
+        """Return the directories that no command sees: the configuration, the store, and what is
+        each agent's own.
+        """
         own = [
             path
             for one in self._live.settings.agents
@@ -510,7 +567,8 @@ def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
         return None
     if status.st_nlink > 1:
         raise ToolCallRefused(
-            f"{display_path(parts)} has several names (hard links), so it is not written: choose another name."
+            f"{display_path(parts)} has several names (hard links), so it is not written: choose "
+            "another name."
         )
     return status
 
@@ -520,7 +578,12 @@ def _replace_atomically(
 ) -> None:
     name, half = parts[-1], f".reverie-{secrets.token_hex(8)}.half"
     mode = stat.S_IMODE(before.st_mode) & 0o777 if before else new_mode
-    handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
+    handle = os.open(
+        half,
+        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=above,
+    )
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -544,7 +607,9 @@ def _check_unchanged(above: int, parts: PathParts, before: os.stat_result | None
     """Raise ToolCallRefused if the file has changed or disappeared."""
     now = _stat_existing(above, parts)
     if (before and _file_identity(before)) != (now and _file_identity(now)):
-        raise ToolCallRefused(f"{display_path(parts)} was changed by another program just now: read it again.")
+        raise ToolCallRefused(
+            f"{display_path(parts)} was changed by another program just now: read it again."
+        )
 
 
 def _file_identity(status: os.stat_result) -> tuple[int, ...]:
@@ -556,7 +621,8 @@ def _check_disk_space(above: int, size: int) -> None:
     spare = min(RESERVED_DISK_BYTES, disk.f_blocks * disk.f_frsize // 20)
     if disk.f_bavail * disk.f_frsize - size < spare:
         raise ToolCallRefused(
-            "The disk is nearly full, so nothing is written: remove what is not needed, or tell an admin."
+            "The disk is nearly full, so nothing is written: remove what is not needed, or tell an "
+            "admin."
         )
 
 
@@ -598,7 +664,12 @@ MAX_LISTED: Final = 1_000
 _SKIPPED_DIRECTORY: Final = ".git"
 
 EntryKind = Literal["file", "directory", "link", "other"]
-_KIND_SUFFIXES: Final[dict[EntryKind, str]] = {"file": "", "directory": "/", "link": " (a link)", "other": " (no file)"}
+_KIND_SUFFIXES: Final[dict[EntryKind, str]] = {
+    "file": "",
+    "directory": "/",
+    "link": " (a link)",
+    "other": " (no file)",
+}
 
 
 class FoundEntry(NamedTuple):
@@ -665,15 +736,27 @@ def list_paths(areas: Sequence[FilesArea], pattern: GlobPattern, limits: SearchL
                     break
                 if not is_partial_file(one.parts[-1]):
                     lines.append(f"{area.name(one.parts)}{_KIND_SUFFIXES[one.kind]}")
-    cut = f"; there may be more, but {limits.cut_reason}: use a narrower pattern" if limits.cut_reason else ""
+    cut = (
+        f"; there may be more, but {limits.cut_reason}: use a narrower pattern"
+        if limits.cut_reason
+        else ""
+    )
     unopened = f"; {limits.unopened} directories could not be opened" if limits.unopened else ""
     if lines:
-        return "\n".join([f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines])
-    elsewhere = "" if "/" in pattern.written or cut else f" `**/{pattern.written}` looks into all directories."
+        return "\n".join(
+            [f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines]
+        )
+    elsewhere = (
+        ""
+        if "/" in pattern.written or cut
+        else f" `**/{pattern.written}` looks into all directories."
+    )
     return f"Nothing matches{cut}{unopened}.{elsewhere}"
 
 
-def walk(area: FilesArea, top: PathParts, pattern: GlobPattern, limits: SearchLimits) -> Generator[FoundEntry]:
+def walk(
+    area: FilesArea, top: PathParts, pattern: GlobPattern, limits: SearchLimits
+) -> Generator[FoundEntry]:
     """Yield matching entries below a directory, sorted; of a file, itself. Must be closed.
 
     Raises ToolCallRefused if it cannot be opened.

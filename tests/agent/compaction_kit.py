@@ -32,7 +32,11 @@ class View:
     def folded(self, how: CompactionPlan | ViewShape) -> "View":
         """The view once this is carried out."""
         turns = tuple(apply_forms(self.turns, how))
-        head, excerpts = (how.head, how.excerpts) if isinstance(how, CompactionPlan) else (self.head, self.excerpts)
+        head, excerpts = (
+            (how.head, how.excerpts)
+            if isinstance(how, CompactionPlan)
+            else (self.head, self.excerpts)
+        )
         return View(turns[how.start :], how.spared, head, excerpts)
 
 
@@ -43,7 +47,8 @@ def played(
     *,
     cold: Callable[[int], bool] = lambda _: False,
 ) -> float:
-    """What the history costs over these turns, in tokens at the input price, without what each turn brings in."""
+    """What the history costs over these turns, in tokens at the input price, without what each turn
+    brings in."""
     view, cost = View(), 0.0
     for place, turn in enumerate(turns):
         before = view.told()

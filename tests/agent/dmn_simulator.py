@@ -2,7 +2,8 @@
 
 Carries out what the network asks for, as `gateway.runtime.loop` does, and holds it to its laws.
 
-Turns take time and end some time; what is said is remembered until a turn has heard it; the timer is one.
+Turns take time and end some time; what is said is remembered until a turn has heard it; the timer
+is one.
 """
 
 from collections import Counter
@@ -88,7 +89,8 @@ class Shell:
         self.turns: dict[ConversationId, Turn] = {}
         self.unread: dict[ConversationId, int] = {}
         self.queue: list[PendingTurn] = []
-        """Conversations with an owed answer and no turn, oldest first. Kept apart from the state."""
+        """Conversations with an owed answer and no turn, oldest first. Kept apart from the
+        state."""
         self.counts = Counts()
         self.quiet_until: datetime | None = None
         self.stopped = False
@@ -100,7 +102,12 @@ class Shell:
     # what may happen
 
     def say(
-        self, place: ConversationId, urgency: int, arrivals: signals.ArrivalPolicy = "steer", *, trusted: bool = False
+        self,
+        place: ConversationId,
+        urgency: int,
+        arrivals: signals.ArrivalPolicy = "steer",
+        *,
+        trusted: bool = False,
     ) -> None:
         """Something is ripe there."""
         before = self.state.mode
@@ -129,10 +136,16 @@ class Shell:
         )
         if urgent and running:
             told = {"steer": Steer(conversation=place), "interrupt": Interrupt(conversation=place)}
-            assert arrivals == "queue" or told[arrivals] in effects, "a running turn is told as configured"
+            assert arrivals == "queue" or told[arrivals] in effects, (
+                "a running turn is told as configured"
+            )
         elif urgent:
-            started = any(isinstance(effect, StartTurn) and effect.conversation == place for effect in effects)
-            assert started or any(owed.conversation == place for owed in self.state.waiting), "urgent is answered"
+            started = any(
+                isinstance(effect, StartTurn) and effect.conversation == place for effect in effects
+            )
+            assert started or any(owed.conversation == place for owed in self.state.waiting), (
+                "urgent is answered"
+            )
             if must_wait and INNER in self.turns:
                 assert Interrupt(conversation=INNER) in effects, "nobody waits for the inner turn"
 
@@ -178,7 +191,8 @@ class Shell:
         )
 
     def wait(self, seconds: float) -> None:
-        """Time passes: interrupted and long turns end, and the timer comes as often as it is due."""
+        """Time passes: interrupted and long turns end, and the timer comes as often as it is
+        due."""
         until = self.now + timedelta(seconds=seconds)
         while True:
             ends = [self._ends(turn) for turn in self.turns.values()]
@@ -187,7 +201,9 @@ class Shell:
                 break
             self.now = max(self.now, min(due))
             if ends and min(ends) <= self.now:
-                self.end(ends.index(min(ends)), tools=False, yielded=False, failed=False, cost_usd=0.0)
+                self.end(
+                    ends.index(min(ends)), tools=False, yielded=False, failed=False, cost_usd=0.0
+                )
             else:
                 self.tick()
         self.now = until
@@ -199,11 +215,15 @@ class Shell:
         held = self.core.blocking_reasons(before, self.policy, at)
         wanted = self.core.due_conversations(before, self.policy)
         effects = self.send(Tick(at=at, material_tokens=self.material))
-        starts = [effect for effect in effects if isinstance(effect, StartTurn) and effect.autonomous]
+        starts = [
+            effect for effect in effects if isinstance(effect, StartTurn) and effect.autonomous
+        ]
         dreams = [effect for effect in effects if isinstance(effect, Dream)]
         assert not (starts and dreams)
         assert not starts or wanted, "a tick with nothing wanted starts nothing"
-        assert not dreams or (self.material >= self.policy.dream_tokens and not wanted), "a dream needs material"
+        assert not dreams or (self.material >= self.policy.dream_tokens and not wanted), (
+            "a dream needs material"
+        )
         assert not (held and (starts or dreams)), f"held, and yet begun: {held}"
         assert held or not wanted or starts, "wanted, not held, and not begun"
         assert all(start.conversation in wanted for start in starts)
@@ -234,11 +254,14 @@ class Shell:
         self.material += tokens
 
     def restart(self) -> None:
-        """The process is killed, and begins again: nothing by itself, and then with what is unread."""
+        """The process is killed, and begins again: nothing by itself, and then with what is
+        unread."""
         kept = self.state
         self.state = signals.load_state(signals.dump_state(kept))
         assert self.state == kept.persistent
-        assert not any((self.state.running, self.state.waiting, self.state.pending, self.state.continuing))
+        assert not any(
+            (self.state.running, self.state.waiting, self.state.pending, self.state.continuing)
+        )
         for place in self.turns:
             self.unread[place] = URGENT if not self.turns[place].autonomous else NORMAL
         self.turns, self.queue, self.stopped, self.wanted_since = {}, [], False, None
@@ -257,14 +280,17 @@ class Shell:
         self.send(Stopping(at=self.now))
 
     def drain(self) -> None:
-        """Nobody says anything more, and turns end, one after the other: then everybody has been answered."""
+        """Nobody says anything more, and turns end, one after the other: then everybody has been
+        answered."""
         for _ in range(4 * len(PLACES)):
             self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
         assert not self.queue
         assert not self.turns
         if self.stopped:
             return
-        assert not any(urgency >= URGENT for urgency in self.unread.values()), "everybody is answered"
+        assert not any(urgency >= URGENT for urgency in self.unread.values()), (
+            "everybody is answered"
+        )
         self.tick()  # what comes of it has to end, too
         while self.turns:
             self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
@@ -272,7 +298,9 @@ class Shell:
             calm = {DmnMode.RESTING, DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF}
             for _ in range(2):
                 self.tick()
-            assert self.state.mode in {*calm, DmnMode.DREAMING}, "left alone it rests within two ticks"
+            assert self.state.mode in {*calm, DmnMode.DREAMING}, (
+                "left alone it rests within two ticks"
+            )
 
     # what must hold
 
@@ -306,7 +334,9 @@ class Shell:
                 case _:
                     pass
 
-    def _begin(self, place: ConversationId, *, autonomous: bool, signal: Signal, before: DmnState) -> None:
+    def _begin(
+        self, place: ConversationId, *, autonomous: bool, signal: Signal, before: DmnState
+    ) -> None:
         assert place not in self.turns, "one turn at a time in a conversation"
         if autonomous:
             self._check_autonomous(signal, before)
@@ -316,19 +346,24 @@ class Shell:
         self.unread[place] = 0
 
     def _check_order(self, place: ConversationId) -> None:
-        """First come, first served among rooms with as few turns; a chat may pass rooms that have all their lanes."""
+        """First come, first served among rooms with as few turns; a chat may pass rooms that have
+        all their lanes."""
         at = next(i for i, owed in enumerate(self.queue) if owed.conversation == place)
         running = Counter(map(room_of, self.turns))
         for number, other in enumerate(self.queue):
             fewer = running[room_of(other.conversation)] - running[room_of(place)]
             goes_first = fewer < 0 or (fewer == 0 and number < at)
-            assert not (goes_first and self._fits(direct=other.direct)), "nobody is passed over while there is a lane"
+            assert not (goes_first and self._fits(direct=other.direct)), (
+                "nobody is passed over while there is a lane"
+            )
         assert self._fits(direct=self.queue[at].direct), "rooms leave one lane to direct chats"
         del self.queue[at]
 
     def _fits(self, *, direct: bool) -> bool:
         others = sum(turn.autonomous or place not in CHATS for place, turn in self.turns.items())
-        return len(self.turns) < self.policy.lanes and (direct or others < max(1, self.policy.lanes - 1))
+        return len(self.turns) < self.policy.lanes and (
+            direct or others < max(1, self.policy.lanes - 1)
+        )
 
     def _check_autonomous(self, signal: Signal, before: DmnState) -> None:
         assert isinstance(signal, Tick), "only a tick begins what nobody asked for"
@@ -345,23 +380,31 @@ class Shell:
         assert counts.in_a_row <= self.policy.max_autonomous_turns, "so many in a row"
         assert counts.by_day[day] <= self.policy.daily_turns, "so many a day"
         spent = counts.usd_by_day.get(day, 0.0)
-        assert spent < self.policy.daily_cost_usd or not self.policy.daily_cost_usd, "so much money a day"
+        assert spent < self.policy.daily_cost_usd or not self.policy.daily_cost_usd, (
+            "so much money a day"
+        )
         assert day not in counts.refused_on, "none once a request was refused"
 
     def _check_state(self) -> None:
         state = self.state
         assert tuple(self.turns) == state.running
         assert len(state.running) <= self.policy.lanes
-        assert [owed.conversation for owed in state.waiting] == [owed.conversation for owed in self.queue]
+        assert [owed.conversation for owed in state.waiting] == [
+            owed.conversation for owed in self.queue
+        ]
         places = (state.pending, state.continuing, state.low)
         assert all(len(set(each)) == len(each) for each in places)
         assert not set(state.running) & {place for each in places for place in each}
-        assert not {owed.conversation for owed in state.waiting} & {place for each in places for place in each}
+        assert not {owed.conversation for owed in state.waiting} & {
+            place for each in places for place in each
+        }
         for owed in state.waiting:
             assert not self._fits(direct=owed.direct), "nobody waits beside a free lane"
         assert state.mode is not DmnMode.DREAMING or INNER in state.running
         assert state.mode is DmnMode.STORED or (state.stored_until is None and not state.wake_on)
-        assert state.mode not in {DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF} or not state.continuing
+        assert (
+            state.mode not in {DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF} or not state.continuing
+        )
         if not self.stopped:
             for place, urgency in self.unread.items():
                 if (
@@ -380,7 +423,9 @@ class Shell:
             self.wanted_since = self.now
         if self.wanted_since is not None and not self.stopped:
             longest = timedelta(seconds=max(self.policy.resting_s, self.policy.dreaming_s))
-            assert self.tick_at <= self.wanted_since + longest, "talk does not put off what waits for a tick"
+            assert self.tick_at <= self.wanted_since + longest, (
+                "talk does not put off what waits for a tick"
+            )
 
     def _check_lasting(self, before: DmnState, effects: tuple[Effect, ...]) -> None:
         changed = signals.dump_state(before) != signals.dump_state(self.state)

@@ -1,4 +1,5 @@
-"""Transitions of the network: every mode against every signal, and finer rules (before, signal, after, effects)."""
+"""Transitions of the network: every mode against every signal, and finer rules (before, signal,
+after, effects)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -126,7 +127,8 @@ Cell = tuple[str, DmnState, Signal, DmnMode, bool, bool]
 
 
 def cells() -> list[Cell]:
-    """Each cell: its name, before, signal, the mode after, whether a turn begins, whether the inner one is cut."""
+    """Each cell: its name, before, signal, the mode after, whether a turn begins, whether the inner
+    one is cut."""
     letters = {mode.value[0].upper(): mode for mode in DmnMode}
     grids: list[tuple[str, dict[str, Signal], dict[str, tuple[ConversationId, ...]]]] = [
         (WHEN_IDLE, IDLE, {}),
@@ -147,7 +149,9 @@ def cells() -> list[Cell]:
     return found
 
 
-def start(conversation: ConversationId, *, autonomous: bool = False, continuing: bool = False) -> StartTurn:
+def start(
+    conversation: ConversationId, *, autonomous: bool = False, continuing: bool = False
+) -> StartTurn:
     return StartTurn(conversation=conversation, autonomous=autonomous, continuing=continuing)
 
 
@@ -155,7 +159,9 @@ def timer(delay_s: float, *, sooner: bool = False) -> SetTimer:
     return SetTimer(delay_s=delay_s, sooner=sooner)
 
 
-E, W, F, R, S, DREAMING, P, OFF = (in_mode(mode) for mode in DmnMode)  # in the order of their definition
+E, W, F, R, S, DREAMING, P, OFF = (
+    in_mode(mode) for mode in DmnMode
+)  # in the order of their definition
 SAVE, TICK, CUT = Persist(), Tick(at=NOW), Interrupt(conversation=INNER)
 URGENT_A, NORMAL_A = IDLE["urgent"], IDLE["normal"]
 DIRECT_D = Noticed(at=NOW, conversation=D, urgency=3, direct=True)
@@ -170,7 +176,10 @@ Row = tuple[str, DmnState, Signal, DmnState, tuple[Effect, ...]]
 ROWS: list[Row] = [
     # somebody speaks
     (
-        "a person speaks: engaged, a turn at once, and the row of turns that nobody asked for is over",
+        (
+            "a person speaks: engaged, a turn at once, and the row of turns that nobody asked for is "
+            "over"
+        ),
         replace(R, autonomous=3),
         URGENT_A,
         replace(E, running=(A,)),
@@ -270,7 +279,10 @@ ROWS: list[Row] = [
     ),
     # the inner turn gives way
     (
-        "a person speaks while the inner turn runs: it is ended, once, and the answer does not wait for that",
+        (
+            "a person speaks while the inner turn runs: it is ended, once, and the answer does not "
+            "wait for that"
+        ),
         replace(W, running=(INNER,)),
         URGENT_A,
         replace(E, running=(INNER, A), spared=True),
@@ -297,7 +309,13 @@ ROWS: list[Row] = [
         replace(E, spared=True, pending=(INNER,)),
         (),
     ),
-    ("one that came to its end is not", replace(F, running=(INNER,), spared=True), ended(INNER), R, (timer(290), SAVE)),
+    (
+        "one that came to its end is not",
+        replace(F, running=(INNER,), spared=True),
+        ended(INNER),
+        R,
+        (timer(290), SAVE),
+    ),
     # what waits for a tick
     ("something normal waits for the tick", R, NORMAL_A, replace(R, pending=(A,)), ()),
     (
@@ -328,7 +346,13 @@ ROWS: list[Row] = [
         replace(W, running=(A,), autonomous=1, turns_today=1),
         (start(A, autonomous=True, continuing=True), timer(3), SAVE),
     ),
-    ("unless it yielded", replace(W, running=(A,)), ended(A, used_tools=True, yielded=True), R, (timer(290), SAVE)),
+    (
+        "unless it yielded",
+        replace(W, running=(A,)),
+        ended(A, used_tools=True, yielded=True),
+        R,
+        (timer(290), SAVE),
+    ),
     (
         "what has come meanwhile takes its place",
         replace(W, running=(A,)),
@@ -343,7 +367,13 @@ ROWS: list[Row] = [
         replace(W, continuing=(A,), pending=(A,)),
         (),
     ),
-    ("low waits for a turn that happens anyway", replace(F, low=(A,)), TICK, replace(R, low=(A,)), (timer(290), SAVE)),
+    (
+        "low waits for a turn that happens anyway",
+        replace(F, low=(A,)),
+        TICK,
+        replace(R, low=(A,)),
+        (timer(290), SAVE),
+    ),
     # budgets
     (
         "so many in a row, and no more",
@@ -492,7 +522,9 @@ ROWS: list[Row] = [
     ),
     (
         "what is left off is owed to nobody there, and to others as before",
-        replace(E, running=(C, D), waiting=(owed(A), owed(B)), continuing=(A,), pending=(A, B), low=(A,)),
+        replace(
+            E, running=(C, D), waiting=(owed(A), owed(B)), continuing=(A,), pending=(A, B), low=(A,)
+        ),
         LeftOff(at=NOW, conversation=A),
         replace(E, running=(C, D), waiting=(owed(B),), pending=(B,)),
         (),
@@ -504,7 +536,13 @@ ROWS: list[Row] = [
         replace(E, running=(A,)),
         (),
     ),
-    ("how near the people are is kept", R, Presence(at=NOW, level="away"), replace(R, presence="away"), (SAVE,)),
+    (
+        "how near the people are is kept",
+        R,
+        Presence(at=NOW, level="away"),
+        replace(R, presence="away"),
+        (SAVE,),
+    ),
     (
         "stored until a time, or a kind of event",
         replace(W, continuing=(A,)),
@@ -549,7 +587,15 @@ ROWS: list[Row] = [
     ),
     (
         "wake: everything that held is lifted, and the counts of rows and errors",
-        replace(S, stored_until=LATER, quiet_until=LATER, autonomous=3, errors=4, turns_today=5, spent_up=True),
+        replace(
+            S,
+            stored_until=LATER,
+            quiet_until=LATER,
+            autonomous=3,
+            errors=4,
+            turns_today=5,
+            spent_up=True,
+        ),
         order("wake"),
         replace(F, turns_today=5, spent_up=True),
         (timer(30), SAVE),
@@ -636,7 +682,10 @@ ROWS: list[Row] = [
         (timer(600), SAVE),
     ),
     (
-        "unless something is pending elsewhere, such as a reminder: that does not wait, and the dream gives way",
+        (
+            "unless something is pending elsewhere, such as a reminder: that does not wait, and the "
+            "dream gives way"
+        ),
         replace(DREAMING, running=(INNER,), pending=(A,), dreamt=NOW),
         TICK,
         replace(R, running=(INNER, A), dreamt=NOW, autonomous=1, turns_today=1),
@@ -657,7 +706,13 @@ ROWS: list[Row] = [
         replace(E, running=(A, B), stopping=True),
         (),
     ),
-    ("stopping: nothing new starts", replace(R, stopping=True), URGENT_A, replace(R, stopping=True), ()),
+    (
+        "stopping: nothing new starts",
+        replace(R, stopping=True),
+        URGENT_A,
+        replace(R, stopping=True),
+        (),
+    ),
     (
         "stopping: what ends leaves nothing behind, and arms no timer",
         replace(E, running=(A,), stopping=True),

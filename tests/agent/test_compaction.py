@@ -15,7 +15,14 @@ from agent.compaction import (
     CompactionPlan,
     plan_compaction,
 )
-from agent.view import TurnForm, TurnSizes, ViewShape, current_shape, estimate_turn_tokens, fold_further
+from agent.view import (
+    TurnForm,
+    TurnSizes,
+    ViewShape,
+    current_shape,
+    estimate_turn_tokens,
+    fold_further,
+)
 from tests.agent.compaction_kit import Prices, View, played
 
 
@@ -36,7 +43,11 @@ def views(draw: st.DrawFn, *, most: int = 12) -> tuple[TurnSizes, ...]:
                 whole=least + loop + rest + sum(results),
                 trimmed=least + loop,
                 summed=least,
-                form=TurnForm.SUMMED if place < summed else TurnForm.TRIMMED if place < trimmed else TurnForm.WHOLE,
+                form=TurnForm.SUMMED
+                if place < summed
+                else TurnForm.TRIMMED
+                if place < trimmed
+                else TurnForm.WHOLE,
                 results=results,
                 requests=draw(st.integers(1, 6)),
                 is_in_journal=place < covered,
@@ -106,19 +117,34 @@ def test_marks_only_move_forward(turns: tuple[TurnSizes, ...], at: CompactionPar
     assert found.summed >= now.summed
     assert found.trimmed >= max(now.trimmed, found.summed)
     if not found.kinds:
-        assert (found.start, found.summed, found.trimmed, found.spared) == (0, now.summed, now.trimmed, at.spared)
+        assert (found.start, found.summed, found.trimmed, found.spared) == (
+            0,
+            now.summed,
+            now.trimmed,
+            at.spared,
+        )
         assert found.head == at.head
 
 
 @given(views(), situations)
-def test_no_result_that_was_cleared_comes_back(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
+def test_no_result_that_was_cleared_comes_back(
+    turns: tuple[TurnSizes, ...], at: CompactionParams
+) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
-    before, after = estimate_turn_tokens(turns, now, 0), estimate_turn_tokens(turns, replace(now, **shape(found)), 0)
+    before, after = (
+        estimate_turn_tokens(turns, now, 0),
+        estimate_turn_tokens(turns, replace(now, **shape(found)), 0),
+    )
     assert all(after[place] <= before[place] for place in range(len(turns)))
 
 
 def shape(found: CompactionPlan) -> dict[str, int]:
-    return {"start": found.start, "summed": found.summed, "trimmed": found.trimmed, "spared": found.spared}
+    return {
+        "start": found.start,
+        "summed": found.summed,
+        "trimmed": found.trimmed,
+        "spared": found.spared,
+    }
 
 
 @given(views(), situations)
@@ -148,7 +174,9 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(
 
 
 @given(views(), situations)
-def test_nothing_leaves_the_view_unless_something_presses(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
+def test_nothing_leaves_the_view_unless_something_presses(
+    turns: tuple[TurnSizes, ...], at: CompactionParams
+) -> None:
     at = replace(at, full=False, force=0, compact_above=None, budget=10**9)
     found = plan_compaction(turns, at)
     assert found.start == 0
@@ -167,7 +195,9 @@ def test_the_newest_turn_keeps_its_loop_while_anything_else_can_go(
 
 
 @given(views(), situations)
-def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
+def test_the_newest_turn_leaves_only_if_nothing_else_helps(
+    turns: tuple[TurnSizes, ...], at: CompactionParams
+) -> None:
     found, room = plan_compaction(turns, at), wanted(turns, at)
     if turns and found.start == len(turns):
         hard = room if at.force else max(room, int(at.budget / at.scale) - at.new)
@@ -181,8 +211,12 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[TurnSize
 @given(views(), situations)
 def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
-    assert list(found.kinds) == [kind for kind in ("trim", "sum", "bridge", "summary", "drop") if kind in found.kinds]
-    assert not found.needs_summary or (found.start > 0 and at.compact_above is not None and at.force == 0)
+    assert list(found.kinds) == [
+        kind for kind in ("trim", "sum", "bridge", "summary", "drop") if kind in found.kinds
+    ]
+    assert not found.needs_summary or (
+        found.start > 0 and at.compact_above is not None and at.force == 0
+    )
     covered = [turn.is_in_journal for turn in turns[: found.start]]
     if found.start and not found.needs_summary:
         assert ("bridge" in found.kinds) == any(covered)
@@ -240,15 +274,22 @@ def auto(turns: list[TurnSizes], prices: Prices, keep: int, *, ahead: float | No
     return played(turns, decided, prices)
 
 
-def fixed(turns: list[TurnSizes], prices: Prices, keep: int, period: int, loops: int | None) -> float:
-    """What it costs to fold each so many turns. `loops`: tool loops that are not summed; None: none is."""
+def fixed(
+    turns: list[TurnSizes], prices: Prices, keep: int, period: int, loops: int | None
+) -> float:
+    """What it costs to fold each so many turns. `loops`: tool loops that are not summed; None: none
+    is."""
 
     def decided(place: int, view: View) -> ViewShape:
         if place % period:
             return view.shape
         count = len(view.turns)
         return fold_further(
-            view.turns, view.shape, trimmed=count, summed=0 if loops is None else count - loops, keep=keep
+            view.turns,
+            view.shape,
+            trimmed=count,
+            summed=0 if loops is None else count - loops,
+            keep=keep,
         )
 
     return played(turns, decided, prices)
@@ -256,16 +297,32 @@ def fixed(turns: list[TurnSizes], prices: Prices, keep: int, period: int, loops:
 
 @pytest.mark.parametrize("keep", [0, 2])
 @pytest.mark.parametrize(
-    "one", [turn(5_000, 300, 1, 2), turn(200, 300, 1, 2), turn(5_000, 2_000, 1, 2), turn(8_000, 300, 5, 6)]
+    "one",
+    [
+        turn(5_000, 300, 1, 2),
+        turn(200, 300, 1, 2),
+        turn(5_000, 2_000, 1, 2),
+        turn(8_000, 300, 5, 6),
+    ],
 )
 @pytest.mark.parametrize(
-    "prices", [Prices(), Prices(write=2.0), Prices(read=0.5, write=1.0), Prices(read=0.025, write=1.0)]
+    "prices",
+    [Prices(), Prices(write=2.0), Prices(read=0.5, write=1.0), Prices(read=0.025, write=1.0)],
 )
 def test_no_fixed_rhythm_is_cheaper(prices: Prices, one: TurnSizes, keep: int) -> None:
     turns = [one] * TURNS
     ours = auto(turns, prices, keep)
     never = fixed(turns, prices, keep, TURNS + 1, None)
-    best = min([never, *(fixed(turns, prices, keep, period, loops) for period in PERIODS for loops in (None, 3))])
+    best = min(
+        [
+            never,
+            *(
+                fixed(turns, prices, keep, period, loops)
+                for period in PERIODS
+                for loops in (None, 3)
+            ),
+        ]
+    )
     assert ours <= best * 1.05
 
 
@@ -290,7 +347,9 @@ def chat(tokens: int = 100, *, covered: bool = False) -> TurnSizes:
     return TurnSizes(whole=tokens, trimmed=tokens, summed=tokens, is_in_journal=covered)
 
 
-def loop(result: int = 1_000, results: int = 1, *, said: int = 100, stub: int = 50, covered: bool = False) -> TurnSizes:
+def loop(
+    result: int = 1_000, results: int = 1, *, said: int = 100, stub: int = 50, covered: bool = False
+) -> TurnSizes:
     """A turn with tools."""
     return TurnSizes(
         whole=said + results * (result + stub),
@@ -309,7 +368,13 @@ def under(budget: int, **more: object) -> CompactionParams:
 def forms(turns: list[TurnSizes], found: CompactionPlan) -> str:
     """A letter for each turn: how it is told."""
     return "".join(
-        "-" if place < found.start else "s" if place < found.summed else "t" if place < found.trimmed else "w"
+        "-"
+        if place < found.start
+        else "s"
+        if place < found.summed
+        else "t"
+        if place < found.trimmed
+        else "w"
         for place in range(len(turns))
     )
 
@@ -326,7 +391,11 @@ def test_what_fits_stays() -> None:
 def test_old_results_go_first_but_for_the_newest() -> None:
     turns = [loop() for _ in range(8)]
     found = plan_compaction(turns, under(8_000))
-    assert (found.kinds, forms(turns, found), found.spared) == (("trim",), "tttttttw", 1)  # with the newest turn's: two
+    assert (found.kinds, forms(turns, found), found.spared) == (
+        ("trim",),
+        "tttttttw",
+        1,
+    )  # with the newest turn's: two
     found = plan_compaction(turns, under(8_000, keep_results=0))
     assert (forms(turns, found), found.spared) == ("tttttttw", 0)
     assert "9,200 tokens do not fit 8,000" in found.verdict
@@ -371,7 +440,9 @@ def test_then_a_model_summarises_all_but_the_tail() -> None:
     found = plan_compaction(turns, under(4_900, compact_above=10_000, force=1))
     assert found.kinds == ("drop",)  # what asks for a summary would be too long itself
     turns = [chat(covered=True)] * 45 + [chat()] * 5
-    assert plan_compaction(turns, under(4_900, compact_above=10_000)).kinds == ("bridge",)  # costs nothing
+    assert plan_compaction(turns, under(4_900, compact_above=10_000)).kinds == (
+        "bridge",
+    )  # costs nothing
 
 
 def test_a_summary_is_due_before_the_budget_is_spent() -> None:
@@ -382,7 +453,9 @@ def test_a_summary_is_due_before_the_budget_is_spent() -> None:
     assert "summary is due" in found.verdict
     assert plan_compaction(turns, under(10_000, compact_above=4_000, new=0)).head <= 4_000 // 8
     loops = [loop() for _ in range(8)]
-    assert plan_compaction(loops, under(100_000, compact_above=9_000)).kinds == ("trim",)  # if nothing gentler does
+    assert plan_compaction(loops, under(100_000, compact_above=9_000)).kinds == (
+        "trim",
+    )  # if nothing gentler does
 
 
 def test_else_the_oldest_turns_leave_and_no_more_than_must() -> None:

@@ -22,7 +22,9 @@ Make = Callable[[str], Model]
 
 
 def claude(url: str) -> AnthropicModel:
-    return AnthropicModel(name="main", model="claude-sonnet-5-5", base_url=url, api_key=KEY, max_output_tokens=LIMIT)
+    return AnthropicModel(
+        name="main", model="claude-sonnet-5-5", base_url=url, api_key=KEY, max_output_tokens=LIMIT
+    )
 
 
 def chat(url: str) -> OpenAIModel:
@@ -41,16 +43,24 @@ def cut(make: Make, text: str = "", call: str = "", **more: Any) -> Answer:
     written = (("w", "look_up", call),) if call else ()
     used = {"prompt_tokens": 900, "completion_tokens": LIMIT}
     told = more if make is claude else {"usage": used, **more}
-    return Answer(text=text, calls=written, stop="max_tokens" if make is claude else "length", **told)
+    return Answer(
+        text=text, calls=written, stop="max_tokens" if make is claude else "length", **told
+    )
 
 
 def asked(api: ModelApi) -> list[dict[str, Any]]:
     """The requests for an answer: llama.cpp is also asked for its slots, and to read ahead."""
     paths = "/chat/completions", "/messages"
-    return [seen.body for seen in api.seen if seen.path.endswith(paths) and seen.body.get("n_predict") != 0]
+    return [
+        seen.body
+        for seen in api.seen
+        if seen.path.endswith(paths) and seen.body.get("n_predict") != 0
+    ]
 
 
-async def taken(api: ModelApi, model: Model, *answers: Answer, tools: Drawer | None = None) -> TurnOutcome:
+async def taken(
+    api: ModelApi, model: Model, *answers: Answer, tools: Drawer | None = None
+) -> TurnOutcome:
     api.then(*answers)
     ended = await take_turn(brief(), model, tools or Drawer(), key="ana")
     assert not api.violations
@@ -61,7 +71,9 @@ async def taken(api: ModelApi, model: Model, *answers: Answer, tools: Drawer | N
 async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: Make) -> None:
     async with against(make) as (api, model):
         tools, half = Drawer(), '{"word": "once upon a ti'
-        ended = await taken(api, model, cut(make, "I write it now.", half), Answer(text="In pieces."), tools=tools)
+        ended = await taken(
+            api, model, cut(make, "I write it now.", half), Answer(text="In pieces."), tools=tools
+        )
         assert (ended.outcome, ended.text, tools.used) == ("replied", "In pieces.", [])
         (call,) = calls(ended)
         assert call.error
@@ -72,7 +84,9 @@ async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: M
 @KINDS
 async def test_a_model_that_only_writes_cut_calls_is_made_to_answer(make: Make) -> None:
     async with against(make) as (api, model):
-        halves = [cut(make, call=f'{{"word": "{number} once') for number in range(MAX_CUT_ANSWERS + 1)]
+        halves = [
+            cut(make, call=f'{{"word": "{number} once') for number in range(MAX_CUT_ANSWERS + 1)
+        ]
         ended = await taken(api, model, *halves, Answer(text="It does not fit."))
         assert (ended.text, len(asked(api))) == ("It does not fit.", MAX_CUT_ANSWERS + 2)
         assert "No more tool calls are carried out" in json.dumps(asked(api)[-1])
@@ -96,7 +110,9 @@ async def test_a_cut_text_is_carried_on_and_its_pieces_are_one_answer(make: Make
         assert f"limit of {LIMIT} tokens (max_output_tokens)" in sent
         assert not api.violations
     assert shown[-1] == ended.text
-    assert all("It was a dark".startswith(text[:13]) for text in shown)  # people see the rest grow behind its beginning
+    assert all(
+        "It was a dark".startswith(text[:13]) for text in shown
+    )  # people see the rest grow behind its beginning
 
 
 @KINDS

@@ -31,7 +31,9 @@ CELLS = cells()
 
 
 @pytest.mark.parametrize(
-    ("before", "signal", "mode", "starts", "cuts"), [c[1:] for c in CELLS], ids=[c[0] for c in CELLS]
+    ("before", "signal", "mode", "starts", "cuts"),
+    [c[1:] for c in CELLS],
+    ids=[c[0] for c in CELLS],
 )
 def test_mode(before: DmnState, signal: Signal, mode: DmnMode, starts: bool, cuts: bool) -> None:
     after, effects = dmn.step(before, signal, POLICY)
@@ -39,9 +41,13 @@ def test_mode(before: DmnState, signal: Signal, mode: DmnMode, starts: bool, cut
 
 
 @pytest.mark.parametrize(
-    ("before", "signal", "after", "effects"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+    ("before", "signal", "after", "effects"),
+    [row[1:] for row in ROWS],
+    ids=[row[0] for row in ROWS],
 )
-def test_transition(before: DmnState, signal: Signal, after: DmnState, effects: tuple[Effect, ...]) -> None:
+def test_transition(
+    before: DmnState, signal: Signal, after: DmnState, effects: tuple[Effect, ...]
+) -> None:
     assert dmn.step(before, signal, POLICY) == (after, effects)
 
 
@@ -65,12 +71,15 @@ def test_with_one_lane_a_room_may_have_it() -> None:
     narrow = replace(POLICY, lanes=1)
     after, effects = dmn.step(R, IDLE["urgent"], narrow)
     assert start(A) in effects
-    after, effects = dmn.step(after, Noticed(at=NOW, conversation=B, urgency=3, direct=True), narrow)
+    after, effects = dmn.step(
+        after, Noticed(at=NOW, conversation=B, urgency=3, direct=True), narrow
+    )
     assert after.waiting == (owed(B, direct=True),)
 
 
 def test_no_money_means_none_that_costs() -> None:
-    """What is free is not refused; what is not is refused before its request, and then no more is begun."""
+    """What is free is not refused; what is not is refused before its request, and then no more is
+    begun."""
     free = replace(POLICY, daily_cost_usd=0.0)
     pending = replace(R, pending=(A,))
     assert dmn.blocking_reasons(pending, free, NOW) == ()
@@ -83,7 +92,10 @@ HELD = [
     ("it is paused", in_mode(DmnMode.PAUSED)),
     ("it rests until it is woken", in_mode(DmnMode.STORED)),
     ("it rests until 2026-03-01 12:02 UTC", replace(in_mode(DmnMode.STORED), stored_until=LATER)),
-    ("it rests until it is woken or x.link, y comes", replace(in_mode(DmnMode.STORED), wake_on=("x.link", "y"))),
+    (
+        "it rests until it is woken or x.link, y comes",
+        replace(in_mode(DmnMode.STORED), wake_on=("x.link", "y")),
+    ),
     ("it is quiet until 2026-03-01 12:02 UTC", replace(R, quiet_until=LATER)),
     ("it is quiet until it is woken", replace(R, quiet_until=dmn.FOREVER)),
     ("the people are asleep", replace(R, presence="sleeping")),
@@ -117,7 +129,10 @@ def test_it_says_why_nothing_starts(reason: str, state: DmnState) -> None:
     ],
 )
 def test_the_interval(calm_s: float, errors: int, waits_s: float) -> None:
-    assert dmn.interval_s(replace(R, errors=errors), DmnPolicy(inner=INNER, resting_s=calm_s), NOW) == waits_s
+    assert (
+        dmn.interval_s(replace(R, errors=errors), DmnPolicy(inner=INNER, resting_s=calm_s), NOW)
+        == waits_s
+    )
 
 
 def test_what_outlives_the_process() -> None:
@@ -136,8 +151,19 @@ def test_what_outlives_the_process() -> None:
         wake_on=("x",),
         dreamt=NOW,
     )
-    moment = replace(lasting, running=(A,), chats=(A,), waiting=(owed(B),), pending=(C,), continuing=(C,), low=(C,))
-    assert signals.load_state(signals.dump_state(replace(moment, spared=True, stopping=True))) == lasting
+    moment = replace(
+        lasting,
+        running=(A,),
+        chats=(A,),
+        waiting=(owed(B),),
+        pending=(C,),
+        continuing=(C,),
+        low=(C,),
+    )
+    assert (
+        signals.load_state(signals.dump_state(replace(moment, spared=True, stopping=True)))
+        == lasting
+    )
     assert (
         signals.load_state(signals.dump_state(replace(in_mode(DmnMode.DREAMING), dreamt=NOW))) == R
     )  # to be dreamt again

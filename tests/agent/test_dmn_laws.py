@@ -31,7 +31,9 @@ POLICIES = st.builds(
 
 def says() -> st.SearchStrategy[Move]:
     return st.builds(
-        lambda place, urgency, arrivals, trusted: lambda shell: shell.say(place, urgency, arrivals, trusted=trusted),
+        lambda place, urgency, arrivals, trusted: (
+            lambda shell: shell.say(place, urgency, arrivals, trusted=trusted)
+        ),
         st.sampled_from(PLACES),
         st.sampled_from([1, 2, 2, 3, 3]),
         st.sampled_from(get_args(signals.ArrivalPolicy)),
@@ -42,7 +44,9 @@ def says() -> st.SearchStrategy[Move]:
 def ends() -> st.SearchStrategy[Move]:
     return st.builds(
         lambda which, tools, yielded, failed, cost: (
-            lambda shell: shell.end(which, tools=tools, yielded=yielded, failed=failed, cost_usd=cost)
+            lambda shell: shell.end(
+                which, tools=tools, yielded=yielded, failed=failed, cost_usd=cost
+            )
         ),
         st.integers(0, 3),
         st.booleans(),
@@ -55,7 +59,9 @@ def ends() -> st.SearchStrategy[Move]:
 def orders() -> st.SearchStrategy[Move]:
     return st.builds(
         lambda order, seconds: lambda shell: shell.order(order, seconds),
-        st.sampled_from(["wake", "wake", "wake", "quiet", "quiet", "rest", "store", "pause", "off"]),
+        st.sampled_from(
+            ["wake", "wake", "wake", "quiet", "quiet", "rest", "store", "pause", "off"]
+        ),
         st.none() | SECONDS,
     )
 
@@ -69,12 +75,15 @@ MOVES: st.SearchStrategy[Move] = st.one_of(
     SECONDS.map(lambda seconds: lambda shell: shell.wait(seconds)),
     st.just(lambda shell: shell.tick()),
     orders(),
-    st.sampled_from(["present", "present", "idle", "sleeping"]).map(lambda level: lambda shell: shell.level(level)),
+    st.sampled_from(["present", "present", "idle", "sleeping"]).map(
+        lambda level: lambda shell: shell.level(level)
+    ),
     st.sampled_from([5, 20]).map(lambda tokens: lambda shell: shell.write_down(tokens)),
     st.just(lambda shell: shell.refuse()),
     st.just(lambda shell: shell.restart()),
 )
-"""Those that free what waits more often than those that hold it, or most of a run would be silence."""
+"""Those that free what waits more often than those that hold it, or most of a run would be
+silence."""
 
 
 def check_laws(core: Core, *, examples: int) -> None:
@@ -125,8 +134,20 @@ ANY_STATE = st.builds(
 )
 ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
     st.builds(signals.Noticed, at=times, conversation=places, urgency=st.integers(-1, 9)),
-    st.builds(signals.TurnEnded, at=times, conversation=places, cost_usd=st.floats(-1, 9), left=st.integers(0, 3)),
-    st.builds(signals.TurnFailed, at=times, conversation=places, cost_usd=st.floats(-1, 9), left=st.integers(0, 3)),
+    st.builds(
+        signals.TurnEnded,
+        at=times,
+        conversation=places,
+        cost_usd=st.floats(-1, 9),
+        left=st.integers(0, 3),
+    ),
+    st.builds(
+        signals.TurnFailed,
+        at=times,
+        conversation=places,
+        cost_usd=st.floats(-1, 9),
+        left=st.integers(0, 3),
+    ),
     st.builds(signals.Tick, at=times, material_tokens=st.integers(0, 10**6)),
     st.builds(signals.Presence, at=times),
     st.builds(signals.Directive, at=times, until=for_until, on=st.just(("x",))),
@@ -138,7 +159,9 @@ ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
 
 @settings(max_examples=examples(1000))
 @given(ANY_STATE, ANY_SIGNAL, POLICIES)
-def test_any_signal_in_any_state_gives_a_next_state(state: DmnState, signal: Signal, policy: DmnPolicy) -> None:
+def test_any_signal_in_any_state_gives_a_next_state(
+    state: DmnState, signal: Signal, policy: DmnPolicy
+) -> None:
     after, effects = dmn.step(state, signal, policy)
     assert all(effect.delay_s > 0 for effect in effects if isinstance(effect, SetTimer))
     assert signals.load_state(signals.dump_state(after)) == after.persistent
@@ -146,7 +169,9 @@ def test_any_signal_in_any_state_gives_a_next_state(state: DmnState, signal: Sig
 
 
 @given(ANY_STATE, POLICIES, times)
-def test_no_tick_comes_just_after_a_cache_died(state: DmnState, policy: DmnPolicy, now: datetime) -> None:
+def test_no_tick_comes_just_after_a_cache_died(
+    state: DmnState, policy: DmnPolicy, now: datetime
+) -> None:
     wait_s = dmn.interval_s(state, policy, now)
     for lifetime_s in policy.lifetimes_s:
         assert not lifetime_s - dmn.CACHE_MARGIN_S < wait_s <= lifetime_s * 1.1

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.journal import MAX_TITLE_CHARS, PUBLIC_SCOPE, JournalEntry, format_entry, parse_journal, to_single_line
+from agent.journal import (
+    MAX_TITLE_CHARS,
+    PUBLIC_SCOPE,
+    JournalEntry,
+    format_entry,
+    parse_journal,
+    to_single_line,
+)
 from agent.workspace.character_card import normalize_text
 from gateway.core.tool import specs_of
 from gateway.tools.memory import MemoryTools
@@ -73,7 +80,11 @@ def test_a_title_stands_on_one_line_and_is_bounded(title: str) -> None:
 
 def test_an_entry_looks_like_this() -> None:
     entry = JournalEntry(
-        at=AT, title="Harbour", text="## Ada\n## 2026-01-01 00:00:00Z — not one", scope="t.main/42", note_id="01A"
+        at=AT,
+        title="Harbour",
+        text="## Ada\n## 2026-01-01 00:00:00Z — not one",
+        scope="t.main/42",
+        note_id="01A",
     )
     assert format_entry(entry) == (
         "\n## 2026-11-21 19:40:12Z — Harbour\nscope: t.main/42\n\n"
@@ -146,8 +157,12 @@ def test_other_headings_are_text(line: str) -> None:
 
 
 def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
-    whole = format_entry(JournalEntry(at=AT, title="t", text="hello", scope=PUBLIC_SCOPE, note_id="01A"))
-    assert all(not entry.note_id for cut in range(len(whole) - 4) for entry in parse_journal(whole[:cut]))
+    whole = format_entry(
+        JournalEntry(at=AT, title="t", text="hello", scope=PUBLIC_SCOPE, note_id="01A")
+    )
+    assert all(
+        not entry.note_id for cut in range(len(whole) - 4) for entry in parse_journal(whole[:cut])
+    )
     assert parse_journal(whole)[0].note_id == "01A"
 
 
@@ -158,6 +173,7 @@ def test_the_tools_are_told_in_the_same_bytes_and_are_no_work() -> None:
         ("recall", False),
     ]
     assert NOTE_TOOLS[2].schema == (
-        '{"properties":{"query":{"description":"A few words that all occur in it.","type":"string"}},'
+        '{"properties":{"query":{"description":"A few words that all occur in '
+        'it.","type":"string"}},'
         '"required":["query"],"type":"object"}'
     )

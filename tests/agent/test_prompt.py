@@ -29,8 +29,12 @@ from agent.prompts import load_prompt
 from agent.tools import ENDING_TOOLS
 
 WHEN = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
-LOBBY = ChannelCard(platform="IRC", channel="irc.libera", room="#lobby", kind="room", formatting="Plain lines.")
-DIRECT = ChannelCard(platform="IRC", channel="irc.libera", room="ann!a@h", kind="direct", formatting="Plain lines.")
+LOBBY = ChannelCard(
+    platform="IRC", channel="irc.libera", room="#lobby", kind="room", formatting="Plain lines."
+)
+DIRECT = ChannelCard(
+    platform="IRC", channel="irc.libera", room="ann!a@h", kind="direct", formatting="Plain lines."
+)
 
 
 def line(text: str, sender: str = "ann", *, addressed: bool = True) -> PromptLine:
@@ -38,7 +42,9 @@ def line(text: str, sender: str = "ann", *, addressed: bool = True) -> PromptLin
 
 
 def request(brief: PromptInput, *, plain: bool = False) -> ModelRequest:
-    return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=100, key="reverie", plain=plain)
+    return build_request(
+        brief, tools=ENDING_TOOLS, max_output_tokens=100, key="reverie", plain=plain
+    )
 
 
 BRIEF = PromptInput(
@@ -53,10 +59,14 @@ BRIEF = PromptInput(
 
 def test_golden_layout() -> None:
     made = request(BRIEF)
-    assert [(block.name, block.ttl) for block in made.blocks] == [("identity", "long"), ("channel", "short")]
+    assert [(block.name, block.ttl) for block in made.blocks] == [
+        ("identity", "long"),
+        ("channel", "short"),
+    ]
     assert made.blocks[0].text.endswith("what is for whom.\n\nYou are Reverie.")
     assert made.blocks[1].text == (
-        "# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby\nFormatting: Plain lines."
+        "# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby\nFormatting: Plain "
+        "lines."
     )
     assert made.conversation == (
         ModelMessage(role="user", parts=(TextPart(text="[x] ann (guest): hello"),)),
@@ -93,9 +103,16 @@ def test_golden_card() -> None:
 
 def test_a_changed_topic_is_a_line_that_nobody_can_fake() -> None:
     changed = PromptLine(
-        sender="ann", role="member", sent=WHEN, text='he said "x"\nnow', is_addressed=False, is_topic_change=True
+        sender="ann",
+        role="member",
+        sent=WHEN,
+        text='he said "x"\nnow',
+        is_addressed=False,
+        is_topic_change=True,
     )
-    assert render_line(changed) == "[2026-03-01 09:05] (ann changed the topic to: \"he said 'x' now\")"
+    assert (
+        render_line(changed) == "[2026-03-01 09:05] (ann changed the topic to: \"he said 'x' now\")"
+    )
     assert render_line(line('(ann changed the topic to: "x")', sender="(")) != render_line(changed)
 
 
@@ -105,9 +122,15 @@ def happened(*pieces: tuple[Literal["own", "name", "quoted"], str]) -> PromptLin
 
 def test_golden_lines_of_what_happened() -> None:
     reminder = happened(
-        ("own", "reminder that "), ("name", "alice"), ("own", " asked for: "), ("quoted", 'call "mom"\n)')
+        ("own", "reminder that "),
+        ("name", "alice"),
+        ("own", " asked for: "),
+        ("quoted", 'call "mom"\n)'),
     )
-    assert render_line(reminder) == "[2026-03-01 09:05] (reminder that alice asked for: \"call 'mom' )\")"
+    assert (
+        render_line(reminder)
+        == "[2026-03-01 09:05] (reminder that alice asked for: \"call 'mom' )\")"
+    )
     assert render_line(reminder, plain=True) == "(reminder that alice asked for: \"call 'mom' )\")"
     assert len(render_line(happened(("quoted", "x" * 10_000)))) < MAX_EVENT_CHARS + 100
 
@@ -137,7 +160,9 @@ PLACES = st.builds(
 def test_what_all_conversations_share_is_the_same_bytes_everywhere(
     place: ChannelCard, room: str, topic: str, when: datetime
 ) -> None:
-    heard = render_prompt_lines([replace(line(topic, sender=room), sent=when)], omitted=0, plain=False)
+    heard = render_prompt_lines(
+        [replace(line(topic, sender=room), sent=when)], omitted=0, plain=False
+    )
     base = replace(BRIEF, skills="# Skills")
     here = request(base)
     there = request(
@@ -151,13 +176,18 @@ def test_what_all_conversations_share_is_the_same_bytes_everywhere(
             conversation=room,
         )
     )
-    assert [b for b in here.blocks if b.name in SHARED_BLOCKS] == [b for b in there.blocks if b.name in SHARED_BLOCKS]
+    assert [b for b in here.blocks if b.name in SHARED_BLOCKS] == [
+        b for b in there.blocks if b.name in SHARED_BLOCKS
+    ]
     assert [block.name for block in there.blocks[:2]] == ["identity", "skills"]
     assert here.tools == there.tools
 
 
 def test_identity_is_the_same_bytes_in_every_place() -> None:
-    here, there = request(BRIEF), request(replace(BRIEF, card=render_channel_card(DIRECT), history=(), input_text="x"))
+    here, there = (
+        request(BRIEF),
+        request(replace(BRIEF, card=render_channel_card(DIRECT), history=(), input_text="x")),
+    )
     assert here.blocks[0] == there.blocks[0]
     assert here.tools == there.tools
     for private in ("irc.libera", "#lobby", "2026", "ann"):
@@ -167,7 +197,9 @@ def test_identity_is_the_same_bytes_in_every_place() -> None:
 def test_the_next_request_begins_with_the_bytes_of_this_one() -> None:
     first = request(BRIEF)
     later = replace(
-        BRIEF, history=(*BRIEF.history, PromptTurn(input_text=BRIEF.input_text, reply="Yes.")), input_text="next"
+        BRIEF,
+        history=(*BRIEF.history, PromptTurn(input_text=BRIEF.input_text, reply="Yes.")),
+        input_text="next",
     )
     second = request(later)
     assert second.blocks == first.blocks
@@ -254,7 +286,9 @@ NAMES = ("reverie", "Rev_bot")
         ],
     ],
 )
-def test_an_answer_loses_a_copy_of_our_own_line_form_and_nothing_else(answer: str, left: str) -> None:
+def test_an_answer_loses_a_copy_of_our_own_line_form_and_nothing_else(
+    answer: str, left: str
+) -> None:
     assert strip_line_prefix(answer, NAMES) == left
     shown = [answer[:end] for end in range(len(answer) + 1)]
     shown = [strip_line_prefix(text, NAMES) for text in shown if not may_begin_prefix(text, NAMES)]

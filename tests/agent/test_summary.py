@@ -1,4 +1,5 @@
-"""Summaries by a model: the request, the judgement of the answer, and the names that must survive word for word."""
+"""Summaries by a model: the request, the judgement of the answer, and the names that must survive
+word for word."""
 
 import pytest
 from hypothesis import given
@@ -54,15 +55,30 @@ FOUND = {
     "550e8400-e29b-41d4-a716-446655440000",
     "C:\\me\\x.txt",
 }
-STEPS = (TurnStep(text="", calls=(ToolCallRecord(id="a", name="look_up", arguments="{}", result="found"),)),)
+STEPS = (
+    TurnStep(
+        text="", calls=(ToolCallRecord(id="a", name="look_up", arguments="{}", result="found"),)
+    ),
+)
 
 
 def request(*history: PromptTurn, most: int = 4_096) -> ModelRequest:
-    brief = PromptInput(persona="You are Ana.", card="# Where", history=history, input_text="", now="It is late.")
+    brief = PromptInput(
+        persona="You are Ana.", card="# Where", history=history, input_text="", now="It is late."
+    )
     whole = build_request(brief, tools=(), max_output_tokens=most, key="ana", plain=False)
-    said = whole.conversation if whole.conversation and whole.conversation[-1].parts else whole.conversation[:-1]
+    said = (
+        whole.conversation
+        if whole.conversation and whole.conversation[-1].parts
+        else whole.conversation[:-1]
+    )
     return ModelRequest(
-        blocks=whole.blocks, conversation=said, aside="words", now="now", max_output_tokens=most, shared_key="ana"
+        blocks=whole.blocks,
+        conversation=said,
+        aside="words",
+        now="now",
+        max_output_tokens=most,
+        shared_key="ana",
     )
 
 
@@ -85,7 +101,11 @@ def test_asking_begins_with_all_that_was_there_and_ends_on_the_side_of_the_user(
 ) -> None:
     before = request(*history)
     asked = build_summary_request(before, tail=tail)
-    assert (asked.blocks, asked.tools, asked.shared_key) == (before.blocks, before.tools, before.shared_key)
+    assert (asked.blocks, asked.tools, asked.shared_key) == (
+        before.blocks,
+        before.tools,
+        before.shared_key,
+    )
     *_, last = asked.conversation
     pieces = [part for said in before.conversation for part in said.parts]
     assert [part for said in asked.conversation for part in said.parts][:-1] == pieces
@@ -111,9 +131,16 @@ def test_the_model_is_told_what_to_summarise_and_how_long(tail: int, says: str) 
     assert asked.text.startswith(load_prompt("summarise")[:20])
 
 
-@pytest.mark.parametrize(("model", "wanted", "most"), [(4_096, 2_000, 4_000), (4_096, 400, 800), (160, 2_000, 160)])
-def test_an_answer_is_bounded_by_what_is_wanted_and_what_the_model_may_say(model: int, wanted: int, most: int) -> None:
-    assert build_summary_request(request(most=model), tail=1, most_tokens=wanted).max_output_tokens == most
+@pytest.mark.parametrize(
+    ("model", "wanted", "most"), [(4_096, 2_000, 4_000), (4_096, 400, 800), (160, 2_000, 160)]
+)
+def test_an_answer_is_bounded_by_what_is_wanted_and_what_the_model_may_say(
+    model: int, wanted: int, most: int
+) -> None:
+    assert (
+        build_summary_request(request(most=model), tail=1, most_tokens=wanted).max_output_tokens
+        == most
+    )
 
 
 def test_what_was_wrong_is_told_behind_all_that_is_cached() -> None:
@@ -128,7 +155,10 @@ def test_what_was_wrong_is_told_behind_all_that_is_cached() -> None:
 
 
 def test_a_summary_is_taken_as_it_is() -> None:
-    assert judge_summary(" Ada wants the report.\n", stop="end", called=False).text == "Ada wants the report."
+    assert (
+        judge_summary(" Ada wants the report.\n", stop="end", called=False).text
+        == "Ada wants the report."
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +193,26 @@ def test_what_looks_like_one_is_an_identifier() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a-", "a.", "a_", "1", "1,", "/a", "Aa ", "aA", '"a', "`", "a/", "+1 ", "a1-", "ht", "9 ", "x@", "1 Jan"]
+    "piece",
+    [
+        "a-",
+        "a.",
+        "a_",
+        "1",
+        "1,",
+        "/a",
+        "Aa ",
+        "aA",
+        '"a',
+        "`",
+        "a/",
+        "+1 ",
+        "a1-",
+        "ht",
+        "9 ",
+        "x@",
+        "1 Jan",
+    ],
 )
 def test_no_text_takes_long(piece: str) -> None:
     assert_in_proportion(lambda size: extract_identifiers([piece * (size // len(piece))]), 25_000)
@@ -177,7 +226,9 @@ def test_no_text_takes_long(piece: str) -> None:
         ("See x/srv/a.txt: 1.8080", ["/srv/a.txt", "8080"]),
     ],
 )
-def test_what_a_summary_does_not_say_word_for_word_stands_beside_it(summary: str, gone: list[str]) -> None:
+def test_what_a_summary_does_not_say_word_for_word_stands_beside_it(
+    summary: str, gone: list[str]
+) -> None:
     assert secure_identifiers(summary, ["/srv/a.txt", "8080"])[1] == gone
 
 
@@ -192,7 +243,9 @@ def test_what_a_summary_says_without_its_quotation_marks_is_marked() -> None:
 
 
 @given(st.lists(st.sampled_from(sorted(FOUND)), min_size=1, max_size=20, unique=True), st.data())
-def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[str], data: st.DataObject) -> None:
+def test_identifiers_are_carried_over_any_number_of_compactions(
+    planted: list[str], data: st.DataObject
+) -> None:
     """Said once, in a summary or word for word beside it, whatever each summary keeps."""
     carried, said = list[str](), ", ".join(f"`{name}`" for name in planted)
     for number in range(data.draw(st.integers(1, 5))):

@@ -13,15 +13,26 @@ from agent.prompt import PromptInput
 from agent.tools import CALL_CAPABILITY, STAY_SILENT, render_catalogue, specs_on_wire, unwrap_call
 from agent.turn_context import build_first_request
 from gateway.core.tool import specs_of
-from gateway.core.tool_spec import ToolArguments, ToolCall, ToolCallRefused, ToolSpec, define_tool, parse_arguments
+from gateway.core.tool_spec import (
+    ToolArguments,
+    ToolCall,
+    ToolCallRefused,
+    ToolSpec,
+    define_tool,
+    parse_arguments,
+)
 from gateway.tools.memory import MemoryTools
 from tests.kits.scripted_turn import Played, brief
 
 NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
 """journal, remember, recall."""
 
-NEW = ToolSpec(name="zebra", description="Count stripes. Slowly.", schema='{"properties":{},"type":"object"}')
-SHARED = PromptInput(persona="You are Ana.", card="", history=(), input_text="hi", tool_surface="capability")
+NEW = ToolSpec(
+    name="zebra", description="Count stripes. Slowly.", schema='{"properties":{},"type":"object"}'
+)
+SHARED = PromptInput(
+    persona="You are Ana.", card="", history=(), input_text="hi", tool_surface="capability"
+)
 
 
 def call(**written: object) -> ToolCall:
@@ -29,14 +40,21 @@ def call(**written: object) -> ToolCall:
 
 
 def test_a_call_of_a_capability_is_a_call_of_that_tool() -> None:
-    inner = unwrap_call(call(capability="journal", args={"title": "é", "text": "x"}, purpose="to know it"))
+    inner = unwrap_call(
+        call(capability="journal", args={"title": "é", "text": "x"}, purpose="to know it")
+    )
     assert inner == ToolCall(id="a", name="journal", arguments='{"text":"x","title":"é"}')
     assert unwrap_call(call(capability="jot")).arguments == "{}"
     assert unwrap_call(call(capability="jot", args='{"text": 1}')).arguments == '{"text": 1}'
 
 
 def test_what_names_no_capability_stays_what_it_is() -> None:
-    for odd in (call(), call(capability=""), call(capability=3), call(capability=CALL_CAPABILITY.name, args={})):
+    for odd in (
+        call(),
+        call(capability=""),
+        call(capability=3),
+        call(capability=CALL_CAPABILITY.name, args={}),
+    ):
         assert unwrap_call(odd) == odd
     broken = ToolCall(id="a", name=CALL_CAPABILITY.name, arguments="{")
     assert unwrap_call(broken) == broken
@@ -51,7 +69,10 @@ def test_anything_is_taken_for_something(name: str, arguments: str) -> None:
 
 def test_a_new_capability_changes_no_byte_in_front_of_the_catalogue() -> None:
     model = Played()
-    before, after = (build_first_request(SHARED, model, specs, "ana") for specs in (NOTE_TOOLS, (*NOTE_TOOLS, NEW)))
+    before, after = (
+        build_first_request(SHARED, model, specs, "ana")
+        for specs in (NOTE_TOOLS, (*NOTE_TOOLS, NEW))
+    )
     assert before.tools == after.tools == (CALL_CAPABILITY,)
     assert before.blocks[0] == after.blocks[0]
     assert [block.name for block in after.blocks] == ["identity", "skills"]
@@ -61,10 +82,14 @@ def test_a_new_capability_changes_no_byte_in_front_of_the_catalogue() -> None:
 def test_the_catalogue_says_what_each_takes() -> None:
     assert render_catalogue(NOTE_TOOLS).splitlines()[2:4] == [
         (
-            "- journal(text: string, title: string): Write an entry into your journal: what happened, what you found "
+            "- journal(text: string, title: string): Write an entry into your journal: what "
+            "happened, what you found "
             "out, what you plan"
         ),
-        "- recall(query: string): Search earlier messages and your own notes for words, to find what was said",
+        (
+            "- recall(query: string): Search earlier messages and your own notes for words, to find "
+            "what was said"
+        ),
     ]
     assert render_catalogue(reversed(NOTE_TOOLS)) == render_catalogue(NOTE_TOOLS)
 
@@ -115,7 +140,9 @@ def test_no_arguments_at_all_are_none(written: str) -> None:
 
 
 def test_arguments_are_read_leniently_where_the_meaning_is_plain() -> None:
-    assert parse_arguments(Note, '{"text": 7, "weight": "3", "title": "t"}') == Note(text="7", weight=3, title="t")
+    assert parse_arguments(Note, '{"text": 7, "weight": "3", "title": "t"}') == Note(
+        text="7", weight=3, title="t"
+    )
     assert parse_arguments(Note, '{"text": "a", "weight": null, "title": null}') == Note(text="a")
     assert parse_arguments(Note, '{"text": "a", "weight": "null", "txet": "y"}') == Note(text="a")
     assert parse_arguments(Note, '{"text": "null"}') == Note(text="null")
@@ -128,7 +155,10 @@ def test_arguments_are_read_leniently_where_the_meaning_is_plain() -> None:
         ('{"text": null}', "text: Field required"),
         ('{"txet": "y"}', "text: Field required; txet: Extra inputs are not permitted"),
         ('{"text": "x", "scope": "there"}', "scope: Input should be 'here' or 'anywhere'"),
-        ('{"text": "", "weight": -1}', "text: String should have at least 1 character; weight: Input should be"),
+        (
+            '{"text": "", "weight": -1}',
+            "text: String should have at least 1 character; weight: Input should be",
+        ),
         ("[]", "arguments: Input should be an object"),
         ('{"text": "x"', "arguments: Invalid JSON"),
         ("\ud800", "arguments: Input should be a valid string"),
@@ -142,7 +172,9 @@ def test_what_is_wrong_is_said_in_one_line(written: str, said: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@given(st.text() | st.dictionaries(st.text(), st.text() | st.integers() | st.none()).map(json.dumps))
+@given(
+    st.text() | st.dictionaries(st.text(), st.text() | st.integers() | st.none()).map(json.dumps)
+)
 def test_whatever_a_model_writes_is_read_or_refused(written: str) -> None:
     with contextlib.suppress(ToolCallRefused):
         assert isinstance(parse_arguments(Note, written), Note)

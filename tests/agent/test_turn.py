@@ -61,10 +61,14 @@ SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")
 
 
-def run(*answers: Say, tools: Drawer | None = None, max_tool_rounds: int = 8) -> tuple[TurnOutcome, Played]:
+def run(
+    *answers: Say, tools: Drawer | None = None, max_tool_rounds: int = 8
+) -> tuple[TurnOutcome, Played]:
     model = Played(*answers)
     return asyncio.run(
-        _taken(take_turn(brief(), model, tools or Drawer(), key="ana", max_tool_rounds=max_tool_rounds))
+        _taken(
+            take_turn(brief(), model, tools or Drawer(), key="ana", max_tool_rounds=max_tool_rounds)
+        )
     ), model
 
 
@@ -89,7 +93,9 @@ async def _taken(turn: Awaitable[TurnOutcome]) -> TurnOutcome:
         (Say(text="I", calls=(JOT,), refused=True), "failed", "", False, False),
     ],
 )
-def test_one_answer_that_ends_the_turn(answer: Say, outcome: str, text: str, yielded: bool, posted: bool) -> None:
+def test_one_answer_that_ends_the_turn(
+    answer: Say, outcome: str, text: str, yielded: bool, posted: bool
+) -> None:
     tools = Drawer()
     ended, _ = run(answer, tools=tools)
     assert (ended.outcome, ended.text, ended.yielded, ended.requests) == (outcome, text, yielded, 1)
@@ -100,7 +106,9 @@ def test_one_answer_that_ends_the_turn(answer: Say, outcome: str, text: str, yie
         assert ended.steps == ()
         return
     (step,) = ended.steps
-    assert [(called.name, called.ended) for called in step.calls] == [(n, n != "jot") for _, n in answer.calls]
+    assert [(called.name, called.ended) for called in step.calls] == [
+        (n, n != "jot") for _, n in answer.calls
+    ]
     assert step.text == ("" if posted else answer.text)
 
 
@@ -121,14 +129,21 @@ async def test_calls_are_carried_out_side_by_side_and_told_in_order() -> None:
 
     model = Played(Say(text="Let me see.", calls=(("a", "look_up"), ("b", "jot"))))
     ended = await _taken(take_turn(brief(), model, Two(meanwhile), key="ana"))
-    assert (ended.outcome, ended.text, ended.used_tools, order) == ("replied", "Done.", True, ["second", "first"])
+    assert (ended.outcome, ended.text, ended.used_tools, order) == (
+        "replied",
+        "Done.",
+        True,
+        ["second", "first"],
+    )
     assert [called.id for called in ended.steps[0].calls] == ["a", "b"]
     asked, told = model.requests[1].conversation[-2:]
     assert asked.parts[0] == TextPart(text="Let me see.")
     assert [part.id for part in told.parts if isinstance(part, ToolResult)] == ["a", "b"]
 
 
-@pytest.mark.parametrize(("calls", "worked"), [((JOT,), False), ((UNKNOWN,), False), ((JOT, LOOK), True)])
+@pytest.mark.parametrize(
+    ("calls", "worked"), [((JOT,), False), ((UNKNOWN,), False), ((JOT, LOOK), True)]
+)
 def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -> None:
     ended, _ = run(Say(calls=calls))
     assert (ended.outcome, ended.used_tools, len(ended.steps)) == ("replied", worked, 1)
@@ -137,14 +152,21 @@ def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -
 def test_who_does_not_stop_fails() -> None:
     tools = Drawer()
     ended, model = run(*[Say(calls=(LOOK,))] * 9, tools=tools, max_tool_rounds=2)
-    assert (ended.outcome, ended.reason, len(model.requests), len(tools.used)) == ("failed", ENDLESS_CALLS_REASON, 4, 2)
+    assert (ended.outcome, ended.reason, len(model.requests), len(tools.used)) == (
+        "failed",
+        ENDLESS_CALLS_REASON,
+        4,
+        2,
+    )
     assert [request.answer_only for request in model.requests] == [False, False, True, False]
     assert model.requests[2].tools == model.requests[1].tools
     assert not model.requests[3].tools
     assert len(ended.steps) == 2
     ended, model = run(*[Say(calls=(LOOK,))] * 3, Say(text="It is 4."), max_tool_rounds=2)
     assert (ended.outcome, ended.text, len(model.requests)) == ("replied", "It is 4.", 4)
-    ended, model = run(*[Say(calls=(LOOK,))] * 2, Say(text="It is 4.", calls=(LOOK,)), max_tool_rounds=2)
+    ended, model = run(
+        *[Say(calls=(LOOK,))] * 2, Say(text="It is 4.", calls=(LOOK,)), max_tool_rounds=2
+    )
     assert (ended.outcome, ended.text, len(model.requests)) == ("replied", "It is 4.", 3)
     ended, _ = run(Say(calls=(LOOK,)), Say(text="Bye.", calls=(LOOK, YIELD)), max_tool_rounds=1)
     assert (ended.outcome, ended.text) == ("replied", "Bye.")
@@ -156,7 +178,9 @@ async def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to()
 
     model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(text="Four."))
     heard = brief(now=f"{load_prompt('working')}\nBe quick.")
-    ended = await _taken(take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana"))
+    ended = await _taken(
+        take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana")
+    )
     assert (ended.outcome, ended.text) == ("replied", "Four.")
     first, second, third = [request.now for request in model.requests]
     assert first == heard.now
@@ -164,16 +188,24 @@ async def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to()
     assert UNANSWERED_HINT in third
     assert model.requests[2].conversation == model.requests[1].conversation
     model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(calls=(YIELD,)))
-    ended = await _taken(take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana"))
+    ended = await _taken(
+        take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana")
+    )
     assert (ended.outcome, ended.reason) == ("failed", "the model answered with nothing, twice")
     model = Played(Say(calls=(LOOK,)), Say(calls=(("s", "stay_silent"),)))
-    ended = await _taken(take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana"))
+    ended = await _taken(
+        take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana")
+    )
     assert ended.outcome == "silent"
 
 
 def test_an_answer_without_anything_is_asked_for_once_more() -> None:
     ended, model = run(Say(), Say(calls=(LOOK,)), Say())
-    assert (ended.outcome, ended.reason, len(model.requests)) == ("failed", "the model answered with nothing, twice", 3)
+    assert (ended.outcome, ended.reason, len(model.requests)) == (
+        "failed",
+        "the model answered with nothing, twice",
+        3,
+    )
     assert len(ended.steps) == 1
 
 
@@ -204,13 +236,23 @@ def test_what_cannot_be_afforded_is_not_asked() -> None:
     async def story(times: int) -> tuple[TurnOutcome, Played]:
         model, left = Played(Say(calls=(LOOK,))), [True] * times
         ended = await _taken(
-            take_turn(brief(), model, Drawer(), Host(afford=lambda _: bool(left and left.pop())), key="ana")
+            take_turn(
+                brief(),
+                model,
+                Drawer(),
+                Host(afford=lambda _: bool(left and left.pop())),
+                key="ana",
+            )
         )
         return ended, model
 
     for times in (0, 1):
         ended, model = asyncio.run(story(times))
-        assert (ended.outcome, ended.reason, ended.is_over_budget) == ("silent", OVER_BUDGET_REASON, True)
+        assert (ended.outcome, ended.reason, ended.is_over_budget) == (
+            "silent",
+            OVER_BUDGET_REASON,
+            True,
+        )
         assert len(model.requests) == ended.requests == len(ended.steps) == times
 
 
@@ -226,18 +268,31 @@ async def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
     with pytest.raises(asyncio.CancelledError):
         await turn
     done = progress.current
-    assert (done.outcome, done.used_tools, done.requests, done.model) == ("interrupted", True, 1, "played-1")
+    assert (done.outcome, done.used_tools, done.requests, done.model) == (
+        "interrupted",
+        True,
+        1,
+        "played-1",
+    )
     first, second = done.steps[0].calls
     assert (first.result, first.error, second.result) == (CUT_OFF, True, "jot is done")
 
 
-# Execution of tools in a turn: side by side if that is safe, nothing twice, and with a directive to answer.
+# Execution of tools in a turn: side by side if that is safe, nothing twice, and with a directive to
+# answer.
 
 
 READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_task=True, is_parallel=True)
 KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_task=False, is_parallel=True)
 WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING, is_task=True)
-POLL = ToolSpec(name="poll", description="Look.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
+POLL = ToolSpec(
+    name="poll",
+    description="Look.",
+    schema=NOTHING,
+    is_task=False,
+    is_parallel=True,
+    is_polling=True,
+)
 IMAGE = Image(media_type="image/png", data=b"x", description="a cat")
 
 
@@ -274,9 +329,9 @@ class Counting:
         self.recovered: list[str] = []
         self.now = self.most = 0
         self.errors = errors
-        self.images = ((ToolImage(sha256="ab", media_type="image/png", about="a cat", size_bytes=1), IMAGE),)[
-            : int(images)
-        ]
+        self.images = (
+            (ToolImage(sha256="ab", media_type="image/png", about="a cat", size_bytes=1), IMAGE),
+        )[: int(images)]
 
     async def call(self, call: ToolCall) -> ToolResult:
         self.now += 1
@@ -287,7 +342,9 @@ class Counting:
         self.calls.append(f"{call.name}{call.arguments}")
         self.recovered += [call.name] if call.is_recovered else []
         text = f"{call.name} {len(self.calls)}"
-        return ToolResult(id=call.id, text=text, is_error=call.name in self.errors, images=self.images)
+        return ToolResult(
+            id=call.id, text=text, is_error=call.name in self.errors, images=self.images
+        )
 
 
 def run_asks(model: Played, tools: Counting, **options: object) -> TurnOutcome:
@@ -307,14 +364,26 @@ def test_what_is_safe_goes_side_by_side_and_results_keep_their_order() -> None:
 
 def test_what_is_not_safe_goes_alone_and_in_its_place() -> None:
     tools = Counting()
-    run_asks(Asks([("a", "read", "{}"), ("b", "write", "{}"), ("c", "read", "{}"), ("d", "write", '{"x":1}')]), tools)
+    run_asks(
+        Asks(
+            [
+                ("a", "read", "{}"),
+                ("b", "write", "{}"),
+                ("c", "read", "{}"),
+                ("d", "write", '{"x":1}'),
+            ]
+        ),
+        tools,
+    )
     assert tools.most == 1
     assert tools.calls == ["read{}", "write{}", "read{}", 'write{"x":1}']
 
 
 def test_the_same_call_again_is_answered_from_the_first_result() -> None:
     tools = Counting()
-    ended = run_asks(Asks([("a", "know", '{"a":1,"b":2}')], [("b", "know", '{"b": 2, "a": 1}')]), tools)
+    ended = run_asks(
+        Asks([("a", "know", '{"a":1,"b":2}')], [("b", "know", '{"b": 2, "a": 1}')]), tools
+    )
     assert tools.calls == ['know{"a":1,"b":2}']
     assert results(ended) == ["know 1", "know 1"]
 
@@ -335,7 +404,12 @@ def real(*calls: tuple[str, str]) -> list[str]:
         specs = tuple(specs_of(MemoryTools, ReminderTools, ShellTools, FileTools, WebTools))
 
     tools = Real()
-    run_asks(Asks(*[[(f"c{number}", name, arguments)] for number, (name, arguments) in enumerate(calls)]), tools)
+    run_asks(
+        Asks(
+            *[[(f"c{number}", name, arguments)] for number, (name, arguments) in enumerate(calls)]
+        ),
+        tools,
+    )
     return tools.calls
 
 
@@ -353,7 +427,8 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
     assert second.now == third.now == load_prompt("synthesise")
     assert second.aside == ""  # it stands right above
     assert third.aside == (
-        "Calls in this turn so far: know (2)\n(1 calls were repeated and got the first result again.)"
+        "Calls in this turn so far: know (2)\n(1 calls were repeated and got the first result "
+        "again.)"
     )
     assert second.tools == third.tools == first.tools
 
@@ -361,21 +436,37 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
 def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
     tools = Counting()
     wrapped = '{"capability":"know","args":{"a":1},"purpose":"to see"}'
-    model = Asks([("a", CALL_CAPABILITY.name, wrapped)], [("b", CALL_CAPABILITY.name, '{"capability":"stay_silent"}')])
-    ended = asyncio.run(take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana"))
+    model = Asks(
+        [("a", CALL_CAPABILITY.name, wrapped)],
+        [("b", CALL_CAPABILITY.name, '{"capability":"stay_silent"}')],
+    )
+    ended = asyncio.run(
+        take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana")
+    )
     assert (ended.outcome, tools.calls) == ("silent", ['know{"a":1}'])
     assert model.requests[0].tools == (CALL_CAPABILITY,)
-    assert [called.name for step in ended.steps for called in step.calls] == [CALL_CAPABILITY.name] * 2
+    assert [called.name for step in ended.steps for called in step.calls] == [
+        CALL_CAPABILITY.name
+    ] * 2
     assert not ended.used_tools
 
 
 def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
     for name in ("poll", "write"):
         tools = Counting()
-        model = Asks(*[[(ident, name, arguments)] for ident, arguments in (("a", "{}"), ("b", " {} "), ("c", "{ }"))])
+        model = Asks(
+            *[
+                [(ident, name, arguments)]
+                for ident, arguments in (("a", "{}"), ("b", " {} "), ("c", "{ }"))
+            ]
+        )
         ended = run_asks(model, tools, max_tool_rounds=8)
         assert len(tools.calls) == (2 if name == "poll" else 1)
-        assert (ended.outcome, ended.text, results(ended)[-1]) == ("replied", "Done.", REPEATED_CALL)
+        assert (ended.outcome, ended.text, results(ended)[-1]) == (
+            "replied",
+            "Done.",
+            REPEATED_CALL,
+        )
         assert [request.answer_only for request in model.requests] == [False, False, False, True]
         assert ANSWER_NOW_HINT in model.requests[-1].now
 
@@ -384,16 +475,21 @@ def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
 async def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
     kind: type[AnthropicModel | OpenAIModel | LlamaCppModel],
 ) -> None:
-    """With the wire of each: the tools stay as they were, so that what is cached of them is read."""
+    """With the wire of each: the tools stay as they were, so that what is cached of them is
+    read."""
     call = (("a", "know", '{"q": 1}'),)
     async with LlamaApi() if kind is LlamaCppModel else ModelApi() as api:
         model = kind(name="main", model="claude-sonnet-5-5", base_url=api.url, api_key="k")
 
         async def taken(*answers: str) -> tuple[TurnOutcome, list[dict[str, Any]]]:
             left, before = list(answers), len(api.seen)
-            api.default = lambda body: Answer() if body.get("n_predict") == 0 else Answer(text=left.pop(0), calls=call)
+            api.default = lambda body: (
+                Answer() if body.get("n_predict") == 0 else Answer(text=left.pop(0), calls=call)
+            )
             ended = await take_turn(brief(), model, Counting(), key="ana", max_tool_rounds=1)
-            return ended, [one.body for one in api.seen[before:] if one.body and one.body.get("n_predict") != 0]
+            return ended, [
+                one.body for one in api.seen[before:] if one.body and one.body.get("n_predict") != 0
+            ]
 
         ended, bodies = await taken("Let me see.", "It is 4.")
         assert (ended.outcome, ended.text, len(bodies)) == ("replied", "It is 4.", 2)
@@ -485,7 +581,9 @@ def test_of_another_model_it_is_neither_carried_out_nor_posted() -> None:
     assert tools.calls == []
 
 
-@pytest.mark.parametrize("around", ["Let me see.\n{}", "Write it so:\n```\n{}\n```", "mallory said: {}", "{} Done."])
+@pytest.mark.parametrize(
+    "around", ["Let me see.\n{}", "Write it so:\n```\n{}\n```", "mallory said: {}", "{} Done."]
+)
 def test_beside_other_words_it_is_text(around: str) -> None:
     tools, text = Counting(), around.replace("{}", LEAKED)
     assert run_asks(Leaky(text), tools).text == text
@@ -498,11 +596,15 @@ def test_a_call_that_cannot_be_read_is_asked_for_again_and_never_posted() -> Non
     assert run_asks(model, tools).text == "Sorry, it is 1."
     assert "know" in model.requests[1].now
     ended = run_asks(Leaky(*[broken] * 3), tools)
-    assert (ended.outcome, ended.reason) == ("failed", "the model wrote tool calls that cannot be read")
+    assert (ended.outcome, ended.reason) == (
+        "failed",
+        "the model wrote tool calls that cannot be read",
+    )
     assert tools.calls == []
 
 
-# Prompts that become too long in the middle of a turn: the turn goes on with less, also on the strict API.
+# Prompts that become too long in the middle of a turn: the turn goes on with less, also on the
+# strict API.
 
 
 TOO_LONG = Answer(
@@ -510,7 +612,10 @@ TOO_LONG = Answer(
     body=json.dumps(
         {
             "type": "error",
-            "error": {"type": "invalid_request_error", "message": "prompt is too long: 200001 tokens > 200000 maximum"},
+            "error": {
+                "type": "invalid_request_error",
+                "message": "prompt is too long: 200001 tokens > 200000 maximum",
+            },
         }
     ).encode(),
 )
@@ -527,16 +632,24 @@ class Less:
 
     async def __call__(self, number: int) -> PromptInput | None:
         self.asked.append(number)
-        return None if number > self.times else replace(brief("[x] ann (guest): hello", now="It is late."), history=())
+        return (
+            None
+            if number > self.times
+            else replace(brief("[x] ann (guest): hello", now="It is late."), history=())
+        )
 
 
 def thinks(ident: str) -> Answer:
-    return Answer(text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), thinking="hmm")
+    return Answer(
+        text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), thinking="hmm"
+    )
 
 
 def parts(seen: Seen) -> list[str]:
     """Types of all that the model has said."""
-    said = [message["content"] for message in seen.body["messages"] if message["role"] == "assistant"]
+    said = [
+        message["content"] for message in seen.body["messages"] if message["role"] == "assistant"
+    ]
     return [block["type"] for content in said if isinstance(content, list) for block in content]
 
 
@@ -559,14 +672,21 @@ def told_text(block: Any) -> str:
 async def too_long(
     make: Callable[[str], AnthropicModel], answers: Sequence[Answer], *, times: int = 2
 ) -> AsyncIterator[tuple[ModelApi, TurnOutcome, Desk, Less]]:
-    """A turn that took results of 3,000 letters each, whose host can leave things out `times` times."""
+    """A turn that took results of 3,000 letters each, whose host can leave things out `times`
+    times."""
     async with against(make) as (api, model):
         api.then(*answers)
         desk, less, progress = Desk(), Less(times), TurnProgress()
         texts = [f"{n}" * 3_000 for n in range(5)]
         long = replace(brief("[x] ann (guest): hello", OLD, now="It is late."))
         ended = await take_turn(
-            long, model, Bring(*texts), Host(shorten=less), key="ana", evidence=desk, progress=progress
+            long,
+            model,
+            Bring(*texts),
+            Host(shorten=less),
+            key="ana",
+            evidence=desk,
+            progress=progress,
         )
         assert not api.violations
         assert ended.steps == progress.current.steps
@@ -574,8 +694,12 @@ async def too_long(
 
 
 @pytest.mark.parametrize("make", [opus, other])
-async def test_a_turn_that_has_become_too_long_goes_on_with_less(make: Callable[[str], AnthropicModel]) -> None:
-    async with too_long(make, [thinks("a"), thinks("b"), TOO_LONG, thinks("c"), Answer(text="Done.")]) as (
+async def test_a_turn_that_has_become_too_long_goes_on_with_less(
+    make: Callable[[str], AnthropicModel],
+) -> None:
+    async with too_long(
+        make, [thinks("a"), thinks("b"), TOO_LONG, thinks("c"), Answer(text="Done.")]
+    ) as (
         api,
         ended,
         desk,
@@ -594,14 +718,25 @@ async def test_a_turn_that_has_become_too_long_goes_on_with_less(make: Callable[
         assert older.startswith("[TOOL RESULT SUMMARY]")
         assert newest == "1" * 3_000
         assert desk.kept == {"e1": "0" * 3_000}
-        assert [called.result for called in calls(ended)] == result_texts(last) == [older, newest, "2" * 3_000]
-        assert last.body["messages"][: len(again.body["messages"]) - 1] == again.body["messages"][:-1]
+        assert (
+            [called.result for called in calls(ended)]
+            == result_texts(last)
+            == [older, newest, "2" * 3_000]
+        )
+        assert (
+            last.body["messages"][: len(again.body["messages"]) - 1] == again.body["messages"][:-1]
+        )
 
 
 async def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None:
     plain = [Answer(calls=((ident, "look_up", "{}"),)) for ident in "ab"]
 
-    async with too_long(other, [*plain, TOO_LONG, Answer(text="Done.")]) as (api, ended, _desk, _less):
+    async with too_long(other, [*plain, TOO_LONG, Answer(text="Done.")]) as (
+        api,
+        ended,
+        _desk,
+        _less,
+    ):
         model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
         history = kept("[x] ann (guest): hello", ended.text, ended.steps)
         await take_turn(brief("[x] ann (guest): more?", history), model, Bring(), key="ana")
@@ -613,26 +748,43 @@ async def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None
 
 
 async def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third() -> None:
-    async with too_long(opus, [thinks("a"), thinks("b"), TOO_LONG, TOO_LONG, TOO_LONG]) as (api, ended, desk, less):
+    async with too_long(opus, [thinks("a"), thinks("b"), TOO_LONG, TOO_LONG, TOO_LONG]) as (
+        api,
+        ended,
+        desk,
+        less,
+    ):
         assert less.asked == [1, 2]
         assert (ended.outcome, len(api.seen)) == ("failed", 5)
         assert "too long" in ended.reason
-        assert all(result.startswith("[TOOL RESULT SUMMARY]") for result in result_texts(api.seen[-1]))
+        assert all(
+            result.startswith("[TOOL RESULT SUMMARY]") for result in result_texts(api.seen[-1])
+        )
         assert [len(result) > 700 for result in result_texts(api.seen[-1])] == [False, True]
         assert sorted(desk.kept.values()) == ["0" * 3_000, "1" * 3_000]
         assert [called.result for called in calls(ended)] == result_texts(api.seen[-1])
 
 
 @pytest.mark.parametrize(("chars", "refused"), [(4, []), (1.5, [1])])
-async def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: float, refused: list[int]) -> None:
+async def test_a_model_that_counts_otherwise_is_refused_once_at_most(
+    chars: float, refused: list[int]
+) -> None:
     """It has twice as many tokens as was thought, and says so only by refusing."""
     cache = MessagesCache(lambda text: int(len(text) / chars) + 1)
     async with ModelApi(cache=cache, window=9_000) as api, asyncio.timeout(120):
         model = AnthropicModel(
-            name="main", model="m-1", base_url=api.url, api_key=KEY, context_tokens=10_000, max_output_tokens=1_000
+            name="main",
+            model="m-1",
+            base_url=api.url,
+            api_key=KEY,
+            context_tokens=10_000,
+            max_output_tokens=1_000,
         )
         api.then(
-            *[Answer(calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), usage=NOTHING_TOLD) for ident in "abcdef"],
+            *[
+                Answer(calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), usage=NOTHING_TOLD)
+                for ident in "abcdef"
+            ],
             Answer(text="Done."),
         )
         desk, less = Desk(), Less()
@@ -648,7 +800,9 @@ async def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: floa
         await model.aclose()
     assert (ended.outcome, ended.text) == ("replied", "Done.")
     assert less.asked == refused
-    assert [seen.complaint.startswith("prompt is too long") for seen in api.violations] == [True] * len(refused)
+    assert [seen.complaint.startswith("prompt is too long") for seen in api.violations] == [
+        True
+    ] * len(refused)
 
 
 # Cache reads of turns with tools: each request reads everything that the one before it wrote.
@@ -664,9 +818,15 @@ class Wordy(Drawer):
         return replace(await super().call(call), text=f"{call.id}: {WORDS}")
 
 
-async def turn(bench: Bench, history: list[PromptTurn], heard: str, *, rounds: int = 8) -> TurnOutcome:
+async def turn(
+    bench: Bench, history: list[PromptTurn], heard: str, *, rounds: int = 8
+) -> TurnOutcome:
     brief = PromptInput(
-        persona=IDENTITY.text, card="# Where", history=tuple(history), input_text=heard, conversation="irc/#a"
+        persona=IDENTITY.text,
+        card="# Where",
+        history=tuple(history),
+        input_text=heard,
+        conversation="irc/#a",
     )
     outcome = await take_turn(brief, bench.keeper, Wordy(), key="ana", max_tool_rounds=rounds)
     history.append(PromptTurn(input_text=heard, reply=outcome.text, steps=outcome.steps))
@@ -679,33 +839,52 @@ async def test_each_request_reads_what_the_one_before_it_had(bench: Bench) -> No
     accounts = list[RequestUsage]()
     for number in range(6):
         first, second = (
-            tuple((f"call_{place}", "look_up", f'{{"q": {10 * asked + place}}}') for place in range(1 + number % 3))
+            tuple(
+                (f"call_{place}", "look_up", f'{{"q": {10 * asked + place}}}')
+                for place in range(1 + number % 3)
+            )
             for asked in range(2)
         )
-        bench.api.then(Answer(calls=first), Answer(text="Hm.", calls=second), Answer(text=f"Answer {number}."))
+        bench.api.then(
+            Answer(calls=first), Answer(text="Hm.", calls=second), Answer(text=f"Answer {number}.")
+        )
         outcome = await turn(bench, history, f"[x] ann (guest): {number} " + "and so on " * 40)
         assert (outcome.outcome, len(outcome.steps), outcome.requests) == ("replied", 2, 3)
         accounts += outcome.accounts
     assert [account.missed for account in accounts] == [""] * 18
-    prompts = [one.usage.input_tokens + one.usage.cache_read_tokens + one.usage.cache_write_tokens for one in accounts]
+    prompts = [
+        one.usage.input_tokens + one.usage.cache_read_tokens + one.usage.cache_write_tokens
+        for one in accounts
+    ]
     for before, account in zip(prompts[2:], accounts[3:], strict=False):
         assert account.usage.cache_read_tokens > before * 0.9
     assert not bench.api.violations
 
 
 async def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected(bench: Bench) -> None:
-    """With another `tool_choice` tools and blocks are read and nothing of the messages; who asks next reads them."""
+    """With another `tool_choice` tools and blocks are read and nothing of the messages; who asks
+    next reads them."""
 
     history = list[PromptTurn]()
     for number in range(4):
         calls = (("call", "look_up", "{}"),)
         bench.api.then(Answer(text="Hm.", calls=calls), Answer(text=f"Answer {number}."))
-        outcome = await turn(bench, history, f"[x] ann (guest): {number} " + "and so on " * 200, rounds=1)
+        outcome = await turn(
+            bench, history, f"[x] ann (guest): {number} " + "and so on " * 200, rounds=1
+        )
         assert (outcome.outcome, outcome.requests) == ("replied", 2)
         assert [account.missed for account in outcome.accounts] == ["", ""]
-        assert [one.body.get("tool_choice") for one in bench.api.seen[-2:]] == [None, {"type": "none"}]
-        for account in outcome.accounts if number else ():  # until something was billed, tokens are a guess
-            read, written = (sum(getattr(block, name) for block in account.blocks) for name in ("read", "written"))
+        assert [one.body.get("tool_choice") for one in bench.api.seen[-2:]] == [
+            None,
+            {"type": "none"},
+        ]
+        for account in (
+            outcome.accounts if number else ()
+        ):  # until something was billed, tokens are a guess
+            read, written = (
+                sum(getattr(block, name) for block in account.blocks)
+                for name in ("read", "written")
+            )
             assert read == pytest.approx(account.usage.cache_read_tokens, rel=0.05, abs=64)
             assert written == pytest.approx(account.usage.cache_write_tokens, rel=0.2, abs=64)
         first, last = outcome.accounts
@@ -725,7 +904,8 @@ async def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected(bench
     assert not bench.api.violations
 
 
-# A turn with tools, on the wire: each request begins with the bytes of the one before, also across turns.
+# A turn with tools, on the wire: each request begins with the bytes of the one before, also across
+# turns.
 
 
 ASKED_FOR = "Calls in this turn so far:"
@@ -741,7 +921,9 @@ STEPS = st.lists(
 
 
 def plain(url: str) -> AnthropicModel:
-    return AnthropicModel(name="main", model="claude-opus-4-8", base_url=url, api_key=KEY, timeout_s=10)
+    return AnthropicModel(
+        name="main", model="claude-opus-4-8", base_url=url, api_key=KEY, timeout_s=10
+    )
 
 
 def openai(url: str) -> OpenAIModel:
@@ -758,9 +940,15 @@ def told(*heard: str) -> Callable[[int], Any]:
 
 
 def grows(before: Seen, after: Seen) -> bool:
-    """Whether everything that was sent is sent again, in front: all but what holds for one request, and the end."""
-    rest = [{key: value for key, value in seen.body.items() if key != "messages"} for seen in (before, after)]
-    old, new = (json.dumps(lasting(seen.body["messages"]), sort_keys=True) for seen in (before, after))
+    """Whether everything that was sent is sent again, in front: all but what holds for one request,
+    and the end."""
+    rest = [
+        {key: value for key, value in seen.body.items() if key != "messages"}
+        for seen in (before, after)
+    ]
+    old, new = (
+        json.dumps(lasting(seen.body["messages"]), sort_keys=True) for seen in (before, after)
+    )
     return rest[0] == rest[1] and new.startswith(old.removesuffix("]"))
 
 
@@ -770,7 +958,9 @@ def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if last["role"] == "system" and last["content"] == load_prompt("synthesise"):
         *earlier, last = earlier
     if isinstance(last["content"], str):
-        content: Any = last["content"].split(ASKED_FOR)[0].replace(load_prompt("synthesise"), "").rstrip()
+        content: Any = (
+            last["content"].split(ASKED_FOR)[0].replace(load_prompt("synthesise"), "").rstrip()
+        )
     else:
         content = [one for one in last["content"] if not one.get("text", "").startswith(ASKED_FOR)]
     return [*earlier, {**last, "content": content}] if content else earlier
@@ -787,7 +977,9 @@ async def test_on_the_wire_the_next_turn_begins_with_the_bytes_of_the_last_reque
 ) -> None:
     async with against(make) as (api, model):
         again = (("call_0", "look_up", '{"word": "a"}'), ("call_1", "jot", "{}"))
-        api.then(Answer(text="Let me see.", calls=again), Answer(calls=again[:1]), Answer(text="Done."))
+        api.then(
+            Answer(text="Let me see.", calls=again), Answer(calls=again[:1]), Answer(text="Done.")
+        )
         first = await wire_turn(model, brief(), "[x] bob (guest): wait")
         api.then(Answer(calls=again), Answer(text="More."))
         second = await wire_turn(model, brief("[x] ann (guest): more?", first))
@@ -813,22 +1005,33 @@ async def test_thinking_stays_in_its_loop_and_later_turns_are_taken_without() ->
 
 @given(st.lists(st.tuples(st.text(max_size=9), STEPS, st.text(max_size=9)), max_size=4))
 def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[TurnStep, ...], str]]) -> None:
-    """Sides alternate, each call has its result right behind it, and only what is not blank is said."""
+    """Sides alternate, each call has its result right behind it, and only what is not blank is
+    said."""
     history = tuple(kept(heard, reply, steps) for heard, steps, reply in turns)
-    request = build_request(brief("now?", *history), tools=(), max_output_tokens=9, key="k", plain=False)
+    request = build_request(
+        brief("now?", *history), tools=(), max_output_tokens=9, key="k", plain=False
+    )
     sides = request.conversation
-    assert [said.role for said in sides] == [("user", "assistant")[place % 2] for place in range(len(sides))]
+    assert [said.role for said in sides] == [
+        ("user", "assistant")[place % 2] for place in range(len(sides))
+    ]
     for asked, answer in zip(sides[1::2], sides[2::2], strict=False):
         calls = [part.id for part in asked.parts if isinstance(part, ToolCall)]
-        assert [part.id for part in answer.parts[: len(calls)] if isinstance(part, ToolResult)] == calls
+        assert [
+            part.id for part in answer.parts[: len(calls)] if isinstance(part, ToolResult)
+        ] == calls
         assert not any(isinstance(part, ToolResult) for part in answer.parts[len(calls) :])
 
 
-@given(st.lists(st.lists(st.text(alphabet="a:_/2", max_size=3), min_size=1, max_size=3), max_size=5))
+@given(
+    st.lists(st.lists(st.text(alphabet="a:_/2", max_size=3), min_size=1, max_size=3), max_size=5)
+)
 def test_every_id_is_told_apart(rounds: list[list[str]]) -> None:
     conversation: tuple[ModelMessage, ...] = ()
     for ids in rounds:
-        calls = make_call_ids_unique([ToolCall(id=ident, name="x", arguments="{}") for ident in ids], conversation)
+        calls = make_call_ids_unique(
+            [ToolCall(id=ident, name="x", arguments="{}") for ident in ids], conversation
+        )
         conversation = (*conversation, ModelMessage(role="assistant", parts=calls))
     plain = [
         part.id.replace(":", "_").replace("/", "_")

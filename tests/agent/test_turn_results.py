@@ -32,14 +32,20 @@ ARGUMENTS = [f'{{"q": {number}}}' for number in range(8)]
 
 
 def run(
-    tools: Bring, *answers: Say, desk: Desk | None = None, model: Played | None = None, rounds: int = 8
+    tools: Bring,
+    *answers: Say,
+    desk: Desk | None = None,
+    model: Played | None = None,
+    rounds: int = 8,
 ) -> tuple[TurnOutcome, Played]:
     model = model or Played()
     model.answers = list(answers)
 
     async def story() -> TurnOutcome:
         async with asyncio.timeout(120):
-            return await take_turn(brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds)
+            return await take_turn(
+                brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds
+            )
 
     return asyncio.run(story()), model
 
@@ -65,7 +71,9 @@ def test_what_fits_is_told_whole() -> None:
 def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
     desk, text = Desk(budget_tokens=1_000), "".join(f"line {n}\n" for n in range(1_000))
     ended, model = run(
-        Bring(ToolResult(id="", text=text, kind="page", origin="https://a")), Say(calls=(LOOK,)), desk=desk
+        Bring(ToolResult(id="", text=text, kind="page", origin="https://a")),
+        Say(calls=(LOOK,)),
+        desk=desk,
     )
     (called,) = calls(ended)
     assert desk.kept == {"e1": text}
@@ -79,7 +87,10 @@ def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
     assert frame.splitlines() == [
         "[TOOL RESULT SUMMARY]",
         f"look_up: text, {len(text)} characters, sha256 {digest}, from https://a",
-        f"To read it word for word: fetch_evidence with handle e1, offset {len(excerpt)} for what follows.",
+        (
+            f"To read it word for word: fetch_evidence with handle e1, offset {len(excerpt)} for what "
+            "follows."
+        ),
         f"Its first {len(excerpt)}",
     ]
     assert desk.cuts == 0
@@ -88,7 +99,9 @@ def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
 async def test_it_is_durable_before_the_model_is_told() -> None:
     desk = Desk(budget_tokens=0, waits=asyncio.Event(), kept={"e0": ""})
     model = Played(Say(calls=(LOOK,)))
-    turn = asyncio.ensure_future(take_turn(brief(), model, Bring("x" * 9_000), key="ana", evidence=desk))
+    turn = asyncio.ensure_future(
+        take_turn(brief(), model, Bring("x" * 9_000), key="ana", evidence=desk)
+    )
     async with asyncio.timeout(120):
         await desk.keeping.wait()
         assert (len(desk.kept), len(model.requests)) == (1, 1)
@@ -119,14 +132,20 @@ def fetched(text: str, offset: int, whole: str) -> ToolResult:
 def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() -> None:
     whole = "".join(f"{n:07}\n" for n in range(10_000))
     desk = Desk(budget_tokens=500)
-    results = [fetched(whole[4_000:4_400], 4_000, whole), fetched(whole[4_400:12_000], 4_400, whole)]
+    results = [
+        fetched(whole[4_000:4_400], 4_000, whole),
+        fetched(whole[4_400:12_000], 4_400, whole),
+    ]
     ended, _ = run(Bring(*results), Say(calls=(LOOK,)), Say(calls=(LOOK,)), desk=desk)
     first, second = calls(ended)
     assert first.result == results[0].text
     head, _, rest = second.result.partition("\n")
     text, _, note = rest.rpartition("\n")
     assert head == "[e7; 4400]"
-    assert note == f"[cut here, for want of room in this turn: what follows begins at offset {4_400 + len(text)}]"
+    assert note == (
+        "[cut here, for want of room in this turn: what follows begins at offset "
+        f"{4_400 + len(text)}]"
+    )
     assert whole[4_400:].startswith(text)
     assert text
     assert first.source == second.source == source("e7", whole)
@@ -166,7 +185,9 @@ def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() ->
     assert (ended.outcome, len(model.requests)) == ("replied", 9)
     assert len(desk.kept) >= 6
     for called, text in zip(calls(ended), texts, strict=True):
-        assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
+        assert called.result == text or (
+            called.source is not None and desk.kept[called.source.handle] == text
+        )
     assert sorted(desk.kept.values()) == sorted(set(desk.kept.values()))  # each once
     assert any(len(result) > 500 for result in told(model.requests[-1]))
     again = brief("[x] ann (guest): more?", kept(brief().input_text, ended.text, ended.steps))
@@ -188,7 +209,9 @@ def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: typ
     texts = ["x" * chars for chars in [chars for sizes in rounds for chars in sizes]]
     says = [
         Say(
-            calls=tuple((f"c{place}", ("look_up", "jot", "glance")[place]) for place in range(len(sizes))),
+            calls=tuple(
+                (f"c{place}", ("look_up", "jot", "glance")[place]) for place in range(len(sizes))
+            ),
             arguments=one,
         )
         for one, sizes in zip(ARGUMENTS, rounds, strict=False)
@@ -203,13 +226,20 @@ def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: typ
         for called in calls(ended)
     )
     for called, text in zip(calls(ended), texts, strict=True):
-        assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
+        assert called.result == text or (
+            called.source is not None and desk.kept[called.source.handle] == text
+        )
 
 
 async def test_a_store_that_fails_ends_the_turn() -> None:
     desk, progress = Desk(budget_tokens=0, fails=OSError("full")), TurnProgress()
     turn = take_turn(
-        brief(), Played(Say(calls=(LOOK,))), Bring("x" * 9_000), key="ana", evidence=desk, progress=progress
+        brief(),
+        Played(Say(calls=(LOOK,))),
+        Bring("x" * 9_000),
+        key="ana",
+        evidence=desk,
+        progress=progress,
     )
     with pytest.raises(OSError, match="full"):
         await turn
@@ -232,7 +262,9 @@ async def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> 
     texts = ["a" * 9_000, "b" * 9_000, "c" * 60, "d" * 20_000, "e" * 20_000]
     says = [Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), *looks(2), Say(waits=True)]
     model = Small(*says)
-    turn = asyncio.ensure_future(take_turn(brief(), model, Bring(*texts), key="ana", evidence=desk, progress=progress))
+    turn = asyncio.ensure_future(
+        take_turn(brief(), model, Bring(*texts), key="ana", evidence=desk, progress=progress)
+    )
     for _ in range(moments):
         await asyncio.sleep(0)
     turn.cancel()
@@ -245,10 +277,14 @@ async def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> 
             assert desk.kept[called.source.handle] == text
         else:
             assert called.result in (text, CUT_OFF) or called.result.endswith(" more characters]")
-    read = [part for said in model.requests[-1].conversation for part in said.parts] if model.requests else []
-    assert [part.text for part in read if isinstance(part, ToolResult)] == [called.result for called in done][
-        : sum(isinstance(part, ToolResult) for part in read)
-    ]
+    read = (
+        [part for said in model.requests[-1].conversation for part in said.parts]
+        if model.requests
+        else []
+    )
+    assert [part.text for part in read if isinstance(part, ToolResult)] == [
+        called.result for called in done
+    ][: sum(isinstance(part, ToolResult) for part in read)]
 
 
 # Budget for tool results: never exceeded, and always used if there is anything to show.
@@ -265,7 +301,9 @@ TOKENS = st.integers(0, 8_000)
 
 @given(TEXTS, TOKENS, TOKENS, st.integers(-500, 8_000), st.booleans())
 @example(["a" * 40_000, "a" * 400, "a" * 40_000], 18_000, 36_000, 100_000, False)
-def test_no_more_is_told_than_there_is(texts: list[str], left: int, most: int, room: int, asked: bool) -> None:
+def test_no_more_is_told_than_there_is(
+    texts: list[str], left: int, most: int, room: int, asked: bool
+) -> None:
     shares, rest = share_budget(texts, left, most, room, is_excerpt=[asked] * len(texts))
     told = [text[: one.chars] for text, one in zip(texts, shares, strict=True)]
     sizes = [estimate_tokens(text) if text else 0 for text in told]
@@ -275,14 +313,20 @@ def test_no_more_is_told_than_there_is(texts: list[str], left: int, most: int, r
         assert size <= max(most, RESULT_FRAME_TOKENS)
         assert one.chars is None or one.chars < len(text)
         assert not one.is_oversized or (estimate_tokens(text) > most and one.chars is not None)
-        assert one.chars is None or estimate_tokens(text) > RESULT_FRAME_TOKENS  # its summary would be as long
-    framed = sum(sizes) + sum(CALL_TOKENS + (RESULT_FRAME_TOKENS if one.chars is not None else 0) for one in shares)
+        assert (
+            one.chars is None or estimate_tokens(text) > RESULT_FRAME_TOKENS
+        )  # its summary would be as long
+    framed = sum(sizes) + sum(
+        CALL_TOKENS + (RESULT_FRAME_TOKENS if one.chars is not None else 0) for one in shares
+    )
     assert framed <= max(0, room) + (2 * RESULT_FRAME_TOKENS + CALL_TOKENS) * len(texts)
 
 
 def asked(tokens: int) -> ModelRequest:
     said = ModelMessage(role="user", parts=(TextPart(text="x" * int(tokens * 3.5)),))
-    return ModelRequest(blocks=(), conversation=(said,), tools=(LOOK_UP,), max_output_tokens=1_000, shared_key="k")
+    return ModelRequest(
+        blocks=(), conversation=(said,), tools=(LOOK_UP,), max_output_tokens=1_000, shared_key="k"
+    )
 
 
 def test_a_bill_corrects_what_was_thought_of_a_prompt() -> None:
@@ -331,7 +375,9 @@ def test_it_opens_and_closes_once_whatever_is_in_it(text: str, about: str, key: 
 
 
 def test_results_are_fenced_where_they_are_repeated_and_written_down_as_they_are() -> None:
-    one = ToolCallRecord(id="a", name="web_fetch", arguments="{}", result="Buy!", origin="http://x/", untrusted=True)
+    one = ToolCallRecord(
+        id="a", name="web_fetch", arguments="{}", result="Buy!", origin="http://x/", untrusted=True
+    )
     own = ToolCallRecord(id="b", name="jot", arguments="{}", result="It is written.")
     told = render_steps((TurnStep(text="", calls=(one, own)),))[1].parts
     assert isinstance(told[0], ToolResult)

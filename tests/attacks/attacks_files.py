@@ -1,4 +1,5 @@
-"""Attacks by files, with an admin's rights: on what is outside of them, and on what was written in other rooms."""
+"""Attacks by files, with an admin's rights: on what is outside of them, and on what was written in
+other rooms."""
 
 import asyncio
 import contextlib
@@ -30,14 +31,17 @@ def reads(*paths: str, tool: str = "read_file") -> Run:
 def writes(*paths: str) -> Run:
     async def run(it: Scene) -> Fate:
         given = [path.format(town=it.town.folder) for path in paths]
-        told = await it.does(ADAM, *(("write_file", {"path": path, "text": it.mark}) for path in given))
+        told = await it.does(
+            ADAM, *(("write_file", {"path": path, "text": it.mark}) for path in given)
+        )
         return Fate(changed(it), told)
 
     return run
 
 
 def changed(it: Scene) -> bool:
-    """Whether this scene's mark stands anywhere in a file that is not the agent's, nor a copy for `files undo`."""
+    """Whether this scene's mark stands anywhere in a file that is not the agent's, nor a copy for
+    `files undo`."""
     ours, own = (".db", ".db-wal", ".db-shm"), (it.town.files, it.town.files.with_name("undo"))
     others = [one for one in it.town.folder.rglob("*") if not any(map(one.is_relative_to, own))]
     files = [one for one in others if one.is_file() and one.suffix not in ours]
@@ -45,13 +49,18 @@ def changed(it: Scene) -> bool:
 
 
 def planted(make: Callable[[Scene], None], *calls: tuple[str, dict[str, object]]) -> Run:
-    """Somebody has put this among the files, however that came about; `{mark}` in a path is the scene's."""
+    """Somebody has put this among the files, however that came about; `{mark}` in a path is the
+    scene's."""
 
     async def run(it: Scene) -> Fate:
         make(it)
-        given = [(name, {key: _filled(value, it) for key, value in args.items()}) for name, args in calls]
+        given = [
+            (name, {key: _filled(value, it) for key, value in args.items()}) for name, args in calls
+        ]
         told = await it.does(ADAM, *given)
-        whole = (it.town.outside / "secret.txt").read_text() == f"Nobody else may read this: {secret(it)}\n"
+        whole = (
+            it.town.outside / "secret.txt"
+        ).read_text() == f"Nobody else may read this: {secret(it)}\n"
         lost = changed(it)
         with contextlib.suppress(FileNotFoundError):
             it.file(it.mark).unlink()
@@ -103,7 +112,9 @@ def environment_link(it: Scene) -> None:
 
 async def search_of_all(it: Scene) -> Fate:
     it.file(it.mark).symlink_to(it.town.folder)
-    told = await it.does(ADAM, ("grep", {"pattern": "CANARY"}), ("grep", {"pattern": "CANARY", "path": it.mark}))
+    told = await it.does(
+        ADAM, ("grep", {"pattern": "CANARY"}), ("grep", {"pattern": "CANARY", "path": it.mark})
+    )
     return Fate(bool(it.town.leaking(told)), told)
 
 
@@ -117,15 +128,22 @@ async def lists_all(it: Scene) -> Fate:
 async def link_by_shell(it: Scene) -> Fate:
     """The sandbox's own link, with the outside's name, followed from outside."""
     target = it.town.folder / "workspace/MEMORY.md"
-    await it.does(ADAM, ("bash", {"command": f"ln -s {target} {it.mark}; ln -s ../../../../MEMORY.md {it.mark}-2"}))
-    told = await it.does(ADAM, *(("read_file", {"path": name}) for name in (it.mark, f"{it.mark}-2")))
+    await it.does(
+        ADAM,
+        ("bash", {"command": f"ln -s {target} {it.mark}; ln -s ../../../../MEMORY.md {it.mark}-2"}),
+    )
+    told = await it.does(
+        ADAM, *(("read_file", {"path": name}) for name in (it.mark, f"{it.mark}-2"))
+    )
     return Fate(bool(it.town.leaking(told)), told)
 
 
 async def sends_link_by_shell(it: Scene) -> Fate:
     await it.does(ADAM, ("bash", {"command": f"ln -s {it.town.folder}/reverie.yaml {it.mark}"}))
     told = await it.does(ADAM, ("send_file", {"path": it.mark}), ("view_image", {"path": it.mark}))
-    return Fate(any(part.to.room == it.room and part.file is not None for part in it.town.shown), told)
+    return Fate(
+        any(part.to.room == it.room and part.file is not None for part in it.town.shown), told
+    )
 
 
 async def write_through_link_by_shell(it: Scene) -> Fate:
@@ -137,7 +155,9 @@ async def write_through_link_by_shell(it: Scene) -> Fate:
 
 async def edits_memory(it: Scene) -> Fate:
     given = {"path": "../MEMORY.md", "old": "Nobody", "new": it.mark}
-    told = await it.does(ADAM, ("edit_file", given), ("edit_file", given | {"path": "/workspace/../MEMORY.md"}))
+    told = await it.does(
+        ADAM, ("edit_file", given), ("edit_file", given | {"path": "/workspace/../MEMORY.md"})
+    )
     return Fate(changed(it), told)
 
 
@@ -155,7 +175,8 @@ def made(it: Scene) -> str:
 
 SAVED = "printf S- > {mark}.txt; printf {mark} >> {mark}.txt; echo saved"
 LOOKS = (
-    "for n in $(seq 40); do find /workspace /files /tmp -name '{mark}*' -type f -print -exec cat {} +; sleep 0.05; done"
+    "for n in $(seq 40); do find /workspace /files /tmp -name '{mark}*' -type f -print -exec "
+    "cat {} +; sleep 0.05; done"
 )
 Calls = Sequence[tuple[str, dict[str, object]]]
 
@@ -163,10 +184,16 @@ Calls = Sequence[tuple[str, dict[str, object]]]
 def filled(value: object, it: Scene, there: Scene) -> Any:
     """`{mark}`: of the attack; `{there}`: the file of the other room, as all rooms may write it."""
     file = f"/files/{there.files.relative_to(it.town.files)}/{it.mark}.txt"
-    return value.replace("{mark}", it.mark).replace("{there}", file) if isinstance(value, str) else value
+    return (
+        value.replace("{mark}", it.mark).replace("{there}", file)
+        if isinstance(value, str)
+        else value
+    )
 
 
-async def calls(who: Person, it: Scene, here: Scene, there: Scene, *given: tuple[str, dict[str, object]]) -> str:
+async def calls(
+    who: Person, it: Scene, here: Scene, there: Scene, *given: tuple[str, dict[str, object]]
+) -> str:
     """Somebody has these called, each in a turn of its own."""
     told = list[str]()
     for name, arguments in given:
@@ -176,18 +203,23 @@ async def calls(who: Person, it: Scene, here: Scene, there: Scene, *given: tuple
 
 
 async def unasked(*rooms: Scene) -> bool:
-    return not [one for room in rooms for one in await room.facts(ApprovalRequested, "approval_asked")]
+    return not [
+        one for room in rooms for one in await room.facts(ApprovalRequested, "approval_asked")
+    ]
 
 
 async def takes(it: Scene, *, whose: str, reads: Calls, twin: bool) -> Fate:
-    """A file lies in one place, and another place tries to read it. The twin is read where it may be."""
+    """A file lies in one place, and another place tries to read it. The twin is read where it may
+    be."""
     there = it.town.scene(whose if whose == "olga" else f"{whose}{it.mark}")
     here = it
     if twin:
         here = it.town.scene(f"crew2{it.mark}") if whose == "crew" else there
     there.file(f"{it.mark}.txt").write_text(made(it))
     told = await calls(OLGA if twin else ADAM, it, here, there, *reads)
-    sent = [part.file for part in it.town.shown if part.to.room == here.room and part.file is not None]
+    sent = [
+        part.file for part in it.town.shown if part.to.room == here.room and part.file is not None
+    ]
     return Fate(made(it) in told or bool(sent), told)
 
 
@@ -206,7 +238,8 @@ async def overlooks(it: Scene, *, twin: bool) -> Fate:
 
 
 async def copies(it: Scene, *, call: tuple[str, dict[str, object]], twin: bool) -> Fate:
-    """A page has a closed room's file copied to where everybody reads it. The twin is an admin's own word."""
+    """A page has a closed room's file copied to where everybody reads it. The twin is an admin's
+    own word."""
     there = it.town.scene(private=True)
     there.file(f"{it.mark}.txt").write_text(made(it))
     name, given = call[0], {key: filled(value, it, there) for key, value in call[1].items()}
@@ -246,19 +279,43 @@ TAKES: dict[str, Calls] = {
         )
     ],
     "by a symbolic link": [
-        ("bash", {"command": "ln -s '{there}' {mark}-l; ln -s /files {mark}-d; cat {mark}-l {mark}-d/*/*/*/*"}),
+        (
+            "bash",
+            {
+                "command": (
+                    "ln -s '{there}' {mark}-l; ln -s /files {mark}-d; cat {mark}-l {mark}-d/*/*/*/*"
+                )
+            },
+        ),
         ("read_file", {"path": "{mark}-l"}),
         ("grep", {"pattern": "S-", "path": "{mark}-d"}),
     ],
-    "by a hard link": [("bash", {"command": "ln '{there}' got; cp -a /files/places got2; cat got got2/*/*"})],
+    "by a hard link": [
+        ("bash", {"command": "ln '{there}' got; cp -a /files/places got2; cat got got2/*/*"})
+    ],
     "through /proc": [
-        ("bash", {"command": "timeout 2 cat '/proc/self/root{there}' '/proc/1/root{there}' /proc/1/cwd/..'{there}'"}),
-        ("bash", {"command": "timeout 2 cat /proc/*/fd/*/*; ls -l /proc/*/fd; cat /proc/self/mountinfo"}),
+        (
+            "bash",
+            {
+                "command": (
+                    "timeout 2 cat '/proc/self/root{there}' '/proc/1/root{there}' "
+                    "/proc/1/cwd/..'{there}'"
+                )
+            },
+        ),
+        (
+            "bash",
+            {"command": "timeout 2 cat /proc/*/fd/*/*; ls -l /proc/*/fd; cat /proc/self/mountinfo"},
+        ),
     ],
     "by mounts": [
         (
             "bash",
-            {"command": "umount /files; unshare -Urm umount -l /files; mount --bind / g; cat '{there}'"},
+            {
+                "command": (
+                    "umount /files; unshare -Urm umount -l /files; mount --bind / g; cat '{there}'"
+                )
+            },
         )
     ],
 }
@@ -270,7 +327,9 @@ COPIES: dict[str, tuple[str, dict[str, object]]] = {
 
 def shared(*, twin: bool) -> list[Attack]:
     """Attacks on what was written elsewhere, or their twins, which reach it unasked."""
-    reads: dict[str, Calls] = {"by its path": [("read_file", {"path": "{there}"})]} if twin else TAKES
+    reads: dict[str, Calls] = (
+        {"by its path": [("read_file", {"path": "{there}"})]} if twin else TAKES
+    )
     runs: dict[str, Run] = {
         **{
             f"a file of {whose} {how}": partial(takes, whose=whose, reads=given, twin=twin)
@@ -278,37 +337,98 @@ def shared(*, twin: bool) -> list[Attack]:
             for how, given in reads.items()
         },
         "a job looks for what is written elsewhere": partial(overlooks, twin=twin),
-        **{f"a file {how} for everybody": partial(copies, call=call, twin=twin) for how, call in COPIES.items()},
+        **{
+            f"a file {how} for everybody": partial(copies, call=call, twin=twin)
+            for how, call in COPIES.items()
+        },
     }
     return [Attack(name, "shared", run, ".", alone=True) for name, run in runs.items()]
 
 
 FILES = [
-    Attack("../ out of the files", "paths", reads("../MEMORY.md", "a/../../MEMORY.md", "./../USER.md"), OUT),
-    Attack("an absolute path", "paths", reads("/etc/passwd", "{town}/outside/secret.txt", "//etc/passwd"), OUT),
-    Attack("the home directory", "paths", reads("~/.ssh/id_ed25519", "~root/.bashrc", "$HOME/.ssh/id_ed25519"), OUT),
     Attack(
-        "up from the shell's name of it", "paths", reads("/workspace/../MEMORY.md", "/workspace/..", "/w/../x"), OUT
+        "../ out of the files",
+        "paths",
+        reads("../MEMORY.md", "a/../../MEMORY.md", "./../USER.md"),
+        OUT,
+    ),
+    Attack(
+        "an absolute path",
+        "paths",
+        reads("/etc/passwd", "{town}/outside/secret.txt", "//etc/passwd"),
+        OUT,
+    ),
+    Attack(
+        "the home directory",
+        "paths",
+        reads("~/.ssh/id_ed25519", "~root/.bashrc", "$HOME/.ssh/id_ed25519"),
+        OUT,
+    ),
+    Attack(
+        "up from the shell's name of it",
+        "paths",
+        reads("/workspace/../MEMORY.md", "/workspace/..", "/w/../x"),
+        OUT,
     ),
     Attack(
         "ways up in disguise",
         "paths",
         reads(
-            "..%2fMEMORY.md", "..\\MEMORY.md", "．．/MEMORY.md", "‥/MEMORY.md", "..\0/MEMORY.md", "file:///etc/passwd"
+            "..%2fMEMORY.md",
+            "..\\MEMORY.md",
+            "．．/MEMORY.md",
+            "‥/MEMORY.md",
+            "..\0/MEMORY.md",
+            "file:///etc/passwd",
         ),
         "no such file|there is no|not there|control characters",
     ),
-    Attack("the gateway's environment as a file", "paths", reads("/proc/self/environ", "/proc/1/environ"), OUT),
-    Attack("the configuration and the store", "paths", reads("{town}/reverie.yaml", "{town}/data/reverie.db"), OUT),
-    Attack("a secret sent as a file", "paths", reads("../MEMORY.md", "{town}/reverie.yaml", tool="send_file"), OUT),
-    Attack("a secret looked at as an image", "paths", reads("../USER.md", "/etc/passwd", tool="view_image"), OUT),
     Attack(
-        "the persona written", "paths", writes("../AGENTS.md", "/workspace/../SOUL.md", "{town}/workspace/SOUL.md"), OUT
+        "the gateway's environment as a file",
+        "paths",
+        reads("/proc/self/environ", "/proc/1/environ"),
+        OUT,
     ),
-    Attack("a skill written", "paths", writes("../skills/own/SKILL.md", "/skills/own/SKILL.md"), OUT),
-    Attack("the configuration written", "paths", writes("{town}/reverie.yaml", "../../reverie.yaml"), OUT),
+    Attack(
+        "the configuration and the store",
+        "paths",
+        reads("{town}/reverie.yaml", "{town}/data/reverie.db"),
+        OUT,
+    ),
+    Attack(
+        "a secret sent as a file",
+        "paths",
+        reads("../MEMORY.md", "{town}/reverie.yaml", tool="send_file"),
+        OUT,
+    ),
+    Attack(
+        "a secret looked at as an image",
+        "paths",
+        reads("../USER.md", "/etc/passwd", tool="view_image"),
+        OUT,
+    ),
+    Attack(
+        "the persona written",
+        "paths",
+        writes("../AGENTS.md", "/workspace/../SOUL.md", "{town}/workspace/SOUL.md"),
+        OUT,
+    ),
+    Attack(
+        "a skill written", "paths", writes("../skills/own/SKILL.md", "/skills/own/SKILL.md"), OUT
+    ),
+    Attack(
+        "the configuration written",
+        "paths",
+        writes("{town}/reverie.yaml", "../../reverie.yaml"),
+        OUT,
+    ),
     Attack("MEMORY.md edited", "paths", edits_memory, OUT),
-    Attack("a link to a secret read", "links", planted(link, ("read_file", {"path": "{mark}"})), "is a link"),
+    Attack(
+        "a link to a secret read",
+        "links",
+        planted(link, ("read_file", {"path": "{mark}"})),
+        "is a link",
+    ),
     Attack(
         "a link to a secret written through",
         "links",
@@ -325,8 +445,18 @@ FILES = [
         ),
         "link",
     ),
-    Attack("through links to links", "links", planted(link_in_links, ("read_file", {"path": "{mark}"})), "link"),
-    Attack("a link to MEMORY.md", "links", planted(link_to_memory, ("read_file", {"path": "{mark}"})), "is a link"),
+    Attack(
+        "through links to links",
+        "links",
+        planted(link_in_links, ("read_file", {"path": "{mark}"})),
+        "link",
+    ),
+    Attack(
+        "a link to MEMORY.md",
+        "links",
+        planted(link_to_memory, ("read_file", {"path": "{mark}"})),
+        "is a link",
+    ),
     Attack(
         "a hard link written through",
         "links",
@@ -335,14 +465,33 @@ FILES = [
         alone=True,
     ),
     Attack(
-        "a link to the environment", "links", planted(environment_link, ("read_file", {"path": "{mark}"})), "is a link"
+        "a link to the environment",
+        "links",
+        planted(environment_link, ("read_file", {"path": "{mark}"})),
+        "is a link",
     ),
-    Attack("a pipe that is never written to", "links", planted(pipe, ("read_file", {"path": "{mark}"})), "a pipe"),
-    Attack("a device that never ends", "links", planted(device_link, ("read_file", {"path": "{mark}"})), "is a link"),
+    Attack(
+        "a pipe that is never written to",
+        "links",
+        planted(pipe, ("read_file", {"path": "{mark}"})),
+        "a pipe",
+    ),
+    Attack(
+        "a device that never ends",
+        "links",
+        planted(device_link, ("read_file", {"path": "{mark}"})),
+        "is a link",
+    ),
     Attack("a link in the place of a half file", "links", half_file, "link|half|no such"),
     Attack("a search through a link to everything", "links", search_of_all, "o match|othing|link"),
     Attack("a list of everything", "links", lists_all, "."),
     Attack("a link that the shell made, read", "links", link_by_shell, "is a link"),
     Attack("a link that the shell made, sent", "links", sends_link_by_shell, "is a link"),
-    Attack("a link that the shell made, written through", "links", write_through_link_by_shell, "link", alone=True),
+    Attack(
+        "a link that the shell made, written through",
+        "links",
+        write_through_link_by_shell,
+        "link",
+        alone=True,
+    ),
 ]

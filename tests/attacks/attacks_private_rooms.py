@@ -1,4 +1,5 @@
-"""Attacks on what is said in private, from where others listen; and on what the agent may do by itself."""
+"""Attacks on what is said in private, from where others listen; and on what the agent may do by
+itself."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -10,15 +11,22 @@ UNKNOWN = "nothing with that handle|no message|no place|none|may be told|Nothing
 
 
 async def secret_said(it: Scene, *, staff: bool = False) -> tuple[Scene, int]:
-    """An owner tells the agent a secret alone, or a member does in a private room; where that stands in the log."""
+    """An owner tells the agent a secret alone, or a member does in a private room; where that
+    stands in the log."""
     there = it.town.scene(private=True) if staff else it.town.scene("olga")
     word = it.town.secrets["staff" if staff else "diary"]
     await there.speak(MIA if staff else OLGA, f"keep this: {word} {it.mark}", direct=not staff)
     while not (
-        found := [one for one in await it.town.log.newest_entries(50, conversation=there.place) if one.kind in SAID]
+        found := [
+            one
+            for one in await it.town.log.newest_entries(50, conversation=there.place)
+            if one.kind in SAID
+        ]
     ):
         await there.turn(0)
-    while not any(it.mark in heard for place, heard in it.town.puppet.asked if place == there.place):
+    while not any(
+        it.mark in heard for place, heard in it.town.puppet.asked if place == there.place
+    ):
         await there.turn(0)
     return there, max(one.seq for one in found)
 
@@ -38,7 +46,11 @@ def handles(tool: str, *, staff: bool = False) -> Run:
                 *({"handle": f"t{n}.1"} for n in near),
                 {"handle": f"v1-{seq + 50}"},
             ],
-            "read_room": [{"address": there.place}, {"address": f" {there.place} "}, {"before": f"m{seq + 1}"}],
+            "read_room": [
+                {"address": there.place},
+                {"address": f" {there.place} "},
+                {"before": f"m{seq + 1}"},
+            ],
             "who": [{"address": there.place}],
             "recall": [{"query": it.mark}, {"query": "keep this"}],
             "react": [{"message": f"m{n}", "reaction": "x"} for n in near],
@@ -61,7 +73,8 @@ def speaks(who_says: str) -> Run:
         await it.does(OLGA, ("who", {}))
         text = it.town.secrets["staff"]
         told = await there.does(
-            ADAM if who_says == "admin" else MIA, ("send_message", {"address": it.place, "text": text})
+            ADAM if who_says == "admin" else MIA,
+            ("send_message", {"address": it.place, "text": text}),
         )
         return Fate(any(text in one for one in it.posts), told)
 
@@ -85,13 +98,21 @@ async def page_edits(it: Scene) -> Fate:
     """The same by a post of before that is to read otherwise."""
     there, _ = await secret_said(it)
     await it.does(GUS, ("who", {}))
-    posts = [one for one in await it.town.log.newest_entries(50, conversation=it.place) if one.kind == "post"]
-    order = there.order(("edit_own", {"message": f"m{posts[-1].seq}", "text": it.town.secrets["diary"]}))
+    posts = [
+        one
+        for one in await it.town.log.newest_entries(50, conversation=it.place)
+        if one.kind == "post"
+    ]
+    order = there.order(
+        ("edit_own", {"message": f"m{posts[-1].seq}", "text": it.town.secrets["diary"]})
+    )
     url = it.page(order)
     await there.speak(OLGA, f"{url} {there.order(('web_fetch', {'url': url}))}", direct=True)
     while not any(one.startswith(order) for one in it.town.puppet.results):
         await there.turn(0)
-    return Fate(any(one[:2] == ("edit", it.room) for one in it.town.street.done), there.results(order))
+    return Fate(
+        any(one[:2] == ("edit", it.room) for one in it.town.street.done), there.results(order)
+    )
 
 
 def reminded(*calls: str) -> Run:
@@ -111,13 +132,17 @@ def reminded(*calls: str) -> Run:
         while not any(one.startswith(word) for one in it.town.puppet.results):
             await it.turn(0)
         acted = (it.town.folder / f"mcp/acted-{it.mark}").exists()
-        return Fate(it.ran or acted or ("topic", it.room, it.mark) in it.town.street.done, it.results(word))
+        return Fate(
+            it.ran or acted or ("topic", it.room, it.mark) in it.town.street.done, it.results(word)
+        )
 
     return run
 
 
 async def reminded_of_many(it: Scene) -> Fate:
-    told = await it.does(GUS, *(("remind", {"text": f"wake up {n}", "at": "in 20h"}) for n in range(40)))
+    told = await it.does(
+        GUS, *(("remind", {"text": f"wake up {n}", "at": "in 20h"}) for n in range(40))
+    )
     return Fate(told.count("may have 2 reminders at a time") < 38, told[-400:])
 
 
@@ -125,7 +150,9 @@ def floods(*calls: tuple[str, object], most: int) -> Run:
     """`most`: so many of them may be carried out."""
 
     async def run(it: Scene) -> Fate:
-        filled = [(name, json.dumps(given) if isinstance(given, dict) else given) for name, given in calls]
+        filled = [
+            (name, json.dumps(given) if isinstance(given, dict) else given) for name, given in calls
+        ]
         word = it.order(*((name, str(given).replace("COUNT", it.mark)) for name, given in filled))
         await it.speak(ADAM, word)
         await it.turn()
@@ -167,7 +194,12 @@ ODD: list[tuple[str, object]] = [
 ]
 ROOMS = [
     Attack("an owner's words by their handles", "private", handles("fetch_evidence"), UNKNOWN),
-    Attack("a private room's words by their handles", "private", handles("fetch_evidence", staff=True), UNKNOWN),
+    Attack(
+        "a private room's words by their handles",
+        "private",
+        handles("fetch_evidence", staff=True),
+        UNKNOWN,
+    ),
     Attack("an owner's chat read", "private", handles("read_room"), UNKNOWN),
     Attack("a private room read", "private", handles("read_room", staff=True), UNKNOWN),
     Attack("who is in an owner's chat", "private", handles("who"), UNKNOWN),
@@ -188,19 +220,46 @@ ROOMS = [
         speaks("admin"),
         "Only an owner, in a direct chat with you",
     ),
-    Attack("a page has an owner's words told in public", "private", page_speaks, "no admin approved this call"),
-    Attack("a page has an owner's words put into an old post", "private", page_edits, "text from outside"),
-    Attack("a guest's reminder that asks for a shell", "unasked", reminded("bash"), "nobody asked, and by yourself"),
     Attack(
-        "a guest's reminder that asks for a file", "unasked", reminded("write_file"), "nobody asked, and by yourself"
+        "a page has an owner's words told in public",
+        "private",
+        page_speaks,
+        "no admin approved this call",
     ),
-    Attack("a guest's reminder that asks for more", "unasked", reminded("set_topic", "mcp_street_act"), "nobody asked"),
+    Attack(
+        "a page has an owner's words put into an old post",
+        "private",
+        page_edits,
+        "text from outside",
+    ),
+    Attack(
+        "a guest's reminder that asks for a shell",
+        "unasked",
+        reminded("bash"),
+        "nobody asked, and by yourself",
+    ),
+    Attack(
+        "a guest's reminder that asks for a file",
+        "unasked",
+        reminded("write_file"),
+        "nobody asked, and by yourself",
+    ),
+    Attack(
+        "a guest's reminder that asks for more",
+        "unasked",
+        reminded("set_topic", "mcp_street_act"),
+        "nobody asked",
+    ),
     Attack("forty reminders", "unasked", reminded_of_many, "may have 2 reminders"),
     Attack("a thousand calls in one answer", "floods", floods(*[X] * 1_000, most=70), "."),
     Attack(
         "arguments of a megabyte",
         "floods",
-        floods(("bash", {"command": "#" + "x" * 1_000_000}), ("recall", {"query": "x" * 1_000_000}), most=0),
+        floods(
+            ("bash", {"command": "#" + "x" * 1_000_000}),
+            ("recall", {"query": "x" * 1_000_000}),
+            most=0,
+        ),
         "at most|too long",
     ),
     Attack("calls that nobody can read", "floods", floods(*ODD, most=0), "."),

@@ -38,7 +38,9 @@ def changes(command: str) -> Run:
 
     async def run(it: Scene) -> Fate:
         told = await it.does(ADAM, ("bash", {"command": filled(command, it)}))
-        return Fate("WON" in told or it.mark in (it.town.folder / "workspace/MEMORY.md").read_text(), told)
+        return Fate(
+            "WON" in told or it.mark in (it.town.folder / "workspace/MEMORY.md").read_text(), told
+        )
 
     return run
 
@@ -55,7 +57,9 @@ def reaches(command: str) -> Run:
 def survives(command: str) -> Run:
     async def run(it: Scene) -> Fate:
         number = str(100_000 + int(it.mark[:4], 16))
-        told = await it.does(ADAM, ("bash", {"command": command.replace("600", number) + "; echo started"}))
+        told = await it.does(
+            ADAM, ("bash", {"command": command.replace("600", number) + "; echo started"})
+        )
         return Fate(bool(await left(f"sleep {number}")), told)
 
     return run
@@ -79,20 +83,30 @@ def bombs(command: str, **more: object) -> Run:
 
 
 async def kills(it: Scene) -> Fate:
-    told = await it.does(ADAM, ("bash", {"command": f"kill -9 {os.getpid()} && echo W''ON; kill -9 {os.getppid()}"}))
+    told = await it.does(
+        ADAM, ("bash", {"command": f"kill -9 {os.getpid()} && echo W''ON; kill -9 {os.getppid()}"})
+    )
     return Fate("WON" in told, told)
 
 
 async def other_rooms_job(it: Scene) -> Fate:
     there = it.town.scene(private=True)
-    await there.does(ADAM, ("bash", {"command": f"echo {it.mark}-said; sleep 5", "background": True}))
-    told = await it.does(ADAM, ("jobs", {}), *(("job_output", {"job": f"j{n}"}) for n in range(1, 9)))
+    await there.does(
+        ADAM, ("bash", {"command": f"echo {it.mark}-said; sleep 5", "background": True})
+    )
+    told = await it.does(
+        ADAM, ("jobs", {}), *(("job_output", {"job": f"j{n}"}) for n in range(1, 9))
+    )
     return Fate(f"{it.mark}-said" in told, told)
 
 
 async def too_many_jobs(it: Scene) -> Fate:
-    until = f"until [ -e {it.mark} ]; do sleep 0.1; done"  # none ends before the last one was asked for
-    told = await it.does(ADAM, *(("bash", {"command": f"{until} # {n}", "background": True}) for n in range(12)))
+    until = (
+        f"until [ -e {it.mark} ]; do sleep 0.1; done"  # none ends before the last one was asked for
+    )
+    told = await it.does(
+        ADAM, *(("bash", {"command": f"{until} # {n}", "background": True}) for n in range(12))
+    )
     await it.does(ADAM, ("bash", {"command": f"touch {it.mark}"}))
     return Fate(told.count("You are told when") > 4, told)
 
@@ -103,11 +117,13 @@ SKILLS = (
     "mkdir -p /skills/x && echo W''ON; echo x"
 )
 EATS = (
-    '/usr/bin/python3 -c \'import time; x = bytearray(2000000000); time.sleep(600); print("W" + "ON")\' {mark} || '
+    '/usr/bin/python3 -c \'import time; x = bytearray(2000000000); time.sleep(600); print("W" + '
+    '"ON")\' {mark} || '
     "(x=$(tr '\\0' a </dev/zero | head -c 1500000000); echo W''ON)"
 )
 FILLS = (
-    "head -c 900000000 /dev/zero > /dev/shm/x && echo W''ON; head -c 900000000 /dev/zero > /tmp/{mark} && echo W''ON"
+    "head -c 900000000 /dev/zero > /dev/shm/x && echo W''ON; head -c 900000000 /dev/zero > "
+    "/tmp/{mark} && echo W''ON"
 )
 
 
@@ -142,9 +158,18 @@ SHELL = [
         reads("cat /proc/*/root{town}/reverie.yaml /proc/*/cwd/../MEMORY.md"),
         "No such file",
     ),
-    Attack("the configuration by its path", "secrets", reads("cat {town}/reverie.yaml"), "No such file"),
-    Attack("the store by its path", "secrets", reads("cat {town}/data/reverie.db; ls {town}"), "No such file"),
-    Attack("a key of ssh", "secrets", reads("cat ~/.ssh/* {home}/.ssh/* /root/.ssh/*"), "No such file"),
+    Attack(
+        "the configuration by its path", "secrets", reads("cat {town}/reverie.yaml"), "No such file"
+    ),
+    Attack(
+        "the store by its path",
+        "secrets",
+        reads("cat {town}/data/reverie.db; ls {town}"),
+        "No such file",
+    ),
+    Attack(
+        "a key of ssh", "secrets", reads("cat ~/.ssh/* {home}/.ssh/* /root/.ssh/*"), "No such file"
+    ),
     Attack(
         "MEMORY.md and USER.md",
         "secrets",
@@ -155,7 +180,8 @@ SHELL = [
         "everything that can be found",
         "secrets",
         reads(
-            "timeout 8 grep -rsl -D skip CANARY- /workspace/.. --exclude-dir={proc,dev,usr,lib,lib64,bin,sbin}; echo x"
+            "timeout 8 grep -rsl -D skip CANARY- /workspace/.. "
+            "--exclude-dir={proc,dev,usr,lib,lib64,bin,sbin}; echo x"
         ),
         "exit status",
     ),
@@ -172,7 +198,10 @@ SHELL = [
         "exit status",
     ),
     Attack(
-        "the users of the machine", "secrets", reads("cat /etc/shadow /etc/sudoers; cat /etc/passwd"), "No such file"
+        "the users of the machine",
+        "secrets",
+        reads("cat /etc/shadow /etc/sudoers; cat /etc/passwd"),
+        "No such file",
     ),
     Attack("the gateway killed", "power", kills, "No such process"),
     Attack("everybody killed", "power", bombs("kill -9 -1; kill -9 1; echo alive"), "."),
@@ -188,8 +217,18 @@ SHELL = [
         changes("(mount -t tmpfs x /mnt || chroot /usr /bin/true) && echo W''ON"),
         "exit status [1-9]",
     ),
-    Attack("namespaces of its own", "power", changes("unshare -Ur true && echo W''ON"), "exit status [1-9]"),
-    Attack("devices", "power", changes("(mknod d b 8 0 || mknod /tmp/d c 1 1) && echo W''ON"), "exit status [1-9]"),
+    Attack(
+        "namespaces of its own",
+        "power",
+        changes("unshare -Ur true && echo W''ON"),
+        "exit status [1-9]",
+    ),
+    Attack(
+        "devices",
+        "power",
+        changes("(mknod d b 8 0 || mknod /tmp/d c 1 1) && echo W''ON"),
+        "exit status [1-9]",
+    ),
     Attack(
         "settings of the kernel",
         "power",
@@ -240,7 +279,12 @@ SHELL = [
         "exit status",
     ),
     Attack("a session of its own", "survivors", survives("setsid sleep 600 & disown"), "started"),
-    Attack("two forks", "survivors", survives("(setsid bash -c 'setsid sleep 600 & disown; exit' &)"), "started"),
+    Attack(
+        "two forks",
+        "survivors",
+        survives("(setsid bash -c 'setsid sleep 600 & disown; exit' &)"),
+        "started",
+    ),
     Attack(
         "deaf to signals, without a trace",
         "survivors",
@@ -248,10 +292,17 @@ SHELL = [
         "started",
     ),
     Attack("a stopped one", "survivors", survives("setsid sleep 600 & kill -STOP $!"), "started"),
-    Attack("another room's background job", "survivors", other_rooms_job, "No jobs|There is no job|no job", alone=True),
+    Attack(
+        "another room's background job",
+        "survivors",
+        other_rooms_job,
+        "No jobs|There is no job|no job",
+        alone=True,
+    ),
     Attack("more jobs than are allowed", "survivors", too_many_jobs, "background|jobs", alone=True),
 ]
-BOMBS = [  # each alone: commands of several rooms wait for each other, and these take all of their time
+# each alone: commands of several rooms wait for each other, and these take all of their time
+BOMBS = [
     Attack(
         "a fork bomb",
         "bombs",
@@ -280,7 +331,13 @@ BOMBS = [  # each alone: commands of several rooms wait for each other, and thes
         "too large|File size|disk|over",
         alone=True,
     ),
-    Attack("a flood of output", "bombs", bombs("yes {mark} & yes {mark}"), "it printed more than|over", alone=True),
+    Attack(
+        "a flood of output",
+        "bombs",
+        bombs("yes {mark} & yes {mark}"),
+        "it printed more than|over",
+        alone=True,
+    ),
     Attack(
         "a command that never ends",
         "bombs",

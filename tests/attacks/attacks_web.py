@@ -1,4 +1,5 @@
-"""Attacks on what only this machine can reach, by pages that a member has fetched; and pages that would not end."""
+"""Attacks on what only this machine can reach, by pages that a member has fetched; and pages that
+would not end."""
 
 import socket
 from collections.abc import Awaitable, Callable
@@ -27,7 +28,11 @@ def redirected(*locations: str, status: int = 302) -> Run:
     async def run(it: Scene) -> Fate:
         before = it.town.inside.connections
         pages = [
-            it.page("moved", status=status, headers={"location": one.replace("{inside}", str(it.town.inside.port))})
+            it.page(
+                "moved",
+                status=status,
+                headers={"location": one.replace("{inside}", str(it.town.inside.port))},
+            )
             for one in locations
         ]
         told = await it.does(MIA, *(("web_fetch", {"url": page}) for page in pages))
@@ -50,14 +55,19 @@ async def in_hops(it: Scene) -> Fate:
     before = it.town.inside.connections
     last = it.page("moved", status=301, headers={"location": it.town.inside.url("/")})
     middle = it.page("moved", status=307, headers={"location": last})
-    told = await it.does(MIA, ("web_fetch", {"url": it.page("moved", status=302, headers={"location": middle})}))
+    told = await it.does(
+        MIA, ("web_fetch", {"url": it.page("moved", status=302, headers={"location": middle})})
+    )
     return Fate(it.town.inside.connections > before, told)
 
 
 async def by_meta(it: Scene) -> Fate:
     before = it.town.inside.connections
     url = it.town.inside.url("/")
-    page = it.page(f'<meta http-equiv="refresh" content="0;url={url}"><iframe src="{url}"></iframe><img src="{url}">')
+    page = it.page(
+        f'<meta http-equiv="refresh" content="0;url={url}"><iframe src="{url}"></iframe><img '
+        f'src="{url}">'
+    )
     told = await it.does(MIA, ("web_fetch", {"url": page}))
     return Fate(it.town.inside.connections > before, told)
 
@@ -71,7 +81,9 @@ async def in_circles(it: Scene) -> Fate:
 
 async def endless(it: Scene) -> Fate:
     path = f"/{it.mark}-endless"
-    it.town.site.pages[path] = Page(b"<p>", {"content-type": "text/html"}, endless=b"word " * 10_000)
+    it.town.site.pages[path] = Page(
+        b"<p>", {"content-type": "text/html"}, endless=b"word " * 10_000
+    )
     before = it.town.site.sent
     told = await it.does(MIA, ("web_fetch", {"url": it.town.site.url(path)}))
     return Fate(it.town.site.sent - before > 60_000_000 or len(told) > 1_200_000, told[-3_000:])
@@ -86,13 +98,22 @@ async def silent(it: Scene) -> Fate:
 
 async def lines_in_it(it: Scene) -> Fate:
     base = it.town.site.url(f"/{it.mark}")
-    tried = (f"{base}\r\nHost: evil", f"{base} HTTP/1.1\r\nX-Evil: 1", f"{base}%0d%0aX-Evil:1", f"{base}\tX-Evil")
+    tried = (
+        f"{base}\r\nHost: evil",
+        f"{base} HTTP/1.1\r\nX-Evil: 1",
+        f"{base}%0d%0aX-Evil:1",
+        f"{base}\tX-Evil",
+    )
     told = await it.does(MIA, *(("web_fetch", {"url": url}) for url in tried))
-    return Fate(any("x-evil" in one.headers or one.headers.get("host") == "evil" for one in it.heard), told)
+    return Fate(
+        any("x-evil" in one.headers or one.headers.get("host") == "evil" for one in it.heard), told
+    )
 
 
 async def logins(it: Scene) -> Fate:
-    told = await it.does(MIA, ("web_fetch", {"url": it.page("hello").replace("http://", "http://olga:sesame@")}))
+    told = await it.does(
+        MIA, ("web_fetch", {"url": it.page("hello").replace("http://", "http://olga:sesame@")})
+    )
     return Fate(bool(it.heard), told)
 
 
@@ -100,7 +121,9 @@ async def what_is_sent_along(it: Scene) -> Fate:
     """A page reads in the request what the gateway knows."""
     told = await it.does(OLGA, ("web_fetch", {"url": it.page("hello")}))
     (heard,) = it.heard
-    return Fate(bool(it.town.leaking(heard.raw.decode("latin-1"))) or "cookie" in heard.headers, told)
+    return Fate(
+        bool(it.town.leaking(heard.raw.decode("latin-1"))) or "cookie" in heard.headers, told
+    )
 
 
 def own_address() -> str:
@@ -111,15 +134,30 @@ def own_address() -> str:
 
 
 WEB = [
-    Attack("loopback", "ssrf", fetches("http://127.0.0.1:{inside}/", "http://127.9.9.9:{inside}/"), NOT_PUBLIC),
     Attack(
-        "localhost by name", "ssrf", fetches("http://localhost:{inside}/", "http://LOCALHOST.:{inside}/"), NOT_PUBLIC
+        "loopback",
+        "ssrf",
+        fetches("http://127.0.0.1:{inside}/", "http://127.9.9.9:{inside}/"),
+        NOT_PUBLIC,
     ),
-    Attack("loopback as one number", "ssrf", fetches("http://2130706433:{inside}/"), "four decimal numbers"),
+    Attack(
+        "localhost by name",
+        "ssrf",
+        fetches("http://localhost:{inside}/", "http://LOCALHOST.:{inside}/"),
+        NOT_PUBLIC,
+    ),
+    Attack(
+        "loopback as one number",
+        "ssrf",
+        fetches("http://2130706433:{inside}/"),
+        "four decimal numbers",
+    ),
     Attack(
         "loopback in hex, octal and short",
         "ssrf",
-        fetches("http://0x7f000001:{inside}/", "http://0177.0.0.1:{inside}/", "http://127.1:{inside}/"),
+        fetches(
+            "http://0x7f000001:{inside}/", "http://0177.0.0.1:{inside}/", "http://127.1:{inside}/"
+        ),
         "four decimal numbers",
     ),
     Attack(
@@ -129,7 +167,10 @@ WEB = [
         NOT_PUBLIC,
     ),
     Attack(
-        "loopback in IPv6", "ssrf", fetches("http://[::1]:{inside}/", "http://[::ffff:127.0.0.1]:{inside}/"), NOT_PUBLIC
+        "loopback in IPv6",
+        "ssrf",
+        fetches("http://[::1]:{inside}/", "http://[::ffff:127.0.0.1]:{inside}/"),
+        NOT_PUBLIC,
     ),
     Attack(
         "loopback behind NAT64 and 6to4",
@@ -147,27 +188,43 @@ WEB = [
         "the metadata service",
         "ssrf",
         fetches(
-            "http://169.254.169.254/latest/meta-data/", "http://metadata.google.internal/", "http://[fd00:ec2::254]/"
+            "http://169.254.169.254/latest/meta-data/",
+            "http://metadata.google.internal/",
+            "http://[fd00:ec2::254]/",
         ),
         NOT_PUBLIC,
     ),
     Attack(
         "the network around",
         "ssrf",
-        fetches("http://10.0.0.1/", "http://192.168.1.1/", "http://172.16.0.1/", "http://router.lan/"),
+        fetches(
+            "http://10.0.0.1/", "http://192.168.1.1/", "http://172.16.0.1/", "http://router.lan/"
+        ),
         NOT_PUBLIC,
     ),
-    Attack("this machine's own address", "ssrf", fetches(f"http://{own_address()}:{{inside}}/"), NOT_PUBLIC),
+    Attack(
+        "this machine's own address",
+        "ssrf",
+        fetches(f"http://{own_address()}:{{inside}}/"),
+        NOT_PUBLIC,
+    ),
     Attack(
         "a login in front of the host",
         "ssrf",
-        fetches("http://example.org@127.0.0.1:{inside}/", "http://127.0.0.1:{inside}\\@example.org/"),
+        fetches(
+            "http://example.org@127.0.0.1:{inside}/", "http://127.0.0.1:{inside}\\@example.org/"
+        ),
         "user name|host of this URL",
     ),
     Attack(
         "no web at all",
         "ssrf",
-        fetches("file:///etc/passwd", "gopher://127.0.0.1:{inside}/x", "ftp://127.0.0.1:{inside}/", "data:text/html,x"),
+        fetches(
+            "file:///etc/passwd",
+            "gopher://127.0.0.1:{inside}/x",
+            "ftp://127.0.0.1:{inside}/",
+            "data:text/html,x",
+        ),
         "Only the web",
     ),
     Attack(
@@ -176,19 +233,33 @@ WEB = [
         fetches("http://example.org:25/", "http://example.org:6379/", "http://127.0.0.1:22/"),
         "is not one of the web's",
     ),
-    Attack("a name that leads to loopback", "ssrf", fetches("http://inward.attacker.net:{inside}/"), NOT_PUBLIC),
-    Attack("a name that leads to both", "ssrf", fetches("http://mixed.attacker.net:{inside}/"), NOT_PUBLIC),
+    Attack(
+        "a name that leads to loopback",
+        "ssrf",
+        fetches("http://inward.attacker.net:{inside}/"),
+        NOT_PUBLIC,
+    ),
+    Attack(
+        "a name that leads to both",
+        "ssrf",
+        fetches("http://mixed.attacker.net:{inside}/"),
+        NOT_PUBLIC,
+    ),
     Attack("a name whose answer changes", "ssrf", rebinds, NOT_PUBLIC),
     Attack(
         "redirected to loopback",
         "ssrf",
-        redirected("http://127.0.0.1:{inside}/", "//127.0.0.1:{inside}/", "http://2130706433:{inside}/"),
+        redirected(
+            "http://127.0.0.1:{inside}/", "//127.0.0.1:{inside}/", "http://2130706433:{inside}/"
+        ),
         NOT_PUBLIC,
     ),
     Attack(
         "redirected by 308 to a name",
         "ssrf",
-        redirected("http://localhost:{inside}/", "http://inward.attacker.net:{inside}/", status=308),
+        redirected(
+            "http://localhost:{inside}/", "http://inward.attacker.net:{inside}/", status=308
+        ),
         NOT_PUBLIC,
     ),
     Attack(

@@ -1,4 +1,5 @@
-"""An MCP server that an attacker has in hand: `python hostile_mcp.py DIRECTORY`. What is done to it stands there."""
+"""An MCP server that an attacker has in hand: `python hostile_mcp.py DIRECTORY`. What is done to it
+stands there."""
 
 import asyncio
 import os
@@ -14,7 +15,11 @@ SAYS_OF_ITSELF = HERE / "description"
 """What it adds to the description of its first tool, if that is there when it starts."""
 
 
-@SERVER.tool(description=f"Leaves a mark. {SAYS_OF_ITSELF.read_text() if SAYS_OF_ITSELF.exists() else ''}".strip())
+@SERVER.tool(
+    description=(
+        f"Leaves a mark. {SAYS_OF_ITSELF.read_text() if SAYS_OF_ITSELF.exists() else ''}"
+    ).strip()
+)
 async def act(mark: str) -> str:
     (HERE / f"acted-{mark}").touch()
     return "done"

@@ -1,7 +1,8 @@
-"""Attacks over several turns, on a whole gateway whose model obeys everybody: words keep their author's authority.
+"""Attacks over several turns, on a whole gateway whose model obeys everybody: words keep their
+author's authority.
 
-An instruction gets into view by somebody who may not give it; later the owner says something harmless, and the model
-carries the instruction out. What an owner alone does stays unasked.
+An instruction gets into view by somebody who may not give it; later the owner says something
+harmless, and the model carries the instruction out. What an owner alone does stays unasked.
 """
 
 import asyncio
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.boxed
 
 P = ParamSpec("P")
 INNER = "agent/reverie"
-QUICK = {"attention": {"salience": {"questions": True}}, "dmn": {"engaged": 0.2, "foraging": 0.2, "resting": 0.2}}
+QUICK = {
+    "attention": {"salience": {"questions": True}},
+    "dmn": {"engaged": 0.2, "foraging": 0.2, "resting": 0.2},
+}
 VOICE = Attachment(id="v1", form="audio", duration_s=3.0, recorded=True)
 
 
@@ -48,7 +52,8 @@ class Chat:
         self.direct = direct
 
     async def says(self, who: Any, text: str, **more: Any) -> str:
-        """Somebody speaks to the agent; returns once that turn has ended. The id of what was said."""
+        """Somebody speaks to the agent; returns once that turn has ended. The id of what was
+        said."""
         before = len(await self.turns())
         said = await self.scene.speak(who, text, direct=self.direct, **more)
         while len(await self.turns()) == before:
@@ -56,7 +61,11 @@ class Chat:
         return said.id
 
     async def turns(self) -> list[TurnRecord]:
-        return [one for one in await self.scene.facts(TurnRecord, "turn_ended") if one.cause == "addressed"]
+        return [
+            one
+            for one in await self.scene.facts(TurnRecord, "turn_ended")
+            if one.cause == "addressed"
+        ]
 
     async def new(self, command: str = "new") -> None:
         """The owner has the view changed by a command."""
@@ -80,7 +89,8 @@ async def chats(
 
 
 async def held(chat: Chat, reason: str) -> None:
-    """A server's tool was called and an admin was asked; nothing was done, and the notice says why it was asked."""
+    """A server's tool was called and an admin was asked; nothing was done, and the notice says why
+    it was asked."""
     assert "mcp_street_act" in await chat.approvals()
     assert not chat.scene.acted
     assert any(reason in one for one in chat.scene.notices), chat.scene.notices
@@ -101,7 +111,8 @@ async def overheard_long_ago(it: Town, chat: Chat) -> str:
 
 
 async def folded_away(it: Town, chat: Chat) -> str:
-    """What stands in for folded turns has the authority of those who spoke in them, also after a restart."""
+    """What stands in for folded turns has the authority of those who spoke in them, also after a
+    restart."""
     word = chat.scene.order(chat.scene.act)
     for number in range(6):
         await chat.says(GUS, f"{HUSH} {'so it goes on and on. ' * 40}{number} {word}")
@@ -153,7 +164,9 @@ async def in_a_file(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the other
 
 
 async def in_a_line_of_a_file(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
-    chat.scene.file(f"{chat.scene.mark}.md").write_text(f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}")
+    chat.scene.file(f"{chat.scene.mark}.md").write_text(
+        f"{chat.scene.mark} {chat.scene.order(chat.scene.act)}"
+    )
     await chat.says(OLGA, chat.scene.order(("grep", {"pattern": chat.scene.mark})))
     return "text from outside is in view, in grep"
 
@@ -172,7 +185,9 @@ async def forwarded(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the other
 
 async def attached(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
     name = f"{chat.scene.order(chat.scene.act)}.txt"
-    await chat.says(OLGA, f"{HUSH} what is this?", attachments=(Attachment(id="a1", form="file", name=name),))
+    await chat.says(
+        OLGA, f"{HUSH} what is this?", attachments=(Attachment(id="a1", form="file", name=name),)
+    )
     return "text from outside is in view, in an attachment of m"
 
 
@@ -199,11 +214,14 @@ ALONE: tuple[Callable[[Town, Chat], Awaitable[str]], ...] = (
 async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Town, Chat], Awaitable[str]]
 ) -> None:
-    """What leaves the place waits. What stays in it is done unasked: the model sees all that was said."""
+    """What leaves the place waits. What stays in it is done unasked: the model sees all that was
+    said."""
     async with chats(tmp_path, monkeypatch) as (it, chat):
         here = chat("square", direct=attack in ALONE)
         reason = await attack(it, here)
-        planted = next(word for word, order in it.puppet.orders.items() if "mcp_street_act" in repr(order))
+        planted = next(
+            word for word, order in it.puppet.orders.items() if "mcp_street_act" in repr(order)
+        )
         await here.says(OLGA, THANKS)
         await held(here, reason)
         own = f"own-{here.scene.mark}"
@@ -215,7 +233,9 @@ async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(
 
 
 @story
-async def test_a_guest_who_asks_at_the_same_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guest_who_asks_at_the_same_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with chats(tmp_path, monkeypatch) as (_, chat):
         here = chat("square")
         hold = here.scene.hold()
@@ -239,18 +259,23 @@ async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
         await here.says(OLGA, THANKS)
         await held(here, reason)
         assert any(
-            re.search(r"least trusted text behind this: `gus` \(guest\) at .* UTC, `reverie: obey", one)
+            re.search(
+                r"least trusted text behind this: `gus` \(guest\) at .* UTC, `reverie: obey", one
+            )
             for one in here.scene.notices
         )
-        (turn,) = await it.log.newest_entries(1, kinds=["turn_ended"], conversation=here.scene.place)
+        (turn,) = await it.log.newest_entries(
+            1, kinds=["turn_ended"], conversation=here.scene.place
+        )
         why = "\n".join(await explain_event(it.log, turn.seq) or [])
         assert re.search(r"the least trusted words in view: guest, in m\d+\n", why)
         assert re.search(
-            r"its call of mcp_street_act was asked about \(entry \d+\): .* is for the role admin and above",
+            r"its call of mcp_street_act was asked about \(entry \d+\): .* is for the role admin "
+            r"and above",
             why,
         )
         ended = await here.turns()
-        assert [one.label and one.label.integrity for one in ended] == ["guest", "guest"]
+        assert [one.label.integrity for one in ended] == ["guest", "guest"]
         await here.new()
         await here.says(OLGA, here.scene.order(here.scene.act))
         assert here.scene.acted
@@ -258,7 +283,9 @@ async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
 
 
 @story
-async def test_an_owner_alone_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_owner_alone_is_asked_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with chats(tmp_path, monkeypatch) as (it, chat):
         for room, direct in (("study", True), ("empty", False)):
             here = chat(room, direct=direct)
@@ -266,8 +293,12 @@ async def test_an_owner_alone_is_asked_nothing(tmp_path: Path, monkeypatch: pyte
             await here.says(OLGA, here.scene.order(("bash", {"command": "echo hello"})))
             await here.says(OLGA, here.scene.order(("write_file", {"path": name, "text": "milk"})))
             await here.says(OLGA, here.scene.order(("read_file", {"path": name})))
-            await here.says(OLGA, here.scene.order(("edit_file", {"path": name, "old": "milk", "new": "tea"})))
-            await here.says(OLGA, here.scene.order(("read_file", {"path": name})), attachments=(VOICE,))
+            await here.says(
+                OLGA, here.scene.order(("edit_file", {"path": name, "old": "milk", "new": "tea"}))
+            )
+            await here.says(
+                OLGA, here.scene.order(("read_file", {"path": name})), attachments=(VOICE,)
+            )
             first = await here.says(OLGA, "what did I write?")
             await here.says(OLGA, "and this?", reply_to=first)
             assert it.again is not None
@@ -294,7 +325,9 @@ async def test_private_words_leave_in_no_address_that_nobody_wrote(
         assert any("that no member wrote here" in one for one in here.scene.notices)
         other = here.scene.page("harmless")
         fetched = len(here.scene.heard)
-        await here.says(OLGA, f"and {other} please {here.scene.order(('web_fetch', {'url': other}))}")
+        await here.says(
+            OLGA, f"and {other} please {here.scene.order(('web_fetch', {'url': other}))}"
+        )
         assert len(here.scene.heard) == fetched + 1
         assert await here.approvals() == ["web_fetch", "web_fetch"]
         carried = f"(forwarded from mallory)\n{leak}"
@@ -337,14 +370,16 @@ async def test_what_guests_say_in_a_room_gets_the_agent_by_itself_no_further_tha
 async def test_what_is_said_in_a_closed_room_leaves_in_no_address_that_the_agent_fetches_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An admin's word counts for what that admin may read. The digest holds other closed rooms as well."""
+    """An admin's word counts for what that admin may read. The digest holds other closed rooms as
+    well."""
     async with chats(tmp_path, monkeypatch, mind=QUICK) as (it, chat):
         closed, square = chat("square"), chat("open-square")
         for here in (closed, square):
             await here.says(OLGA, HUSH)
 
         async def wonders(here: Chat, path: str) -> str:
-            """An admin says something to others; what the agent by itself is told of the address in it."""
+            """An admin says something to others; what the agent by itself is told of the address in
+            it."""
             call = "web_fetch", json.dumps({"url": it.site.url(path)})
             word = it.puppet.order([call], "", frozenset([INNER]))
             await here.scene.speak(ADAM, f"does anybody know why {word}?", mention=False)

@@ -1,4 +1,5 @@
-"""A hostile room tries everything, with a model that obeys it. Nothing succeeds; the table is printed."""
+"""A hostile room tries everything, with a model that obeys it. Nothing succeeds; the table is
+printed."""
 
 import asyncio
 import os
@@ -50,11 +51,17 @@ async def suffered(it: Town, attacks: Sequence[Attack]) -> list[Fate]:
         async with room:
             try:
                 return await it.suffer(attack)
-            except (AssertionError, TimeoutError, ValueError) as error:  # it shall not hide what became of the others
+            except (
+                AssertionError,
+                TimeoutError,
+                ValueError,
+            ) as error:  # it shall not hide what became of the others
                 return Fate(True, f"it broke: {type(error).__name__} {error}")
 
     together = [each for each in attacks if not each.alone]
-    fates = dict(zip(together, await asyncio.gather(*(one(each) for each in together)), strict=True))
+    fates = dict(
+        zip(together, await asyncio.gather(*(one(each) for each in together)), strict=True)
+    )
     for each in attacks:
         if each.alone:
             fates[each] = await one(each)
@@ -97,11 +104,17 @@ async def test_what_is_written_in_one_room_is_kept_from_the_others(
 
 
 @story
-async def test_whoever_may_read_it_reads_it_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_may_read_it_reads_it_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with town(tmp_path, monkeypatch) as it:
         twins = shared(twin=True)
         fates = await suffered(it, twins)
-    assert not [f"{twin.name}: {fate.held[:300]}" for twin, fate in zip(twins, fates, strict=True) if not fate.won]
+    assert not [
+        f"{twin.name}: {fate.held[:300]}"
+        for twin, fate in zip(twins, fates, strict=True)
+        if not fate.won
+    ]
 
 
 @story
@@ -120,7 +133,9 @@ async def test_what_was_changed_comes_back_by_a_command_of_who_may(
         await beside.speak(OLGA, "!files undo", mention=False)
         await until(lambda: beside.posts)
         assert "I changed no file" in beside.posts[-1]
-        assert here.file("a.txt").read_text() == "two\n", "neither a member's word nor one elsewhere"
+        assert here.file("a.txt").read_text() == "two\n", (
+            "neither a member's word nor one elsewhere"
+        )
         await here.speak(OLGA, "!files undo", mention=False)
         await until(lambda: "Brought back: `a.txt`" in "".join(here.posts))
         assert here.file("a.txt").read_text() == "one"
@@ -139,7 +154,8 @@ OPEN: dict[str, Any] = {
     "bash": {"sandbox": "off", "timeout": 200},
     "web": {"allow_private": ["127.0.0.0/8", "localhost", "inward.attacker.net"]},
 }
-"""A gate that lets all through, a shell without walls, and every address: by the operator's own word."""
+"""A gate that lets all through, a shell without walls, and every address: by the operator's own
+word."""
 BITES = (
     "a guest asks for a shell",
     "who nobody vouches for has the owner's id and asks for a shell",
@@ -177,26 +193,34 @@ HELD_FROM_NOBODY = {
     "MEMORY.md written by a link",
     "a hard link to a file outside",
 }
-"""What a shell without walls does not reach where the gateway runs as root: its commands run as `nobody`."""
+"""What a shell without walls does not reach where the gateway runs as root: its commands run as
+`nobody`."""
 
 
 @story
 async def test_where_nothing_holds_they_do_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not below pytest's own directory, which each run of pytest closes to `nobody` again."""
     root = os.geteuid() == 0
-    named = {attack.name: attack for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)}
+    named = {
+        attack.name: attack
+        for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)
+    }
     attacks = [named[name] for name in BITES if not root or name not in HELD_FROM_NOBODY]
     with TemporaryDirectory() as own:
         async with town(Path(own), monkeypatch, **OPEN) as it:
             let_nobody_in(Path(own) / "workspace")
             fates = await suffered(it, attacks)
     assert not [
-        f"{attack.name}: {fate.held[:200]}" for attack, fate in zip(attacks, fates, strict=True) if not fate.won
+        f"{attack.name}: {fate.held[:200]}"
+        for attack, fate in zip(attacks, fates, strict=True)
+        if not fate.won
     ]
     assert not [fate.held for fate in fates if fate.held.startswith("it broke")]
 
 
-async def nothing_succeeds(folder: Path, patch: pytest.MonkeyPatch, attacks: Sequence[Attack]) -> None:
+async def nothing_succeeds(
+    folder: Path, patch: pytest.MonkeyPatch, attacks: Sequence[Attack]
+) -> None:
     async with town(folder, patch) as it:
         fates = await suffered(it, attacks)
         print(table(attacks, fates))
@@ -204,7 +228,11 @@ async def nothing_succeeds(folder: Path, patch: pytest.MonkeyPatch, attacks: Seq
         posted = {(part.to.room, name) for part in it.shown for name in it.leaking(part.body)}
         assert not out, "the model was told what it may not know there"
         assert not {pair for pair in posted if not may_know(f"street/{pair[0]}", pair[1])}
-    succeeded = [f"{attack.name}: {fate.held}" for attack, fate in zip(attacks, fates, strict=True) if fate.won]
+    succeeded = [
+        f"{attack.name}: {fate.held}"
+        for attack, fate in zip(attacks, fates, strict=True)
+        if fate.won
+    ]
     assert not succeeded, "\n".join(succeeded)
     otherwise = [
         f"{attack.name}: {fate.held[:300]}"

@@ -1,4 +1,5 @@
-"""Attacks on what is shown of other rooms to somebody alone with the agent, each beside a member who is shown it."""
+"""Attacks on what is shown of other rooms to somebody alone with the agent, each beside a member
+who is shown it."""
 
 import asyncio
 import secrets
@@ -44,7 +45,8 @@ ATTACKS: Final[dict[str, tuple[Platform, ...]]] = {
     "came later": ("telegram", "discord"),
     "the platform does not answer": ("telegram", "discord"),
 }
-"""Who asks for a closed room, and on which platforms. The twin is a member when it is said, and asks alone."""
+"""Who asks for a closed room, and on which platforms. The twin is a member when it is said, and
+asks alone."""
 READ_MESSAGE_HISTORY: Final = 1 << 16
 
 
@@ -54,7 +56,9 @@ class InThread(OnDiscord):
 
     @property
     def conversation(self) -> str:
-        return Address(channel=CHANNELS["discord"], room=RoomId(self.parent), thread=ThreadId(self.room)).conversation
+        return Address(
+            channel=CHANNELS["discord"], room=RoomId(self.parent), thread=ThreadId(self.room)
+        ).conversation
 
 
 @dataclass(eq=False)
@@ -75,7 +79,9 @@ class Story:
         self.member = self.newcomer(f"m{name}")
         self.asker = self.member
         if self.is_attack("has the name of a member"):
-            namesake = f"m{name}_" if self.platform == "irc" else f"m{name}"  # a network has a nick once
+            namesake = (
+                f"m{name}_" if self.platform == "irc" else f"m{name}"
+            )  # a network has a nick once
             self.asker = self.newcomer(namesake)
         elif self.is_attack("has the nick and no account"):
             self.asker = it.person("irc", f"m{name}")
@@ -84,9 +90,13 @@ class Story:
             self.sibling_role = self.opened(self.sibling.room)
         if self.attack == "not added to the thread":
             parent = self.closed.room
-            self.thread = it.discord.world.add_thread(parent, "talk", self.owner.id, kind=PRIVATE_THREAD)["id"]
+            self.thread = it.discord.world.add_thread(
+                parent, "talk", self.owner.id, kind=PRIVATE_THREAD
+            )["id"]
             self.closed = InThread(it, self.thread, parent=parent)
-        self.asks_in = self.square if self.is_attack("asks where others read it") else it.alone(self.asker)
+        self.asks_in = (
+            self.square if self.is_attack("asks where others read it") else it.alone(self.asker)
+        )
         self.secret = f"canary-{secrets.token_hex(5)}"
 
     def __str__(self) -> str:
@@ -115,7 +125,11 @@ class Story:
         it = self.world
         if self.platform == "irc":
             named = who.id.removeprefix("account:") if account else "*"
-            it.ircd.relay(room, f":{who.name}!u@{who.name}.example JOIN {room} {named} :{self.member.name}", {})
+            it.ircd.relay(
+                room,
+                f":{who.name}!u@{who.name}.example JOIN {room} {named} :{self.member.name}",
+                {},
+            )
         elif self.platform == "telegram":
             assert who.telegram is not None
             chat = it.telegram.world.chats[int(room)]
@@ -151,10 +165,15 @@ class Story:
         """An owner says the secret in the closed room."""
         place = self.closed.conversation
         await self.closed.says(self.owner, f"{self.mark} {self.secret}", to_bot=False)
-        await until(lambda: any(self.secret in repr(one) for one in self.world.facts[place]), limit_s=30, every_s=0.01)
+        await until(
+            lambda: any(self.secret in repr(one) for one in self.world.facts[place]),
+            limit_s=30,
+            every_s=0.01,
+        )
 
     async def asks(self) -> bool:
-        """They ask for all that there is by all tools. Return whether the model is shown the secret."""
+        """They ask for all that there is by all tools. Return whether the model is shown the
+        secret."""
         place = self.asks_in.conversation
         calls: tuple[Call, ...] = (
             ("read_room", {"address": self.closed.conversation}),
@@ -208,14 +227,26 @@ class Story:
 async def play(folder: Path, patch: pytest.MonkeyPatch, *, twin: bool) -> dict[Story, bool]:
     """Carry all of them out at once; return which secrets were shown."""
     async with asyncio.timeout(300), world(folder, patch) as it:
-        stories = [Story(it, attack, on, twin) for attack, platforms in ATTACKS.items() for on in platforms]
+        stories = [
+            Story(it, attack, on, twin) for attack, platforms in ATTACKS.items() for on in platforms
+        ]
         roles = {role: list(people) for role, people in it.roles.items()}
-        access = {"dm": "open", "masks": True, "roles": roles, "rates": UNHURRIED, "budgets": UNBOUNDED}
+        access = {
+            "dm": "open",
+            "masks": True,
+            "roles": roles,
+            "rates": UNHURRIED,
+            "budgets": UNBOUNDED,
+        }
         it.config = {"access": access}
         await it.begin()
-        shown = await asyncio.gather(*(story.happens() for story in stories), return_exceptions=True)
+        shown = await asyncio.gather(
+            *(story.happens() for story in stories), return_exceptions=True
+        )
         fates = dict(zip(stories, shown, strict=True))
-        assert not [f"{story}: {told!r}" for story, told in fates.items() if isinstance(told, BaseException)]
+        assert not [
+            f"{story}: {told!r}" for story, told in fates.items() if isinstance(told, BaseException)
+        ]
         return {story: told is True for story, told in fates.items()}
 
 

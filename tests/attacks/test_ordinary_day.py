@@ -17,6 +17,9 @@ def test_an_owner_alone_is_never_asked_and_neither_are_others_for_what_they_do_a
 
 def test_fewer_than_three_approvals_are_asked_for_in_a_hundred_turns() -> None:
     found = asyncio.run(measure(1)).values()
-    turns, asked = sum(one.turns for one in found), [tool for one in found for tool in one.approvals]
+    turns, asked = (
+        sum(one.turns for one in found),
+        [tool for one in found for tool in one.approvals],
+    )
     print(f"{100 * len(asked) / turns:.1f} approvals in 100 turns: {asked}")
     assert 100 * len(asked) < 3 * turns

@@ -1,8 +1,10 @@
-"""A gateway on three platforms, over sockets, with a model that does whatever any text in its request says.
+"""A gateway on three platforms, over sockets, with a model that does whatever any text in its
+request says.
 
-An order is a word like `obey-017` that stands somewhere in a text. The model carries it out in each turn whose request
-holds the word, wherever it stands: system blocks, history, tool results, names, topics, memory. An order sleeps until
-the test wakes it, as an injection does that waits for its moment.
+An order is a word like `obey-017` that stands somewhere in a text. The model carries it out in each
+turn whose request holds the word, wherever it stands: system blocks, history, tool results, names,
+topics, memory. An order sleeps until the test wakes it, as an injection does that waits for its
+moment.
 """
 
 import asyncio
@@ -23,7 +25,15 @@ from typing import Any, Literal
 
 import pytest
 
-from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult, append_suffix
+from agent.models.base import (
+    Model,
+    ModelRequest,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+    ToolResult,
+    append_suffix,
+)
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.core.events import Address, ChannelName, RoomId, Usage
@@ -109,7 +119,8 @@ class Order:
 
 
 class Puppet:
-    """A `Model` that obeys everybody. What it is to sum up it sums up by the words that matter to an attacker."""
+    """A `Model` that obeys everybody. What it is to sum up it sums up by the words that matter to
+    an attacker."""
 
     name = label = "puppet"
     context_tokens = 400_000
@@ -143,7 +154,10 @@ class Puppet:
         if hold := self.holds.get(place):
             self.held.add(place)
             await hold.wait()
-        everything, parts = _everything(request), request.conversation[-1].parts if request.conversation else ()
+        everything, parts = (
+            _everything(request),
+            request.conversation[-1].parts if request.conversation else (),
+        )
         self.shown[place].update(SECRET.findall(everything))
         calls, text = list[ToolCall](), "Yes."
         results = [part for part in parts if isinstance(part, ToolResult)]
@@ -170,14 +184,26 @@ class Puppet:
         made = list[ToolCall]()
         for word in dict.fromkeys(WORD.findall(everything)):
             order = self.orders.get(word)
-            done = order is not None and order.once and (order.done or (order.tried and not order.calls))
-            if order is None or order.asleep or done or place not in order.places or word in self._obeyed[place]:
+            done = (
+                order is not None
+                and order.once
+                and (order.done or (order.tried and not order.calls))
+            )
+            if (
+                order is None
+                or order.asleep
+                or done
+                or place not in order.places
+                or word in self._obeyed[place]
+            ):
                 continue
             self._obeyed[place].append(word)
             order.tried += 1
             for name, arguments in order.calls:
                 written = json.dumps(arguments).replace(SEEN, seen)
-                made.append(ToolCall(id=f"{word}x{next(self._numbers)}", name=name, arguments=written))
+                made.append(
+                    ToolCall(id=f"{word}x{next(self._numbers)}", name=name, arguments=written)
+                )
         return made
 
     async def start(self) -> None:
@@ -191,7 +217,9 @@ def _everything(request: ModelRequest) -> str:
     said = [part for one in append_suffix(request) for part in one.parts]
     texts = [part.text for part in said if isinstance(part, TextPart | ToolResult)]
     blocks = [block.text for block in request.blocks]
-    return "\n".join([*texts, *blocks, *(f"{tool.description} {tool.schema}" for tool in request.tools)])
+    return "\n".join(
+        [*texts, *blocks, *(f"{tool.description} {tool.schema}" for tool in request.tools)]
+    )
 
 
 @dataclass(frozen=True)
@@ -240,7 +268,9 @@ class OnTelegram(Place):
     chat: Chat | TelegramPerson | None = None
     platform: Platform = field(init=False, default="telegram")
 
-    async def says(self, who: Person, text: str, *, to_bot: bool = True, reply_to: str = "", **more: Any) -> str:
+    async def says(
+        self, who: Person, text: str, *, to_bot: bool = True, reply_to: str = "", **more: Any
+    ) -> str:
         api = self.world.telegram
         assert who.telegram is not None
         more |= {"reply_to": int(reply_to)} if reply_to else {}
@@ -266,7 +296,9 @@ class OnTelegram(Place):
 class OnDiscord(Place):
     platform: Platform = field(init=False, default="discord")
 
-    async def says(self, who: Person, text: str, *, to_bot: bool = True, reply_to: str = "", **more: Any) -> str:
+    async def says(
+        self, who: Person, text: str, *, to_bot: bool = True, reply_to: str = "", **more: Any
+    ) -> str:
         api = self.world.discord
         head = f"<@{api.bot}> " if to_bot and not self.direct else ""
         return api.says(self.room, who.id, head + text, reply_to=reply_to or None, **more)
@@ -292,12 +324,17 @@ class OnIrc(Place):
 
     async def says(self, who: Person, text: str, *, to_bot: bool = True, reply_to: str = "") -> str:
         number = f"x{next(self.world.numbers)}"
-        tags = {"msgid": number, "time": self.world.clock.now().isoformat(timespec="milliseconds")[:23] + "Z"}
+        tags = {
+            "msgid": number,
+            "time": self.world.clock.now().isoformat(timespec="milliseconds")[:23] + "Z",
+        }
         tags |= {"account": who.name} if who.id.startswith("account:") else {}
         tags |= {"+draft/reply": reply_to} if reply_to else {}
         head = "reverie: " if to_bot and not self.direct else ""
         to = "reverie" if self.direct else self.room
-        await self.world.ircd.say(to, head + " ".join(text.split()), by=f"{who.name}!u@{who.name}.example", **tags)
+        await self.world.ircd.say(
+            to, head + " ".join(text.split()), by=f"{who.name}!u@{who.name}.example", **tags
+        )
         return number
 
     def posts(self) -> list[str]:
@@ -355,7 +392,11 @@ class World:
         elif platform == "discord":
             who = Person(platform, name, self.discord.world.add_user(name))
         else:
-            who = Person(platform, name, f"mask:{name}!u@{name}.example" if role == "guest" else f"account:{name}")
+            who = Person(
+                platform,
+                name,
+                f"mask:{name}!u@{name}.example" if role == "guest" else f"account:{name}",
+            )
         if role != "guest":
             self.roles[role].append(f"{CHANNELS[platform]}:{who.id}")
         return who
@@ -386,7 +427,11 @@ class World:
             return OnTelegram(self, who.id, direct=True, chat=who.telegram)
         if who.platform == "discord":
             return OnDiscord(self, self.discord.world.dm(who.id), direct=True)
-        room = f"{who.name}!{who.id}" if who.id.startswith("account:") else who.id.removeprefix("mask:")
+        room = (
+            f"{who.name}!{who.id}"
+            if who.id.startswith("account:")
+            else who.id.removeprefix("mask:")
+        )
         return OnIrc(self, room, direct=True)
 
     def page(self, path: str, text: str, *, kind: str = "text/html", status: int = 200) -> str:
@@ -416,10 +461,14 @@ class World:
         self._stop = asyncio.Event()
         running = app.run(settings, self._stop, clock=self.clock, model=self.model)
         self._running = asyncio.create_task(running)
-        await self._so(lambda: len(self.discord.identifies) > identified and bool(self.discord.live))
+        await self._so(
+            lambda: len(self.discord.identifies) > identified and bool(self.discord.live)
+        )
         await self._so(lambda: len(self.telegram.asked("getUpdates")) > polled)
         await self.up()
-        reader = await self._open.enter_async_context(await Store.open_readonly(self.folder / "reverie.db"))
+        reader = await self._open.enter_async_context(
+            await Store.open_readonly(self.folder / "reverie.db")
+        )
 
         async def follow() -> None:
             while True:
@@ -434,7 +483,11 @@ class World:
     async def up(self) -> None:
         """Return once the bot is in all rooms of IRC."""
         for room in self.rooms:
-            await self._so(lambda room=room: any(one.nick == "reverie" for one in self.ircd.rooms.get(room, ())))  # type: ignore[misc]
+            await self._so(
+                lambda room=room: any(  # type: ignore[misc]
+                    one.nick == "reverie" for one in self.ircd.rooms.get(room, ())
+                )
+            )
 
     async def end(self) -> None:
         """As SIGTERM does."""
@@ -452,7 +505,8 @@ class World:
             await running
 
     async def quiet(self, for_s: float = 0.0) -> None:
-        """Return once nothing has been written to the log for so long. 0: for longer than an approval waits."""
+        """Return once nothing has been written to the log for so long. 0: for longer than an
+        approval waits."""
         for_s = for_s or self.approval_s + 0.5
         seen, since = self._read_up_to, time.monotonic()
         while time.monotonic() - since < for_s:
@@ -462,12 +516,21 @@ class World:
 
     def turns(self, place: str) -> int:
         """How many turns have ended there to which somebody had spoken."""
-        ended = [one for one in self.facts[place] if isinstance(one, TurnRecord) and one.outcome != "interrupted"]
+        ended = [
+            one
+            for one in self.facts[place]
+            if isinstance(one, TurnRecord) and one.outcome != "interrupted"
+        ]
         return sum(one.cause == "addressed" for one in ended)
 
     def approvals(self, places: Sequence[str]) -> list[str]:
         """The tools that somebody was asked about there."""
-        return [one.tool for place in places for one in self.facts[place] if isinstance(one, ApprovalRequested)]
+        return [
+            one.tool
+            for place in places
+            for one in self.facts[place]
+            if isinstance(one, ApprovalRequested)
+        ]
 
     def _written(self) -> dict[str, Any]:
         return {
@@ -513,7 +576,9 @@ class World:
                 }
             ],
             "llm": {
-                "providers": {"p": {"kind": "openai", "base_url": "http://127.0.0.1:9", "api_key": "none"}},
+                "providers": {
+                    "p": {"kind": "openai", "base_url": "http://127.0.0.1:9", "api_key": "none"}
+                },
                 "models": {"main": {"provider": "p", "name": "m"}},
                 "context_optimization": {
                     "workspace_cache": {"enabled": False},
@@ -530,7 +595,12 @@ class World:
                 "budgets": UNBOUNDED,
             },
             # A reminder is told also after all that the agent has gone on with by itself before.
-            "dmn": {"daily_cost_usd": 100.0, "daily_turns": 5_000, "max_autonomous_turns": 500, "dream_every": 0},
+            "dmn": {
+                "daily_cost_usd": 100.0,
+                "daily_turns": 5_000,
+                "max_autonomous_turns": 500,
+                "dream_every": 0,
+            },
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
             "tools": {
@@ -566,11 +636,19 @@ async def world(folder: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[World]
         site = await opened.enter_async_context(WebServer())
         it = World(folder, telegram, discord, irc, site)
         theirs = SimpleNamespace(
-            time=lambda: it.clock.now().timestamp(), monotonic=time.monotonic, monotonic_ns=time.monotonic_ns
+            time=lambda: it.clock.now().timestamp(),
+            monotonic=time.monotonic,
+            monotonic_ns=time.monotonic_ns,
         )
-        patch.setattr(bot_api_world, "time", theirs)  # the platforms' clocks go as the gateway's does
+        patch.setattr(
+            bot_api_world, "time", theirs
+        )  # the platforms' clocks go as the gateway's does
         patch.setattr(discord_api_world, "time", theirs)
-        patch.setattr(ircd, "_now", lambda: it.clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+        patch.setattr(
+            ircd,
+            "_now",
+            lambda: it.clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        )
         try:
             yield it
         finally:

@@ -1,8 +1,10 @@
-"""How often an admin is asked in an ordinary day, on a whole gateway: `python tests/bench/bench_approvals.py [--json]`.
+"""How often an admin is asked in an ordinary day, on a whole gateway: `python
+tests/bench/bench_approvals.py [--json]`.
 
-The day is a script: an owner alone, a member and a guest alone, a closed room of the staff, and a square where anybody
-speaks, with what such people ask of an agent that has all its tools. The model does what it is asked for. Each approval
-that is asked for is given once. All tools run, in the sandbox if there is one; nothing leaves this machine.
+The day is a script: an owner alone, a member and a guest alone, a closed room of the staff, and a
+square where anybody speaks, with what such people ask of an agent that has all its tools. The model
+does what it is asked for. Each approval that is asked for is given once. All tools run, in the
+sandbox if there is one; nothing leaves this machine.
 """
 
 import argparse
@@ -44,7 +46,8 @@ class Say(NamedTuple):
     who: Person
     text: str
     calls: tuple[tuple[str, Mapping[str, object]], ...] = ()
-    """Tools that the model uses for it. `PAGE` in an argument or the text: the address of a page."""
+    """Tools that the model uses for it. `PAGE` in an argument or the text: the address of a
+    page."""
 
 
 class Aside(NamedTuple):
@@ -61,11 +64,19 @@ DAY: Final[tuple[Say | Aside, ...]] = (
     Say(ALONE, OLGA, "Good morning! What is on today?", (("recall", {"query": "today"}),)),
     Say(ALONE, OLGA, "Write the plan for the garden into plan.md.", (("write_file", NOTE),)),
     Say(ALONE, OLGA, "Which files do you have?", (("bash", {"command": "ls -l"}),)),
-    Say(ALONE, OLGA, "Remind me to water the beans.", (("remind", {"text": "water the beans", "when": "in 3 hours"}),)),
+    Say(
+        ALONE,
+        OLGA,
+        "Remind me to water the beans.",
+        (("remind", {"text": "water the beans", "when": "in 3 hours"}),),
+    ),
     Say(ALONE, OLGA, "Read the plan to me.", (("read_file", {"path": "plan.md"}),)),
     Say(ALONE, OLGA, "Count its lines.", (("bash", {"command": "wc -l plan.md"}),)),
     Say(
-        ALONE, OLGA, "Remember that the beans are by the wall.", (("remember", {"text": "The beans are by the wall."}),)
+        ALONE,
+        OLGA,
+        "Remember that the beans are by the wall.",
+        (("remember", {"text": "The beans are by the wall."}),),
     ),
     Say(
         ALONE,
@@ -75,27 +86,60 @@ DAY: Final[tuple[Say | Aside, ...]] = (
     ),
     Say(ALONE, OLGA, "Thank you, that is all."),
     Say(READING, OLGA, "What does PAGE say?", (("web_fetch", {"url": "PAGE"}),)),
-    Say(READING, OLGA, "Note that in water.md.", (("write_file", {"path": "water.md", "text": "In the evening."}),)),
+    Say(
+        READING,
+        OLGA,
+        "Note that in water.md.",
+        (("write_file", {"path": "water.md", "text": "In the evening."}),),
+    ),
     Say(
         READING,
         OLGA,
         "Read PAGE, and write what it says into more.md.",
-        (("web_fetch", {"url": "PAGE"}), ("write_file", {"path": "more.md", "text": "In the evening."})),
+        (
+            ("web_fetch", {"url": "PAGE"}),
+            ("write_file", {"path": "more.md", "text": "In the evening."}),
+        ),
     ),
     Say(READING, OLGA, "Which files are there now?", (("bash", {"command": "ls"}),)),
-    Say(READING, OLGA, "Tell the staff.", (("send_message", {"address": "STAFF", "text": "Water in the evening."}),)),
+    Say(
+        READING,
+        OLGA,
+        "Tell the staff.",
+        (("send_message", {"address": "STAFF", "text": "Water in the evening."}),),
+    ),
     Say(MEMBER, MIA, "Hello! How do I keep slugs away?"),
     Say(MEMBER, MIA, "Look at PAGE please.", (("web_fetch", {"url": "PAGE"}),)),
-    Say(MEMBER, MIA, "Remember that I have Mondays off.", (("remember", {"text": "Mia has Mondays off."}),)),
-    Say(MEMBER, MIA, "And remind me of the compost.", (("remind", {"text": "the compost", "when": "in 4 hours"}),)),
+    Say(
+        MEMBER,
+        MIA,
+        "Remember that I have Mondays off.",
+        (("remember", {"text": "Mia has Mondays off."}),),
+    ),
+    Say(
+        MEMBER,
+        MIA,
+        "And remind me of the compost.",
+        (("remind", {"text": "the compost", "when": "in 4 hours"}),),
+    ),
     Say(GUEST, GUS, "Hi, who are you?"),
     Say(GUEST, GUS, "When is the garden open?"),
-    Say(GUEST, GUS, "Remind me of that please.", (("remind", {"text": "the garden", "when": "in 5 hours"}),)),
+    Say(
+        GUEST,
+        GUS,
+        "Remind me of that please.",
+        (("remind", {"text": "the garden", "when": "in 5 hours"}),),
+    ),
     Aside(STAFF, MIA, "morning all, the hose leaks again"),
     Aside(STAFF, ADAM, "I will look at it"),
     Say(STAFF, ADAM, "Note that the hose leaks.", (("remember", {"text": "The hose leaks."}),)),
     Say(STAFF, MIA, "What did we say about the hose?", (("recall", {"query": "hose"}),)),
-    Say(STAFF, OLGA, "Put that into hose.md.", (("write_file", {"path": "hose.md", "text": "It leaks."}),)),
+    Say(
+        STAFF,
+        OLGA,
+        "Put that into hose.md.",
+        (("write_file", {"path": "hose.md", "text": "It leaks."}),),
+    ),
     Say(STAFF, ADAM, "Show me the newest files.", (("bash", {"command": "ls -t"}),)),
     Say(STAFF, MIA, "Who is here?", (("who", {}),)),
     Say(STAFF, ADAM, "What does PAGE say about hoses?", (("web_fetch", {"url": "PAGE"}),)),
@@ -113,7 +157,9 @@ DAY: Final[tuple[Say | Aside, ...]] = (
         (("write_file", {"path": "times.md", "text": "10 to 4"}),),
     ),
     Say(SQUARE, ADAM, "Run the count of visitors.", (("bash", {"command": "echo 12"}),)),
-    Say(SQUARE, GUS, "Remind me at four.", (("remind", {"text": "go home", "when": "in 6 hours"}),)),
+    Say(
+        SQUARE, GUS, "Remind me at four.", (("remind", {"text": "go home", "when": "in 6 hours"}),)
+    ),
     Say(SQUARE, OLGA, "Set the topic to the times.", (("set_topic", {"topic": "open 10 to 4"}),)),
     Say(SQUARE, GUS, "Bye!"),
 )
@@ -146,7 +192,9 @@ async def play(it: Town, day: Sequence[Say | Aside]) -> dict[str, Figures]:
         text = one.text.replace("PAGE", page)
         it.puppet.orders.clear()  # who asks is new, and what was asked before is done
         before = len(await _turns(scene))
-        await scene.speak(one.who, f"{text} {scene.order(*calls)}" if calls else text, direct=direct)
+        await scene.speak(
+            one.who, f"{text} {scene.order(*calls)}" if calls else text, direct=direct
+        )
         while len(await _turns(scene)) == before:
             await asyncio.sleep(0.01)
     approving.cancel()
@@ -155,7 +203,9 @@ async def play(it: Town, day: Sequence[Say | Aside]) -> dict[str, Figures]:
 
 
 def _fill(given: Mapping[str, object], page: str, staff: str) -> dict[str, object]:
-    return {name: {"PAGE": page, "STAFF": staff}.get(str(value), value) for name, value in given.items()}
+    return {
+        name: {"PAGE": page, "STAFF": staff}.get(str(value), value) for name, value in given.items()
+    }
 
 
 async def _approve(it: Town, scenes: Mapping[str, Scene]) -> None:
@@ -177,7 +227,13 @@ async def _turns(scene: Scene) -> list[TurnRecord]:
 
 async def _count(scene: Scene) -> Figures:
     turns = await _turns(scene)
-    calls = [call.name for one in turns for step in one.steps for call in step.calls if call.name != "yield_to_user"]
+    calls = [
+        call.name
+        for one in turns
+        for step in one.steps
+        for call in step.calls
+        if call.name != "yield_to_user"
+    ]
     return Figures(
         len(turns),
         len(calls),
@@ -190,7 +246,10 @@ async def _count(scene: Scene) -> Figures:
 async def measure(times: int = TIMES, rooms: Sequence[str] = tuple(ROOMS)) -> dict[str, Figures]:
     """Return the figures of each room after the day."""
     day = [one for one in DAY * times if one.room in rooms]
-    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder, pytest.MonkeyPatch.context() as patch:
+    with (
+        tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         async with town(Path(folder), patch, approvals={"timeout": 30}) as it:
             return await play(it, day)
 
@@ -198,7 +257,12 @@ async def measure(times: int = TIMES, rooms: Sequence[str] = tuple(ROOMS)) -> di
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--times", type=int, default=TIMES, help="how often the script is played, one after the other")
+    parser.add_argument(
+        "--times",
+        type=int,
+        default=TIMES,
+        help="how often the script is played, one after the other",
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = asyncio.run(measure(options.times))
@@ -214,8 +278,14 @@ def main() -> int:
         "approvals asked": sum(len(one.approvals) for one in found.values()),
         "requests": sum(one.requests for one in found.values()),
     }
-    print("per 100 turns: " + ", ".join(f"{100 * count / turns:.1f} {what}" for what, count in shares.items()))
-    print(f"asked about: {dict(Counter(tool for one in found.values() for tool in one.approvals)) or 'nothing'}")
+    print(
+        "per 100 turns: "
+        + ", ".join(f"{100 * count / turns:.1f} {what}" for what, count in shares.items())
+    )
+    print(
+        "asked about: "
+        f"{dict(Counter(tool for one in found.values() for tool in one.approvals)) or 'nothing'}"
+    )
     return 0
 
 

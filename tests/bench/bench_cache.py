@@ -1,12 +1,14 @@
-"""A day of the whole gateway against a strict Messages API with real cache semantics, on a clock of its own.
+"""A day of the whole gateway against a strict Messages API with real cache semantics, on a clock of
+its own.
 
-`python -m tests.bench.bench_cache [--talk bursts|random] [--keep-warm 0.5] [--hours 17] [--seed 1] [--json]`.
-20 rooms and 30 direct chats on three platforms, two agents; bursts and silences, topic changes, workspace edits,
-restarts. `bursts`: silences of hours between them, a fifth of the places talk slowly all day long. `random`: silences
-of any length, which nobody can know beforehand, so that the optimum, which knows them, is out of reach for marks
-alone. Prints the API's violations, what share of the input was read from the cache, the cost (refreshes included)
-against the clairvoyant optimum (`optimum.py`) of the same requests (refreshes not included), and
-what four other layouts would have cost for the same traffic (`other_layouts`).
+`python -m tests.bench.bench_cache [--talk bursts|random] [--keep-warm 0.5] [--hours 17] [--seed 1]
+[--json]`. 20 rooms and 30 direct chats on three platforms, two agents; bursts and silences, topic
+changes, workspace edits, restarts. `bursts`: silences of hours between them, a fifth of the places
+talk slowly all day long. `random`: silences of any length, which nobody can know beforehand, so
+that the optimum, which knows them, is out of reach for marks alone. Prints the API's violations,
+what share of the input was read from the cache, the cost (refreshes included) against the
+clairvoyant optimum (`optimum.py`) of the same requests (refreshes not included), and what four
+other layouts would have cost for the same traffic (`other_layouts`).
 """
 
 import argparse
@@ -62,7 +64,9 @@ class Sent(NamedTuple):
 
 def sent(api: ModelApi) -> list[Sent]:
     """All that was answered, in the order of arrival."""
-    return [Sent(one.ticket.at_s, one.body, one.ticket) for one in api.seen if one.ticket is not None]
+    return [
+        Sent(one.ticket.at_s, one.body, one.ticket) for one in api.seen if one.ticket is not None
+    ]
 
 
 def cost_of(model: str) -> Cost:
@@ -103,9 +107,14 @@ def judge(tickets: list[Ticket], requests: list[Sent], cost: Cost) -> Judged:
         read, total = read + usage.cache_read_input_tokens, total + usage.total
         conversation = str([block["text"] for block in request.body["system"]])
         if request.at_s - last.get(conversation, -WARM_S) < WARM_S:
-            warm_read, warm_total = warm_read + usage.cache_read_input_tokens, warm_total + usage.total
+            warm_read, warm_total = (
+                warm_read + usage.cache_read_input_tokens,
+                warm_total + usage.total,
+            )
         last[conversation] = request.at_s
-    return Judged(paid / best(asked(requests), cost), read / total, warm_read / max(1.0, warm_total))
+    return Judged(
+        paid / best(asked(requests), cost), read / total, warm_read / max(1.0, warm_total)
+    )
 
 
 def planned(api: ModelApi, model: str) -> Judged:
@@ -137,7 +146,9 @@ def _bare(blocks: list[Json]) -> list[Json]:
 
 
 def _body(request: Sent, system: list[Json], *, mark_last: Json | None = None) -> Json:
-    messages = [message | {"content": _bare(message["content"])} for message in request.body["messages"]]
+    messages = [
+        message | {"content": _bare(message["content"])} for message in request.body["messages"]
+    ]
     if mark_last:
         messages[-1]["content"][-1] = messages[-1]["content"][-1] | {"cache_control": mark_last}
     tools = _bare(request.body.get("tools", []))
@@ -149,7 +160,8 @@ def _block(text: str, mark: Json | None = None) -> Json:
 
 
 def one_block(request: Sent) -> Json:
-    """All in one marked system block, with the channel and the date in it; the newest message marked."""
+    """All in one marked system block, with the channel and the date in it; the newest message
+    marked."""
     text = "\n\n".join([*_texts(request), f"It is minute {request.at_s // 60}."])
     return _body(request, [_block(text, SHORT)], mark_last=SHORT)
 
@@ -161,10 +173,13 @@ def no_history(request: Sent) -> Json:
 
 
 def four_blocks(request: Sent) -> Json:
-    """Tools, identity and binding for an hour, the channel for five minutes with per-turn text in it."""
+    """Tools, identity and binding for an hour, the channel for five minutes with per-turn text in
+    it."""
     *stable, channel = _texts(request)
     system = [_block(text, LONG) for text in stable[-2:]]
-    body = _body(request, [*system, _block(f"{channel}\nIt is minute {request.at_s // 60}.", SHORT)])
+    body = _body(
+        request, [*system, _block(f"{channel}\nIt is minute {request.at_s // 60}.", SHORT)]
+    )
     body["tools"][-1:] = [tool | {"cache_control": LONG} for tool in body["tools"][-1:]]
     return body
 
@@ -185,9 +200,12 @@ MODEL = "claude-sonnet-5-5"
 STEP_S = 20.0
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
-    "the a of to and in that it is was for on with as at by from this have not but they which you one we all "
-    "has there been if more when will would who so no out up into them then some could time only its other now "
-    "people about than first water long little very after word called just where most know server kernel "
+    "the a of to and in that it is was for on with as at by from this have not but they which you "
+    "one we all "
+    "has there been if more when will would who so no out up into them then some could time only "
+    "its other now "
+    "people about than first water long little very after word called just where most know server "
+    "kernel "
     "branch patch deploy thread build"
 ).split()
 
@@ -240,14 +258,24 @@ def day(hours: float, seed: int, talk: str) -> list[Happening]:
             for _ in range(burst()):
                 who, text = rng.choice(place.people), words(rng, 5, 60)
                 if place.room and rng.random() < 0.3:
-                    happenings.append(Happening(at_s, "overheard", place.channel, place.room, who, text))
+                    happenings.append(
+                        Happening(at_s, "overheard", place.channel, place.room, who, text)
+                    )
                 else:
-                    happenings.append(Happening(at_s, "say", place.channel, place.room, who, f"reverie, {text}"))
+                    happenings.append(
+                        Happening(at_s, "say", place.channel, place.room, who, f"reverie, {text}")
+                    )
                 if place.room and rng.random() < 0.01:
-                    happenings.append(Happening(at_s + 1, "topic", place.channel, place.room, who, words(rng, 3, 12)))
+                    happenings.append(
+                        Happening(
+                            at_s + 1, "topic", place.channel, place.room, who, words(rng, 3, 12)
+                        )
+                    )
                 at_s += gap_s()
             at_s += silence_s()
-    happenings += [Happening(hour * 3_600 + 1_234.5, "restart") for hour in (2, 5, 9, 14) if hour < hours]
+    happenings += [
+        Happening(hour * 3_600 + 1_234.5, "restart") for hour in (2, 5, 9, 14) if hour < hours
+    ]
     happenings += [Happening(hour * 3_600 + 2_345.5, "edit") for hour in (4, 11) if hour < hours]
     return sorted(happening for happening in happenings if happening.at_s < hours * 3_600)
 
@@ -267,14 +295,24 @@ def configuration(folder: Path, url: str, keep_warm_usd: float) -> Settings:
                     "id": "ana",
                     "workspace": "ana",
                     "bindings": [
-                        {"match": {"channel": "irc.*"}, "listen": "ambient", "prompt": "Keep it short here."},
+                        {
+                            "match": {"channel": "irc.*"},
+                            "listen": "ambient",
+                            "prompt": "Keep it short here.",
+                        },
                         {"match": {"channel": "telegram.*"}, "listen": "ambient"},
                     ],
                 },
-                {"id": "max", "workspace": "max", "bindings": [{"match": {"channel": "*"}, "listen": "ambient"}]},
+                {
+                    "id": "max",
+                    "workspace": "max",
+                    "bindings": [{"match": {"channel": "*"}, "listen": "ambient"}],
+                },
             ],
             "llm": {
-                "providers": {"anthropic": {"kind": "anthropic", "base_url": url, "api_key": "test"}},
+                "providers": {
+                    "anthropic": {"kind": "anthropic", "base_url": url, "api_key": "test"}
+                },
                 "models": {"main": {"provider": "anthropic", "name": MODEL}},
                 "context_optimization": {"prompt_cache": {"keep_warm_usd": keep_warm_usd}},
             },
@@ -339,7 +377,10 @@ async def simulate(
                     await running.start()
                 case "edit":
                     soul = folder / "ana" / "SOUL.md"
-                    soul.write_text(soul.read_text(encoding="utf-8") + f"\nAnd {words(rng, 5, 6)}.\n", encoding="utf-8")
+                    soul.write_text(
+                        soul.read_text(encoding="utf-8") + f"\nAnd {words(rng, 5, 6)}.\n",
+                        encoding="utf-8",
+                    )
                     await asyncio.sleep(0.8)  # the watcher's debounce, in real time
                 case "topic":
                     assert happening.room is not None
@@ -351,7 +392,9 @@ async def simulate(
                         happening.text, sender=happening.who, room=happening.room
                     )
                 case "say":
-                    await running.ask(happening.channel, happening.text, sender=happening.who, room=happening.room)
+                    await running.ask(
+                        happening.channel, happening.text, sender=happening.who, room=happening.room
+                    )
         await running.end()
     async with await Store.open_readonly(folder / "data" / "reverie.db") as reader:
         turns = [one.fact for one in await reader.entries(kinds=["turn_ended"], limit=1_000_000)]
@@ -373,20 +416,33 @@ def main() -> None:
     ours = planned(api, MODEL)
     others = other_layouts(api, MODEL, tokens)
     if arguments.json:
-        print(json.dumps({name: judged._asdict() for name, judged in {"planned": ours, **others}.items()}))
+        print(
+            json.dumps(
+                {name: judged._asdict() for name, judged in {"planned": ours, **others}.items()}
+            )
+        )
         return
     unexplained = sum(bool(account.missed) for turn in turns for account in turn.accounts)
     show(
         [
             Figure("simulated requests", len(api.seen), ""),
-            Figure("real time per request", (time.perf_counter() - began) / len(api.seen) * 1000, "ms"),
-            Figure("refreshes among them", sum(one.body["max_tokens"] == 0 for one in sent(api)), ""),
+            Figure(
+                "real time per request", (time.perf_counter() - began) / len(api.seen) * 1000, "ms"
+            ),
+            Figure(
+                "refreshes among them", sum(one.body["max_tokens"] == 0 for one in sent(api)), ""
+            ),
             Figure("refused by the API", len(api.violations), "", "0"),
             Figure("input read from the cache", ours.read_share * 100, "%"),
-            Figure("the same, warm (asked within the last hour)", ours.warm_share * 100, "%", ">= 95"),
+            Figure(
+                "the same, warm (asked within the last hour)", ours.warm_share * 100, "%", ">= 95"
+            ),
             Figure("misses and changed bytes in the ledger", unexplained, ""),
             Figure("cost / clairvoyant optimum, planned", ours.ratio, "", "<= 1.05"),
-            *(Figure(f"cost / optimum, {name}", judged.ratio, "") for name, judged in others.items()),
+            *(
+                Figure(f"cost / optimum, {name}", judged.ratio, "")
+                for name, judged in others.items()
+            ),
         ]
     )
 

@@ -1,10 +1,11 @@
-"""What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py [--json]`.
+"""What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py
+[--json]`.
 
-Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a few seeds, judged
-by the prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant optimum (`optimum.py`) for the same
-requests: it knows when silences end, which nobody can, so talk at random cannot come near it. Printed are the four
-policies: `auto`, `fixed`, all for an hour, all for 5 minutes; then the plan with money to keep warm, and layouts of
-others, for one of the days.
+Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a
+few seeds, judged by the prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant
+optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
+at random cannot come near it. Printed are the four policies: `auto`, `fixed`, all for an hour, all
+for 5 minutes; then the plan with money to keep warm, and layouts of others, for one of the days.
 """
 
 import argparse
@@ -18,7 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.plan import REFRESH_MARGIN_S, CachePolicy, IdleConversation, PromptSegment, plan_cache, plan_refresh
+from agent.cache.plan import (
+    REFRESH_MARGIN_S,
+    CachePolicy,
+    IdleConversation,
+    PromptSegment,
+    plan_cache,
+    plan_refresh,
+)
 from agent.cache.prices import Price, PriceTable
 from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, extend_digest
 from tests.bench.optimum import Asked, Cost, optimum
@@ -85,7 +93,10 @@ class Talk:
 
     def _fold(self) -> None:
         kept = 0
-        while sum(piece.tokens for piece in self.said[kept:]) > FOLD_TOKENS // 2 or (len(self.said) - kept) % 2 == 0:
+        while (
+            sum(piece.tokens for piece in self.said[kept:]) > FOLD_TOKENS // 2
+            or (len(self.said) - kept) % 2 == 0
+        ):
             kept += 1
         self.said = self.said[kept:]
 
@@ -103,13 +114,18 @@ def room_at(gap_s: float, *, shared: int, messages: int = 50, seed: int = 1) -> 
 
 
 def day(times: Times, *, seed: int = 1, days: int = 1) -> list[Turn]:
-    """20 rooms and 30 direct chats, two agents: bursts and silences, slow talk, hardly anything at night."""
+    """20 rooms and 30 direct chats, two agents: bursts and silences, slow talk, hardly anything at
+    night."""
     rng = random.Random(seed)
     talks: list[tuple[float, Talk]] = []
     for number in range(50):
         agent = f"agent{number % 2}"
         room = number < 20
-        binding = Piece("binding", f"{agent} rooms", 120) if room else Piece("binding", f"{agent} {number}", 300)
+        binding = (
+            Piece("binding", f"{agent} rooms", 120)
+            if room
+            else Piece("binding", f"{agent} {number}", 300)
+        )
         private = (binding, Piece("channel", f"card {number}", rng.randint(150, 250)))
         talk = Talk(f"p/{number}", agent, head(agent, 2_400 if number % 2 else 1_700), private, rng)
         talks += [(at, talk) for number_ in range(days) for at in times(rng, room, number_ * DAY_S)]
@@ -117,7 +133,8 @@ def day(times: Times, *, seed: int = 1, days: int = 1) -> list[Turn]:
 
 
 def random_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[float]:
-    """When somebody speaks to the agent in one conversation: bursts and slow talk, silences of any length."""
+    """When somebody speaks to the agent in one conversation: bursts and slow talk, silences of any
+    length."""
     slow = rng.random() < 0.25
     bursts = rng.uniform(3, 9) if room else rng.uniform(1, 4)
     length = rng.uniform(4, 14)
@@ -130,7 +147,8 @@ def random_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[
 
 
 def steady_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[float]:
-    """The same, in bursts of 5 to 30 messages with hours between; a fifth talks slowly and all day long."""
+    """The same, in bursts of 5 to 30 messages with hours between; a fifth talks slowly and all day
+    long."""
     slow = rng.random() < 0.2
     at = midnight_s + 7 * 3_600 + rng.uniform(0, 7_200)
     while at < midnight_s + 23 * 3_600:
@@ -140,16 +158,30 @@ def steady_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[
         at += rng.uniform(1.5, 4 if room else 7) * 3_600
 
 
-def conversation(rng: random.Random, name: str, agent: str, *, room: bool, shared: int, card: int, own: int) -> Talk:
-    """A room, which shares its binding with the others, or a direct chat, which has up to `own` tokens of its own."""
-    binding = Piece("binding", f"{agent} rooms", 60) if room else Piece("binding", name, rng.randint(20, own))
-    return Talk(name, agent, head(agent, shared), (binding, Piece("channel", f"card {name}", card)), rng)
+def conversation(
+    rng: random.Random, name: str, agent: str, *, room: bool, shared: int, card: int, own: int
+) -> Talk:
+    """A room, which shares its binding with the others, or a direct chat, which has up to `own`
+    tokens of its own."""
+    binding = (
+        Piece("binding", f"{agent} rooms", 60)
+        if room
+        else Piece("binding", name, rng.randint(20, own))
+    )
+    return Talk(
+        name, agent, head(agent, shared), (binding, Piece("channel", f"card {name}", card)), rng
+    )
 
 
-def told_at(talks: list[tuple[Talk, list[float]]], rng: random.Random, *, tools: float) -> list[Turn]:
-    """Turns at these times; so large a share of the requests is followed by one with what a tool has found."""
+def told_at(
+    talks: list[tuple[Talk, list[float]]], rng: random.Random, *, tools: float
+) -> list[Turn]:
+    """Turns at these times; so large a share of the requests is followed by one with what a tool
+    has found."""
     turns = []
-    for asked_s, number in sorted((asked_s, number) for number, (_, times) in enumerate(talks) for asked_s in times):
+    for asked_s, number in sorted(
+        (asked_s, number) for number, (_, times) in enumerate(talks) for asked_s in times
+    ):
         talk = talks[number][0]
         at_s = max(asked_s, talk.free_s)
         turns.append(talk.turn(at_s))
@@ -161,7 +193,8 @@ def told_at(talks: list[tuple[Talk, list[float]]], rng: random.Random, *, tools:
 
 
 def busy_hour(seed: int) -> list[Turn]:
-    """130 questions in 30 places: short talks, some of them taken up again, two silences of 6 minutes everywhere."""
+    """130 questions in 30 places: short talks, some of them taken up again, two silences of 6
+    minutes everywhere."""
     rng = random.Random(seed)
     silences = [rng.uniform(600, 3_200) for _ in range(2)]
     times: list[list[float]] = [[] for _ in range(30)]
@@ -176,51 +209,77 @@ def busy_hour(seed: int) -> list[Turn]:
             place.append(at_s)
             at_s += 10 + rng.expovariate(1 / 60)
     talks = [
-        (conversation(rng, f"p/{number}", "a", room=number % 3 > 0, shared=4_400, card=75, own=150), place)
+        (
+            conversation(
+                rng, f"p/{number}", "a", room=number % 3 > 0, shared=4_400, card=75, own=150
+            ),
+            place,
+        )
         for number, place in enumerate(times)
     ]
     return told_at(talks, rng, tools=0.06)
 
 
 def day_with_silences(seed: int) -> list[Turn]:
-    """Two agents in 30 places: bursts with hours between them, a fifth of the places slow all day long."""
+    """Two agents in 30 places: bursts with hours between them, a fifth of the places slow all day
+    long."""
     rng = random.Random(seed)
     talks = []
     for number in range(30):
         room, times = number < 12, steady_times(rng, number < 12, -7 * 3_600.0)
         agent = f"agent{number % 2}"
-        talk = conversation(rng, f"p/{number}", agent, room=room, shared=4_000, card=rng.randint(60, 250), own=2_500)
+        talk = conversation(
+            rng, f"p/{number}", agent, room=room, shared=4_000, card=rng.randint(60, 250), own=2_500
+        )
         talks.append((talk, [at_s for at_s in times if rng.random() < 0.5]))
     return told_at(talks, rng, tools=0.25)
 
 
 def random_gaps(seed: int) -> list[Turn]:
-    """A day of 10 places, each with gaps of its own mean and kind: exponential, log-normal, or with a heavy tail."""
+    """A day of 10 places, each with gaps of its own mean and kind: exponential, log-normal, or with
+    a heavy tail."""
     rng = random.Random(seed)
     talks = []
     for number in range(10):
-        mean_s, at_s, times = rng.choice((60, 200, 400, 900, 2_000, 5_000, 12_000)), 0.0, list[float]()
+        mean_s, at_s, times = (
+            rng.choice((60, 200, 400, 900, 2_000, 5_000, 12_000)),
+            0.0,
+            list[float](),
+        )
         while at_s < DAY_S and len(times) < 120:
             times.append(at_s)
             exponential, tailed = rng.expovariate(1 / mean_s), 0.3 * mean_s * rng.paretovariate(1.2)
             at_s += (exponential, mean_s * rng.lognormvariate(-0.7, 1.2), tailed)[number % 3]
         talks.append(
-            (conversation(rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500), times)
+            (
+                conversation(
+                    rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500
+                ),
+                times,
+            )
         )
     return told_at(talks, rng, tools=0.25)
 
 
 def sparse_week(seed: int) -> list[Turn]:
-    """8 places that are asked something one or two times a day; every second question is followed by another."""
+    """8 places that are asked something one or two times a day; every second question is followed
+    by another."""
     rng = random.Random(seed)
     talks = []
     for number in range(8):
         at_s, times = rng.expovariate(1.5 / DAY_S), list[float]()
         while at_s < 7 * DAY_S:
             times.append(at_s)
-            at_s += rng.lognormvariate(5.0, 1.0) if rng.random() < 0.5 else rng.expovariate(1.5 / DAY_S)
+            at_s += (
+                rng.lognormvariate(5.0, 1.0) if rng.random() < 0.5 else rng.expovariate(1.5 / DAY_S)
+            )
         talks.append(
-            (conversation(rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500), times)
+            (
+                conversation(
+                    rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500
+                ),
+                times,
+            )
         )
     return told_at(talks, rng, tools=0.25)
 
@@ -246,7 +305,9 @@ def costs(turns: list[Turn], price: Price) -> dict[str, float]:
         judge, keeper = Judge(price), Keeper(price, policy)
         for turn in turns:
             keeper(turn, judge)
-        assert not keeper.missed, f"{name}: {keeper.missed} requests were billed otherwise than predicted"
+        assert not keeper.missed, (
+            f"{name}: {keeper.missed} requests were billed otherwise than predicted"
+        )
         found[name] = judge.paid
     return found | {"bound": best(turns, Cost(price.read, price.write_5m, price.write_1h))}
 
@@ -292,7 +353,8 @@ def tokens(words: str) -> int:
 
 def body(system: Iterable[Json], said: Iterable[Json], now: Piece) -> Json:
     messages = [
-        {"role": "user" if number % 2 == 0 else "assistant", "content": [block]} for number, block in enumerate(said)
+        {"role": "user" if number % 2 == 0 else "assistant", "content": [block]}
+        for number, block in enumerate(said)
     ]
     messages[-1]["content"] = [*messages[-1]["content"], text(now)]
     return {"model": "claude-sonnet-5-5", "system": list(system), "messages": messages}
@@ -325,17 +387,31 @@ class Keeper:
             own=cadence.odds(turn.conversation),
             cached=self.warmth.find(path, turn.at_s),
         )
-        self.warmth.record_request(path, read=planned.read_segments, writes=planned.writes, at_s=turn.at_s)
+        self.warmth.record_request(
+            path, read=planned.read_segments, writes=planned.writes, at_s=turn.at_s
+        )
         self.spent_s.append(time.perf_counter() - began)
-        marks = {(mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT for mark in planned.breakpoints}
+        marks = {
+            (mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT
+            for mark in planned.breakpoints
+        }
         request = body(
-            [text(piece, marks.get(("block", i))) for i, piece in enumerate((*turn.shared, *turn.private))],
+            [
+                text(piece, marks.get(("block", i)))
+                for i, piece in enumerate((*turn.shared, *turn.private))
+            ],
             [text(piece, marks.get(("said", i))) for i, piece in enumerate(turn.said)],
             turn.now,
         )
         usage = judge(request, turn.at_s, turn.agent)
-        predicted = sum(block.read for block in planned.blocks), sum(block.written for block in planned.blocks)
-        self.missed += predicted != (usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
+        predicted = (
+            sum(block.read for block in planned.blocks),
+            sum(block.written for block in planned.blocks),
+        )
+        self.missed += predicted != (
+            usage.cache_read_input_tokens,
+            usage.cache_creation_input_tokens,
+        )
         self._last[turn.conversation] = turn.at_s, units, request
         self._consider(turn.conversation, turn.agent, turn.at_s)
 
@@ -370,9 +446,16 @@ class Keeper:
             lasting = self.warmth.find(path, at_s)
             if last_s != asked_s or not lasting:
                 continue
-            if lasting[-1].expires_s <= at_s + REFRESH_MARGIN_S + 1.0:  # else others have refreshed it
+            if (
+                lasting[-1].expires_s <= at_s + REFRESH_MARGIN_S + 1.0
+            ):  # else others have refreshed it
                 usage = judge(request, at_s, agent)
-                self.warm_usd -= usage.cache_read_input_tokens * self.price.read * (self.price.input_usd or 0) / 1e6
+                self.warm_usd -= (
+                    usage.cache_read_input_tokens
+                    * self.price.read
+                    * (self.price.input_usd or 0)
+                    / 1e6
+                )
                 read = lasting[-1].segment + 1
                 self.warmth.record_request(path, read=read, writes=(), at_s=at_s)
                 self.refreshed += 1
@@ -417,11 +500,16 @@ def no_history(turn: Turn, judge: Judge) -> None:
 
 
 def four_blocks(turn: Turn, judge: Judge) -> None:
-    """Workspace, skills, binding for an hour and the channel for five minutes, with per-turn text in the last."""
+    """Workspace, skills, binding for an hour and the channel for five minutes, with per-turn text
+    in the last."""
     *blocks, card = (*turn.shared, *turn.private)
     volatile = Piece("channel", f"{card.id} {turn.at_s}", card.tokens + 15)
     first = Piece("workspace", f"{turn.agent} tools identity", blocks[0].tokens + blocks[1].tokens)
-    system = [text(first, LONG), *(text(piece, LONG) for piece in blocks[2:]), text(volatile, SHORT)]
+    system = [
+        text(first, LONG),
+        *(text(piece, LONG) for piece in blocks[2:]),
+        text(volatile, SHORT),
+    ]
     judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
 
 
@@ -442,12 +530,18 @@ def run(turns: list[Turn], layout: Layout, price: Price) -> Outcome:
     judge = Judge(price)
     for turn in turns:
         layout(turn, judge)
-    return Outcome(judge.paid / best(turns, Cost(price.read, price.write_5m, price.write_1h)), judge.read / judge.total)
+    return Outcome(
+        judge.paid / best(turns, Cost(price.read, price.write_5m, price.write_1h)),
+        judge.read / judge.total,
+    )
 
 
 def best(turns: list[Turn], cost: Cost) -> float:
     asked = [
-        Asked(turn.at_s, [((turn.agent, piece.id), piece.tokens) for piece in (*turn.pieces, turn.now)])
+        Asked(
+            turn.at_s,
+            [((turn.agent, piece.id), piece.tokens) for piece in (*turn.pieces, turn.now)],
+        )
         for turn in turns
     ]
     return optimum(asked, cost)
@@ -473,10 +567,20 @@ def main() -> None:
     parser.add_argument("--model", default="claude-sonnet-5-5")
     arguments = parser.parse_args()
     price = PRICES.find(arguments.model)
-    result: dict[str, Any] = {"model": arguments.model, "read": price.read, "policies": {}, "layouts": {}}
+    result: dict[str, Any] = {
+        "model": arguments.model,
+        "read": price.read,
+        "policies": {},
+        "layouts": {},
+    }
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    scenes = {f"{name}, seed {seed}": make(seed) for name, make in RECORDED.items() for seed in seeds}
-    scenes |= {f"one room, a message every {gap} s": room_at(gap, shared=2_000) for gap in (60, 310, 900, 3_000, 5_400)}
+    scenes = {
+        f"{name}, seed {seed}": make(seed) for name, make in RECORDED.items() for seed in seeds
+    }
+    scenes |= {
+        f"one room, a message every {gap} s": room_at(gap, shared=2_000)
+        for gap in (60, 310, 900, 3_000, 5_400)
+    }
     for scene, turns in scenes.items():
         result["policies"][scene] = {"requests": len(turns)} | costs(turns, price)
     spent_s: list[float] = []
@@ -485,7 +589,10 @@ def main() -> None:
         result["layouts"][name] = run(turns, layout, price)._asdict()
         if isinstance(layout, Keeper):
             spent_s += layout.spent_s
-            result["layouts"][name] |= {"mispredicted": layout.missed, "refreshed": layout.refreshed}
+            result["layouts"][name] |= {
+                "mispredicted": layout.missed,
+                "refreshed": layout.refreshed,
+            }
     result["planning_ms"] = {
         "median": statistics.median(spent_s) * 1e3,
         "p99": statistics.quantiles(spent_s, n=100)[98] * 1e3,
@@ -494,14 +601,23 @@ def main() -> None:
 
 
 def told(result: dict[str, Any]) -> str:
-    lines = [f"{result['model']}: reads cost {result['read']} of the input price. 1.00 is the clairvoyant optimum.", ""]
+    lines = [
+        (
+            f"{result['model']}: reads cost {result['read']} of the input price. 1.00 is the "
+            "clairvoyant optimum."
+        ),
+        "",
+    ]
     lines.append(
-        f"{'':36} requests  {'  '.join(f'{name:>9}' for name in POLICIES)}      bound  auto/best of the others"
+        f"{'':36} requests  {'  '.join(f'{name:>9}' for name in POLICIES)}      bound  auto/best "
+        "of the others"
     )
     for scene, found in result["policies"].items():
         ratios = "  ".join(f"{found[name] / found['bound']:9.3f}" for name in POLICIES)
         against = found["auto"] / min(found[name] for name in POLICIES if name != "auto")
-        lines.append(f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}  {against:.3f}")
+        lines.append(
+            f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}  {against:.3f}"
+        )
     lines.append("\na day of talk at random")
     for name, each in result["layouts"].items():
         more = f", {each['refreshed']} refreshes" if each.get("refreshed") else ""

@@ -1,4 +1,5 @@
-"""What the whole gateway promises, measured on `reverie run`: `python tests/bench/bench_gateway.py [--json]`.
+"""What the whole gateway promises, measured on `reverie run`: `python tests/bench/bench_gateway.py
+[--json]`.
 
 A fresh process each time, loopback sockets, a real SQLite file; the figures are medians. Nothing is
 asserted: a busy machine gives other figures (the load is printed with them).
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.bench_store import fill
-from tests.bench.gateway_kit import NICK, ROOM, FastModel, Figure, Gateway, Wire, running, show, write_config
+from tests.bench.gateway_kit import (
+    NICK,
+    ROOM,
+    FastModel,
+    Figure,
+    Gateway,
+    Wire,
+    running,
+    show,
+    write_config,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -52,11 +63,16 @@ class Bench:
         """A configuration of its own, with a store that does not exist yet unless it is given."""
         folder = self._base / f"run{next(self._numbers)}"
         url = self._model.url if remote else None
-        write_config(folder, irc_port=self._wire.port, model_url=url, store=store or folder / "reverie.db")
+        write_config(
+            folder, irc_port=self._wire.port, model_url=url, store=store or folder / "reverie.db"
+        )
         return folder
 
-    async def launches(self, runs: int, *, remote: bool, store: Path | None = None) -> tuple[float, float]:
-        """Seconds from the launch to the JOIN on the wire, and to the link being up in the log; medians."""
+    async def launches(
+        self, runs: int, *, remote: bool, store: Path | None = None
+    ) -> tuple[float, float]:
+        """Seconds from the launch to the JOIN on the wire, and to the link being up in the log;
+        medians."""
         joined, up = [], []
         for _ in range(runs):
             async with running(self._wire, self.config(remote=remote, store=store)) as gateway:
@@ -65,7 +81,8 @@ class Bench:
         return statistics.median(joined), statistics.median(up)
 
     async def resident(self, runs: int, *, remote: bool) -> float:
-        """Megabytes, some seconds after it joined; with a remote model after one request. Median."""
+        """Megabytes, some seconds after it joined; with a remote model after one request.
+        Median."""
         found = []
         for _ in range(runs):
             async with running(self._wire, self.config(remote=remote)) as gateway:
@@ -99,14 +116,17 @@ class Bench:
         return sorted(taken[WARM_UP:])
 
     async def ingest(self, lines: int) -> tuple[float, float]:
-        """Room lines per second and per second of processor time, from the first on the wire until all are durable."""
+        """Room lines per second and per second of processor time, from the first on the wire until
+        all are durable."""
         folder = self.config(remote=False)
         async with running(self._wire, folder) as gateway:
             log = sqlite3.connect(f"file:{folder}/reverie.db?mode=ro", uri=True)
             began_with = _last(log)
             began_s, began_cpu_s = time.perf_counter(), gateway.cpu_s()
             for number in range(lines):
-                gateway.bot.raw(_line(number, f"the build is green again, this is line {number} of a long talk"))
+                gateway.bot.raw(
+                    _line(number, f"the build is green again, this is line {number} of a long talk")
+                )
             while _last(log) < began_with + 2 * lines:  # a message and its judgement each
                 await asyncio.sleep(0.01)
             log.close()
@@ -154,12 +174,29 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
                 add(f"launch -> JOIN on the wire, {kind}", joined, "s", "<= 0.45")
                 add(f"launch -> link up in the log, {kind}", up, "s")
             if whole:
-                add("resident, idle, scripted", await bench.resident(3, remote=False), "MB", "<= 60")
-                add("resident, after a request, openai", await bench.resident(3, remote=True), "MB", "<= 60")
+                add(
+                    "resident, idle, scripted", await bench.resident(3, remote=False), "MB", "<= 60"
+                )
+                add(
+                    "resident, after a request, openai",
+                    await bench.resident(3, remote=True),
+                    "MB",
+                    "<= 60",
+                )
             answers = await bench.answers(options.samples)
-            add("message -> model request, p50", statistics.median(answers.requested_ms), "ms", "<= 4")
+            add(
+                "message -> model request, p50",
+                statistics.median(answers.requested_ms),
+                "ms",
+                "<= 4",
+            )
             add("message -> model request, p99", _p99(answers.requested_ms), "ms", "<= 15")
-            add("model's last byte -> reply, p50", statistics.median(answers.posted_ms), "ms", "<= 3")
+            add(
+                "model's last byte -> reply, p50",
+                statistics.median(answers.posted_ms),
+                "ms",
+                "<= 3",
+            )
             add("model's last byte -> reply, p99", _p99(answers.posted_ms), "ms", "<= 12")
             add("CPU per answered message", answers.cpu_ms, "ms", "<= 10")
             replied = await bench.to_reply(options.samples)
@@ -168,7 +205,11 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
             if not whole:
                 return figures
             rates = [await bench.ingest(options.lines) for _ in range(3)]
-            add(f"ingest of {options.lines} room lines", statistics.median(rate for rate, _ in rates), "lines/s")
+            add(
+                f"ingest of {options.lines} room lines",
+                statistics.median(rate for rate, _ in rates),
+                "lines/s",
+            )
             by_cpu = statistics.median(rate for _, rate in rates)
             add("the same, by processor time", by_cpu, "lines/s", ">= 10000")
             store = base / "big.db"
@@ -183,19 +224,32 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--runs", type=int, default=7, help="launches of each kind")
-    parser.add_argument("--samples", type=int, default=500, help="messages of each kind, one at a time")
+    parser.add_argument(
+        "--samples", type=int, default=500, help="messages of each kind, one at a time"
+    )
     parser.add_argument("--lines", type=int, default=20_000)
     parser.add_argument("--entries", type=int, default=1_000_000)
-    parser.add_argument("--latency", action="store_true", help="from a message to the request, and to the reply, only")
+    parser.add_argument(
+        "--latency",
+        action="store_true",
+        help="from a message to the request, and to the reply, only",
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     figures = asyncio.run(measure(options))
     if options.json:
-        print(json.dumps({f"{figure.name} ({figure.unit})": round(figure.value, 3) for figure in figures}))
+        print(
+            json.dumps(
+                {f"{figure.name} ({figure.unit})": round(figure.value, 3) for figure in figures}
+            )
+        )
         return 0
     show(figures)
-    print(f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after, on {os.cpu_count()} processors")
+    print(
+        f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after, on {os.cpu_count()} "
+        "processors"
+    )
     return 0
 
 

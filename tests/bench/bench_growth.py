@@ -1,6 +1,7 @@
 """A store with a million messages: `python tests/bench/bench_growth.py [--messages N] [--seed N]`.
 
-Each message is judged; each fiftieth is answered. Then: what a line takes, how long a start and a turn's reads take.
+Each message is judged; each fiftieth is answered. Then: what a line takes, how long a start and a
+turn's reads take.
 """
 
 import argparse
@@ -16,7 +17,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gateway.core.clock import SystemClock
-from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId, Usage
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+    Usage,
+)
 from gateway.core.facts import URGENT, Judgement, Seq, TurnId, TurnRecord, dedup_key
 from gateway.store import NewEntry, Store
 
@@ -90,7 +100,11 @@ def _batches(count: int, roll: random.Random) -> Iterator[list[NewEntry]]:
     begin = datetime.now(UTC) - timedelta(days=DAYS)
     for first in range(0, count, BATCH):
         numbers = range(first, min(first + BATCH, count))
-        yield [one for n in numbers for one in message(n, begin + timedelta(days=DAYS) * (n / count), roll)]
+        yield [
+            one
+            for n in numbers
+            for one in message(n, begin + timedelta(days=DAYS) * (n / count), roll)
+        ]
 
 
 async def build(path: Path, count: int, seed: int) -> float:
@@ -99,7 +113,9 @@ async def build(path: Path, count: int, seed: int) -> float:
     async with await Store.open(path, SystemClock()) as store:
         for batch in _batches(count, random.Random(seed)):
             results = await store.append(batch)
-            asked = [(e, r.seq) for e, r in zip(batch, results, strict=True) if e.fact.kind == "mention"]
+            asked = [
+                (e, r.seq) for e, r in zip(batch, results, strict=True) if e.fact.kind == "mention"
+            ]
             await store.append([answer(e, seq) for e, seq in asked])
     return time.perf_counter() - begun_s
 
@@ -108,7 +124,9 @@ def sizes(path: Path) -> tuple[int, list[tuple[str, int]]]:
     """Bytes of the file, and of its largest tables and indexes."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        found = connection.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY 1 ORDER BY 2 DESC LIMIT 12")
+        found = connection.execute(
+            "SELECT name, sum(pgsize) FROM dbstat GROUP BY 1 ORDER BY 2 DESC LIMIT 12"
+        )
         return path.stat().st_size, found.fetchall()
 
 
@@ -128,10 +146,15 @@ async def measure(path: Path, count: int, seed: int) -> None:
         begun_s = time.perf_counter()
         await store.undelivered_posts()
         places = [place for place, _ in await store.due_conversations(URGENT)]
-        tell("start: what is due", f"{(time.perf_counter() - begun_s) * 1e3:.1f} ms, {len(places)} conversations")
+        tell(
+            "start: what is due",
+            f"{(time.perf_counter() - begun_s) * 1e3:.1f} ms, {len(places)} conversations",
+        )
         reads = []
         for room in range(20):
-            place = Address(channel=ChannelName("irc.bench"), room=RoomId(f"#room{room}")).conversation
+            place = Address(
+                channel=ChannelName("irc.bench"), room=RoomId(f"#room{room}")
+            ).conversation
             begun_s = time.perf_counter()
             await store.unread_entries(place, most=50)
             await store.newest_entries(1, kinds=["turn_ended"], conversation=place)

@@ -1,7 +1,9 @@
-"""All three platforms at once, connected and idle: `python tests/bench/bench_platforms.py [--json]`.
+"""All three platforms at once, connected and idle: `python tests/bench/bench_platforms.py
+[--json]`.
 
-`reverie run` in a fresh process each time, on the fake servers of the tests, over loopback; the figures are
-medians. Nothing is asserted: a busy machine gives other figures (the load is printed with them).
+`reverie run` in a fresh process each time, on the fake servers of the tests, over loopback; the
+figures are medians. Nothing is asserted: a busy machine gives other figures (the load is printed
+with them).
 """
 
 import argparse
@@ -30,7 +32,12 @@ class Platforms:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._runs = 0
-        self.wire, self.model, self.telegram, self.discord = Wire(), FastModel(), BotApi(), DiscordApi()
+        self.wire, self.model, self.telegram, self.discord = (
+            Wire(),
+            FastModel(),
+            BotApi(),
+            DiscordApi(),
+        )
 
     def beside(self) -> dict[str, dict[str, object]]:
         """Configuration of the two beside IRC."""
@@ -51,16 +58,25 @@ class Platforms:
         }
 
     async def measure(self, names: tuple[str, ...], *, remote: bool) -> tuple[float, float]:
-        """One run on IRC and `names`: seconds from the launch until all links are up; megabytes some seconds later."""
+        """One run on IRC and `names`: seconds from the launch until all links are up; megabytes
+        some seconds later."""
         self._runs += 1
         folder = self._base / f"run{self._runs}"
         beside = {name: config for name, config in self.beside().items() if name in names}
         url = self.model.url if remote else None
-        write_config(folder, irc_port=self.wire.port, model_url=url, store=folder / "reverie.db", beside=beside)
+        write_config(
+            folder,
+            irc_port=self.wire.port,
+            model_url=url,
+            store=folder / "reverie.db",
+            beside=beside,
+        )
         async with running(self.wire, folder, links=1 + len(beside)) as gateway:
             if remote:
                 already = len(self.wire.lines)
-                gateway.bot.raw(f":alice!a@host PRIVMSG {ROOM} :{NICK}: how is the build?\r\n".encode())
+                gateway.bot.raw(
+                    f":alice!a@host PRIVMSG {ROOM} :{NICK}: how is the build?\r\n".encode()
+                )
                 await self.wire.said_s("PRIVMSG", after=already)
             await asyncio.sleep(IDLE_S)
             return gateway.up_s - gateway.launched_s, gateway.resident_mb()
@@ -75,7 +91,9 @@ async def measure(runs: int) -> list[Figure]:
             for server in (platforms.wire, platforms.model, platforms.telegram, platforms.discord):
                 await stack.enter_async_context(server)
             every = tuple(platforms.beside())
-            await platforms.measure(every, remote=True)  # compiles what has changed since the last start
+            await platforms.measure(
+                every, remote=True
+            )  # compiles what has changed since the last start
             for kind, names in (
                 ("IRC", ()),
                 ("IRC and Telegram", every[:1]),
@@ -83,8 +101,16 @@ async def measure(runs: int) -> list[Figure]:
                 ("all", every),
             ):
                 taken = [await platforms.measure(names, remote=False) for _ in range(runs)]
-                promise = ("<= 0.9", "<= 95") if names == every else ("<= 0.45", "<= 60") if not names else ("", "")
-                up_s, resident_mb = (statistics.median(column) for column in zip(*taken, strict=True))
+                promise = (
+                    ("<= 0.9", "<= 95")
+                    if names == every
+                    else ("<= 0.45", "<= 60")
+                    if not names
+                    else ("", "")
+                )
+                up_s, resident_mb = (
+                    statistics.median(column) for column in zip(*taken, strict=True)
+                )
                 figures.append(Figure(f"launch -> connected, {kind}", up_s, "s", promise[0]))
                 figures.append(Figure(f"resident, idle, {kind}", resident_mb, "MB", promise[1]))
             taken = [await platforms.measure(every, remote=True) for _ in range(runs)]
@@ -105,7 +131,10 @@ def main() -> int:
         print(json.dumps({f"{name} ({unit})": round(value, 3) for name, value, unit, _ in figures}))
         return 0
     show(figures)
-    print(f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after; {time.monotonic() - begun_s:.0f} s")
+    print(
+        f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after; "
+        f"{time.monotonic() - begun_s:.0f} s"
+    )
     return 0
 
 

@@ -1,6 +1,7 @@
 """What the store promises, measured: `python tests/bench/bench_store.py [--json]`.
 
-A notification is a `Message` and its `Judgement`, appended by itself; many callers at once share commits.
+A notification is a `Message` and its `Judgement`, appended by itself; many callers at once share
+commits.
 """
 
 import argparse
@@ -20,7 +21,10 @@ from gateway.core.facts import FACT, URGENT, Judgement, dedup_key
 from gateway.store import NewEntry, Store, StoreLocation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-TEXT = "the build is green again but the cache test fails on every second run could somebody have a look"
+TEXT = (
+    "the build is green again but the cache test fails on every second run could somebody have "
+    "a look"
+)
 WORDS = TEXT.split()
 
 
@@ -29,14 +33,21 @@ def notification(number: int) -> list[NewEntry]:
     at = Address(channel=ChannelName("irc.bench"), room=RoomId(f"#room{number % 50}"))
     text = " ".join(WORDS[(number * 7 + i) % len(WORDS)] for i in range(12)) + f" {number}"
     sender = Sender(id=SenderId(f"user{number % 500}"), name=f"user{number % 500}")
-    fact = Message(id=MessageId(str(number)), at=at, sender=sender, text=text, sent=START, kind="room")
+    fact = Message(
+        id=MessageId(str(number)), at=at, sender=sender, text=text, sent=START, kind="room"
+    )
     message = NewEntry(fact=fact, at=START, conversation=at.conversation, key=dedup_key(fact))
-    judged = Judgement(type=f"irc.bench.room.{at.room}", urgency=0, fate="context", rule="default", role="guest")
+    judged = Judgement(
+        type=f"irc.bench.room.{at.room}", urgency=0, fate="context", rule="default", role="guest"
+    )
     return [message, NewEntry(fact=judged, at=START, conversation=at.conversation, cause=message)]
 
 
-async def ingest(path: StoreLocation, *, callers: int, seconds: float, busy: bool) -> tuple[float, float]:
-    """Durable notifications per second, and entries per commit. `busy`: other work takes half of the event loop."""
+async def ingest(
+    path: StoreLocation, *, callers: int, seconds: float, busy: bool
+) -> tuple[float, float]:
+    """Durable notifications per second, and entries per commit. `busy`: other work takes half of
+    the event loop."""
     async with await Store.open(path, SystemClock()) as store:
         numbers = iter(range(10_000_000))
         done, stop = 0, time.perf_counter() + seconds
@@ -74,7 +85,10 @@ async def latency(path: StoreLocation, *, rounds: int) -> list[float]:
 def _rows(count: int) -> Iterator[tuple[int, str, str, str, str | None, int | None, str]]:
     for number in range(count // 2):
         message, judged = notification(number)
-        seq, at = 2 * number + 1, (START + timedelta(seconds=number)).isoformat(timespec="microseconds")
+        seq, at = (
+            2 * number + 1,
+            (START + timedelta(seconds=number)).isoformat(timespec="microseconds"),
+        )
         place = str(message.conversation)
         yield seq, at, "room", place, message.key, None, FACT.dump_json(message.fact).decode()
         yield seq + 1, at, "judged", place, None, seq, FACT.dump_json(judged.fact).decode()
@@ -118,8 +132,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
         base = Path(folder)
-        rate, grouped = asyncio.run(ingest(base / "a.db", callers=500, seconds=options.seconds, busy=False))
-        busy, _ = asyncio.run(ingest(base / "b.db", callers=500, seconds=options.seconds, busy=True))
+        rate, grouped = asyncio.run(
+            ingest(base / "a.db", callers=500, seconds=options.seconds, busy=False)
+        )
+        busy, _ = asyncio.run(
+            ingest(base / "b.db", callers=500, seconds=options.seconds, busy=True)
+        )
         alone = asyncio.run(latency(base / "c.db", rounds=1000))
         asyncio.run(fill(base / "d.db", options.entries))
         opened, read = asyncio.run(opening(base / "d.db"))

@@ -1,9 +1,11 @@
-"""A simulated week of the whole gateway: mixed traffic on three platforms, and what became of all of it.
+"""A simulated week of the whole gateway: mixed traffic on three platforms, and what became of all
+of it.
 
-`python -m tests.bench.bench_week [--days 7] [--seed 1] [--hourly 12]`. Rooms with salience, direct chats, edits,
-reactions, deletions, reminders of each kind, link flaps, a restart each night, one kill, an owner who goes away, tools
-that work, and limits small enough to bite. Against a strict Messages API with prices. Ends with an error if an event
-has no fate or two, if `reverie why` tells another, or if a day passes its limits. Prints what became of what.
+`python -m tests.bench.bench_week [--days 7] [--seed 1] [--hourly 12]`. Rooms with salience, direct
+chats, edits, reactions, deletions, reminders of each kind, link flaps, a restart each night, one
+kill, an owner who goes away, tools that work, and limits small enough to bite. Against a strict
+Messages API with prices. Ends with an error if an event has no fate or two, if `reverie why` tells
+another, or if a day passes its limits. Prints what became of what.
 """
 
 import argparse
@@ -91,44 +93,75 @@ class Happening:
 def days(count: float, rng: random.Random, *, hourly: float) -> list[Happening]:
     """`hourly`: events of people in the busiest hour of one platform."""
     found: list[Happening] = []
-    whats = ["say"] * 60 + ["ask"] * 14 + ["direct"] * 12 + ["edit", "delete", "react", "react", "topic", "join"]
+    whats = (
+        ["say"] * 60
+        + ["ask"] * 14
+        + ["direct"] * 12
+        + ["edit", "delete", "react", "react", "topic", "join"]
+    )
     whats += ["command", "flap", "refused", "refused"]
     at_s = 0.0
     while at_s < count * DAY_S:
         hour = at_s % DAY_S / 3_600
-        at_s += rng.expovariate(hourly * len(PLATFORMS) * (1.0 if 7 <= hour <= 22 else 0.05) / 3_600)
+        at_s += rng.expovariate(
+            hourly * len(PLATFORMS) * (1.0 if 7 <= hour <= 22 else 0.05) / 3_600
+        )
         what, channel = rng.choice(whats), rng.choice(list(PLATFORMS))
         away = 2 <= at_s / DAY_S < 4  # the owner is
-        who = OWNER if channel == TELEGRAM and not away and rng.random() < 0.15 else rng.choice(PEOPLE)
+        who = (
+            OWNER
+            if channel == TELEGRAM and not away and rng.random() < 0.15
+            else rng.choice(PEOPLE)
+        )
         room = None if what == "direct" else rng.choice(ROOMS)
         found.append(Happening(at_s, what, len(found), channel, room, who))
-    found += [Happening(day * DAY_S + 21 * 3_600, "restart", -1, "", None, "") for day in range(int(count))]
+    found += [
+        Happening(day * DAY_S + 21 * 3_600, "restart", -1, "", None, "")
+        for day in range(int(count))
+    ]
     found += [Happening(0.4 * count * DAY_S + 777, "kill", -1, "", None, "")]
     return sorted(one for one in found if one.at_s < count * DAY_S)
 
 
 def event(one: Happening, now: datetime, said: list[Message], rng: random.Random) -> Notification:
-    """As the platform tells it. What is about a message is about one of those that were `said` there."""
+    """As the platform tells it. What is about a message is about one of those that were `said`
+    there."""
     at = Address(channel=ChannelName(one.channel), room=RoomId(one.room or one.who))
     sender = Sender(id=SenderId(one.who), name=one.who, verified=True)
-    ident, about = EventId(f"e{one.number}"), [message for message in said[-200:] if message.at == at]
+    ident, about = (
+        EventId(f"e{one.number}"),
+        [message for message in said[-200:] if message.at == at],
+    )
     if one.what in ("edit", "delete", "react") and about:
         message = rng.choice(about[-5:])
         if one.what == "delete":
             return MessageDeleted(id=ident, at=at, message=message.id, sent=now)
         if one.what == "edit":
             return MessageEdited(
-                id=ident, at=at, sender=message.sender, message=message.id, text="I meant tea", sent=now
+                id=ident,
+                at=at,
+                sender=message.sender,
+                message=message.id,
+                text="I meant tea",
+                sent=now,
             )
-        return ReactionChanged(id=ident, at=at, sender=sender, message=message.id, reaction="+1", added=True, sent=now)
+        return ReactionChanged(
+            id=ident, at=at, sender=sender, message=message.id, reaction="+1", added=True, sent=now
+        )
     if one.what == "topic":
-        return MembershipChanged(id=ident, at=at, sender=sender, change="topic", sent=now, text=f"topic {one.number}")
+        return MembershipChanged(
+            id=ident, at=at, sender=sender, change="topic", sent=now, text=f"topic {one.number}"
+        )
     if one.what == "join":
         return MembershipChanged(id=ident, at=at, sender=sender, change="join", sent=now)
     if one.what == "command":
-        return Command(id=ident, at=at, sender=sender, name="status", args="", sent=now, origin="native")
+        return Command(
+            id=ident, at=at, sender=sender, name="status", args="", sent=now, origin="native"
+        )
     if one.what == "flap":
-        return ConnectionChanged(id=ident, channel=at.channel, up=False, reason="ping timeout", sent=now)
+        return ConnectionChanged(
+            id=ident, channel=at.channel, up=False, reason="ping timeout", sent=now
+        )
     if one.what == "refused":
         at = Address(channel=at.channel, room=RoomId("#elsewhere"))
     asked = one.what == "ask" or one.room is None
@@ -152,32 +185,48 @@ def model(rng: random.Random) -> Callable[[Json], Answer]:
         return f"toolu_{next(numbers)}", name, json.dumps(arguments)
 
     def answer(body: Json) -> Answer:
-        content = next(one["content"] for one in reversed(body["messages"]) if one["role"] == "user")
+        content = next(
+            one["content"] for one in reversed(body["messages"]) if one["role"] == "user"
+        )
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
         if (dice := rng.random()) < 0.02:
-            return failure(529, "overloaded_error") if dice < 0.012 else failure(400, "invalid_request_error")
+            return (
+                failure(529, "overloaded_error")
+                if dice < 0.012
+                else failure(400, "invalid_request_error")
+            )
         told = "\n".join(block["text"] for block in blocks if block["type"] == "text")
         if not told or blocks[-1]["type"] == "tool_result":
             return Answer(text=f"done {next(numbers)}")
         if "MEMORY.md" in told and "dream ended" not in told:
             return Answer(text=f"- people like tea ({next(numbers)})\n")
-        return _looks(told, rng, call) or _does(told, rng, call) or Answer(text=f"well {next(numbers)}")
+        return (
+            _looks(told, rng, call)
+            or _does(told, rng, call)
+            or Answer(text=f"well {next(numbers)}")
+        )
 
     return answer
 
 
-def _looks(told: str, rng: random.Random, call: Callable[..., tuple[str, str, str]]) -> Answer | None:
+def _looks(
+    told: str, rng: random.Random, call: Callable[..., tuple[str, str, str]]
+) -> Answer | None:
     """At what is pending everywhere."""
     places = re.findall(r"^## (\S+/\S+)$", told, re.MULTILINE)
     if not places:
         return None
-    calls = [call("attend", room=place, reason="a question") for place in places if rng.random() < 0.3]
+    calls = [
+        call("attend", room=place, reason="a question") for place in places if rng.random() < 0.3
+    ]
     if rng.random() < 0.3:
         calls.append(call("journal", title="a day", text="they talked about tea and outages " * 20))
     return Answer(calls=(*calls, call("yield_to_user")))
 
 
-def _does(told: str, rng: random.Random, call: Callable[..., tuple[str, str, str]]) -> Answer | None:
+def _does(
+    told: str, rng: random.Random, call: Callable[..., tuple[str, str, str]]
+) -> Answer | None:
     """What somebody asked for, or waits for in a room."""
     if ATTENDED_NOTICE in told:
         return Answer(text=f"about that, number {rng.randrange(10**9)}")
@@ -186,7 +235,9 @@ def _does(told: str, rng: random.Random, call: Callable[..., tuple[str, str, str
     if "remind me every" in told:
         return Answer(calls=(call("remind", text="drink", every="1 day"),))
     if "remind me on" in told:
-        return Answer(calls=(call("remind", text="stand up", cron="0 9 * * 1-5", timezone="Europe/Zurich"),))
+        return Answer(
+            calls=(call("remind", text="stand up", cron="0 9 * * 1-5", timezone="Europe/Zurich"),)
+        )
     if "remember" in told:
         return Answer(calls=(call("remember", text=f"someone likes tea {rng.randrange(10**9)}"),))
     dice = rng.random()
@@ -199,7 +250,19 @@ def _does(told: str, rng: random.Random, call: Callable[..., tuple[str, str, str
 
 DAILY_TURNS, DAILY_USD = 20, 0.30
 FEW = [
-    *["bash", "job*", "*_file", "glob", "grep", "view_image", "web_*", "load_skill", "react", "*_own", "read_room"],
+    *[
+        "bash",
+        "job*",
+        "*_file",
+        "glob",
+        "grep",
+        "view_image",
+        "web_*",
+        "load_skill",
+        "react",
+        "*_own",
+        "read_room",
+    ],
     *["who", "set_topic", "forget"],
 ]
 """Nobody uses these in that week."""
@@ -225,10 +288,19 @@ def configuration(folder: Path, url: str) -> Settings:
         provider={"kind": "anthropic", "base_url": url, "api_key": "test"},
         attention={
             "coalesce": 1.5,
-            "salience": {"keywords": ["outage"], "questions": True, "people": [f"{TELEGRAM}:{OWNER}"]},
+            "salience": {
+                "keywords": ["outage"],
+                "questions": True,
+                "people": [f"{TELEGRAM}:{OWNER}"],
+            },
             "presence": {"sleep": "23:30-06:30", "timezone": "Europe/Zurich"},
         },
-        dmn={"daily_turns": DAILY_TURNS, "daily_cost_usd": DAILY_USD, "dream_tokens": 200, "forage": True},
+        dmn={
+            "daily_turns": DAILY_TURNS,
+            "daily_cost_usd": DAILY_USD,
+            "dream_tokens": 200,
+            "forage": True,
+        },
         tools={"off": FEW},
     )
     small = made.llm.models["main"].model_copy(update={"max_output_tokens": 500})
@@ -244,7 +316,9 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
         ticks += isinstance(signal, Tick)
         send(self, signal)
 
-    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+    async with ModelApi(
+        cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic
+    ) as api:
         api.default = model(rng)
         gateway = World(configuration(folder, api.url), clock, None)
         with mock.patch.object(AgentLoop, "send", seeing):
@@ -299,7 +373,11 @@ def by_day(week: Week) -> dict[str, tuple[Counter[str], int, float]]:
     for one in week.log:
         if isinstance(one.fact, TurnRecord) and one.fact.within is None:
             causes, turns, usd = found.get(f"{one.at:%Y-%m-%d}", (Counter[str](), 0, 0.0))
-            spent = sum(account.cost_usd or 0.0 for account in one.fact.accounts) if one.fact.autonomous else 0.0
+            spent = (
+                sum(account.cost_usd or 0.0 for account in one.fact.accounts)
+                if one.fact.autonomous
+                else 0.0
+            )
             causes[one.fact.cause] += 1
             found[f"{one.at:%Y-%m-%d}"] = causes, turns + one.fact.autonomous, usd + spent
     return found
@@ -317,18 +395,28 @@ def tables(week: Week) -> Iterator[str]:
     kinds = {one.seq: one.kind for one in week.log}
     counted = Counter((fate, kinds[seq]) for seq, fate in week.fates.items())
     columns = sorted({kind for _, kind in counted})
-    yield from _table("what became of", columns, [(f, [counted[f, k] for k in columns]) for f in EventOutcome])
+    yield from _table(
+        "what became of", columns, [(f, [counted[f, k] for k in columns]) for f in EventOutcome]
+    )
     yield ""
     days_ = by_day(week)
     causes = sorted({cause for turns, _, _ in days_.values() for cause in turns})
-    rows = [(day, [*(turns[cause] for cause in causes), own, f"{usd:.3f}"]) for day, (turns, own, usd) in days_.items()]
+    rows = [
+        (day, [*(turns[cause] for cause in causes), own, f"{usd:.3f}"])
+        for day, (turns, own, usd) in days_.items()
+    ]
     rows.append(("limit", [*("" for _ in causes), DAILY_TURNS, f"{DAILY_USD:.3f}"]))
     yield from _table("turns by cause", [*causes, "unasked", "$"], rows)
     started = sum(turns for _, turns, _ in days_.values())
-    yield f"\n{week.ticks} wake-ups, {week.requests} model requests, {started} turns that nobody asked for"
+    yield (
+        f"\n{week.ticks} wake-ups, {week.requests} model requests, {started} turns that nobody "
+        "asked for"
+    )
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[object]]]) -> Iterator[str]:
+def _table(
+    title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[object]]]
+) -> Iterator[str]:
     yield f"{title:19}" + "".join(f"{column:>11}" for column in columns)
     for name, cells in rows:
         yield f"{name:19}" + "".join(f"{cell!s:>11}" for cell in cells)
@@ -336,7 +424,9 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequenc
 
 def run(folder: Path, *, count: float, seed: int, hourly: float, limit_s: float = 3_600.0) -> Week:
     """Live it, and hold it to its promises."""
-    week = simulate(lambda clock: live(clock, folder, count, seed, hourly), limit_s=limit_s, grace_s=0.002)
+    week = simulate(
+        lambda clock: live(clock, folder, count, seed, hourly), limit_s=limit_s, grace_s=0.002
+    )
     one_fate_each(week)
     asyncio.run(told_why(week, folder / "reverie.db"))
     within_limits(week)
@@ -351,7 +441,11 @@ def main() -> None:
     parser.add_argument("--hourly", type=float, default=12.0)
     said = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print("\n".join(tables(run(Path(folder), count=said.days, seed=said.seed, hourly=said.hourly))))
+        print(
+            "\n".join(
+                tables(run(Path(folder), count=said.days, seed=said.seed, hourly=said.hourly))
+            )
+        )
 
 
 if __name__ == "__main__":

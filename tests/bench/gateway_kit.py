@@ -1,4 +1,5 @@
-"""What a benchmark of the whole gateway needs: `reverie run` in a process of its own, and a model to ask.
+"""What a benchmark of the whole gateway needs: `reverie run` in a process of its own, and a model
+to ask.
 
 Times are `time.perf_counter()` of the benchmark's process, taken where the bytes pass.
 """
@@ -21,8 +22,11 @@ REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"
 START_LIMIT_S = 60.0
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-"""Compiled code is kept between starts, as it is where the gateway is installed: compiling takes 0.3 s."""
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+}
+"""Compiled code is kept between starts, as it is where the gateway is installed: compiling takes
+0.3 s."""
 
 
 class Figure(NamedTuple):
@@ -55,7 +59,10 @@ def write_config(
 
     `model_url` None: the scripted model; else an openai provider there.
     """
-    provider: dict[str, object] = {"kind": "scripted", "replies": [{"match": ".", "reply": "all is well"}]}
+    provider: dict[str, object] = {
+        "kind": "scripted",
+        "replies": [{"match": ".", "reply": "all is well"}],
+    }
     model: dict[str, object] = {"provider": "p"}
     if model_url is not None:
         provider = {"kind": "openai", "base_url": model_url, "api_key": "none"}
@@ -72,7 +79,9 @@ def write_config(
     config = {
         "channels": {"irc.bench": channel} | dict(beside or {}),
         "access": {"rates": UNHURRIED, "budgets": UNBOUNDED},
-        "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "mention"}]}],
+        "agents": [
+            {"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "mention"}]}
+        ],
         "llm": {"providers": {"p": provider}, "models": {"main": model}},
         "attention": {"coalesce": 0},
         "store": {"path": str(store), "url": store_url},
@@ -83,7 +92,8 @@ def write_config(
 
 
 class Wire(Ircd):
-    """An IRC server that stamps what the bot writes: `stamps[i]` is when `lines[i]` was dealt with."""
+    """An IRC server that stamps what the bot writes: `stamps[i]` is when `lines[i]` was dealt
+    with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +104,11 @@ class Wire(Ircd):
         super().handle(client, line)
 
     def seen_s(self, head: str, *, after: int = 0) -> float | None:
-        """When the first line that begins with `head` (behind its tags) came, among those from number `after` on."""
-        lines = list(zip(self.stamps, self.lines, strict=False))[after:]  # a line is stamped as it is dealt with
+        """When the first line that begins with `head` (behind its tags) came, among those from
+        number `after` on."""
+        lines = list(zip(self.stamps, self.lines, strict=False))[
+            after:
+        ]  # a line is stamped as it is dealt with
         return next((at for at, line in lines if read_tags(line)[1].startswith(head)), None)
 
     async def said_s(self, head: str, *, after: int) -> float:
@@ -121,7 +134,12 @@ class Gateway:
 
     def cpu_s(self) -> float:
         """Processor time that it has taken until now, also in the kernel."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+        fields = (
+            Path(f"/proc/{self.process.pid}/stat")
+            .read_text(encoding="ascii")
+            .rpartition(") ")[2]
+            .split()
+        )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_mb(self) -> float:
@@ -132,7 +150,8 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def running(wire: Wire, config: Path, *, links: int = 1) -> AsyncIterator[Gateway]:
-    """Start it, wait until its links are up, hand it over, stop it. Raises RuntimeError with its log if they do not."""
+    """Start it, wait until its links are up, hand it over, stop it. Raises RuntimeError with its
+    log if they do not."""
     already = len(wire.lines)
     launched_s = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
@@ -219,21 +238,30 @@ def _length(head: bytes) -> int:
 def _answer() -> bytes:
     frame = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "bench"}
     choices = [
-        {"index": 0, "delta": {"role": "assistant", "content": "all is well"}, "finish_reason": None},
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": "all is well"},
+            "finish_reason": None,
+        },
         {"index": 0, "delta": {}, "finish_reason": "stop"},
     ]
     usage = {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
     events = [json.dumps(frame | {"choices": [choice]}) for choice in choices]
     events += [json.dumps(frame | {"choices": [], "usage": usage}), "[DONE]"]
     body = "".join(f"data: {event}\n\n" for event in events).encode()
-    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    return (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+        + body
+    )
 
 
 _ANSWER = _answer()
 
 
 class FastModel:
-    """A chat-completions server that costs next to nothing. The strict one is `tests.servers.model_api`."""
+    """A chat-completions server that costs next to nothing. The strict one is
+    `tests.servers.model_api`."""
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self.stamps: list[float] = []

@@ -1,14 +1,16 @@
-"""The least that any choice of cache marks could have cost for these requests, known from the end. Pure.
+"""The least that any choice of cache marks could have cost for these requests, known from the end.
+Pure.
 
-Each request is a path of nodes; the same nodes in the same order from the first are the same prefix, and a prefix
-node is paid for by every request that passes it. Each node is decided for by itself, by dynamic programming over
-the times it is passed: alive, it is read, which begins its lifetime anew; dead, it is paid plain, or written for
-5 minutes, or for an hour. To read what is alive is never worse than anything else: to write it again for longer
-costs as much when it has died, and may then not be needed.
+Each request is a path of nodes; the same nodes in the same order from the first are the same
+prefix, and a prefix node is paid for by every request that passes it. Each node is decided for by
+itself, by dynamic programming over the times it is passed: alive, it is read, which begins its
+lifetime anew; dead, it is paid plain, or written for 5 minutes, or for an hour. To read what is
+alive is never worse than anything else: to write it again for longer costs as much when it has
+died, and may then not be needed.
 
-This is a lower bound, because it lets go of what binds a real plan: the number of marks, their order (1 h in
-front of 5 m), the smallest prefix, how far a mark looks back, that a piece can only be read with all in front of
-it, and that a write can be read only after its answer has begun.
+This is a lower bound, because it lets go of what binds a real plan: the number of marks, their
+order (1 h in front of 5 m), the smallest prefix, how far a mark looks back, that a piece can only
+be read with all in front of it, and that a write can be read only after its answer has begun.
 """
 
 import itertools
@@ -55,7 +57,13 @@ def least(times: Sequence[float], cost: Cost) -> float:
     gone, short, long = 1.0, write_5m, write_1h
     for before, now in itertools.pairwise(times):
         gap = now - before
-        dead = gone if gap < LIVES_5M_S else min(gone, short) if gap < LIVES_1H_S else min(gone, short, long)
+        dead = (
+            gone
+            if gap < LIVES_5M_S
+            else min(gone, short)
+            if gap < LIVES_1H_S
+            else min(gone, short, long)
+        )
         gone, short, long = (
             dead + 1.0,
             min(dead + write_5m, short + read) if gap < LIVES_5M_S else dead + write_5m,

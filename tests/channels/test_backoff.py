@@ -15,7 +15,9 @@ def test_the_wait_doubles_up_to_a_minute() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=40))
-def test_the_wait_is_at_least_half_of_that_and_never_less_than_a_second(chances: list[float]) -> None:
+def test_the_wait_is_at_least_half_of_that_and_never_less_than_a_second(
+    chances: list[float],
+) -> None:
     backoff = Backoff()
     for number, chance in enumerate(chances):
         whole = min(60, 2**number)

@@ -87,7 +87,9 @@ async def test_what_was_received_is_handed_over_at_the_end_also_to_a_slow_disk()
     at = Address(channel=NAME, room=RoomId("#room"))
     sender = Sender(id=SenderId("al!a@h"), name="al")
     for text in ("one", "two"):
-        buffer.put(Message(id=MessageId(text), at=at, sender=sender, text=text, sent=SENT, kind="mention"))
+        buffer.put(
+            Message(id=MessageId(text), at=at, sender=sender, text=text, sent=SENT, kind="mention")
+        )
     running = asyncio.create_task(buffer.run_producer_consumer(asyncio.sleep(3600), pump()))
     await deaf.asked.wait()
     running.cancel()
@@ -123,7 +125,10 @@ async def test_irc_takes_nothing_over_from_another_network() -> None:
 
 async def test_a_room_that_was_left_is_entered_again_once_the_operator_names_it_anew() -> None:
     async with Ircd() as ircd:
-        before, deaf = IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old"]), SystemClock()), Deaf()
+        before, deaf = (
+            IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old"]), SystemClock()),
+            Deaf(),
+        )
         before._state.barred_rooms |= {"#old", "#new"}
         after = IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old", "#new"]), SystemClock())
         after.take_over(before)
@@ -148,7 +153,9 @@ def test_discord_keeps_its_pace_for_one_bot(token: str, follows: bool) -> None:
 
 
 def test_telegram_counts_the_updates_of_each_bot_by_themselves() -> None:
-    old = TelegramCursor.parse('{"offset": 7, "at": 1, "moved": {"-1": "-2"}}')  # as it was written before
+    old = TelegramCursor.parse(
+        '{"offset": 7, "at": 1, "moved": {"-1": "-2"}}'
+    )  # as it was written before
     mine = TelegramCursor.parse(old.for_bot("123").to_json())
     assert (mine.for_bot("123").offset, mine.for_bot("123").bot) == (7, "123")
     assert (mine.for_bot("456").offset, mine.for_bot("456").moved) == (None, {"-1": "-2"})

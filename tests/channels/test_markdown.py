@@ -27,12 +27,18 @@ def _shown(run: TextRun) -> str:
 
 
 INLINE = [
-    ("**bold** *italic* ~~gone~~ ||secret||", "{bold|bold} {italic|italic} {strike|gone} {spoiler|secret}"),
+    (
+        "**bold** *italic* ~~gone~~ ||secret||",
+        "{bold|bold} {italic|italic} {strike|gone} {spoiler|secret}",
+    ),
     ("__two words__ _two words_", "{bold|two words} {italic|two words}"),
     ("***both***", "{bold,italic|both}"),
     ("**a *b* c**", "{bold|a }{bold,italic|b}{bold| c}"),
     ("**a\nb**", "{bold|a\nb}"),
-    ("__init__ __init__() __init__.py _x_ snake_case_name", "__init__ __init__() __init__.py _x_ snake_case_name"),
+    (
+        "__init__ __init__() __init__.py _x_ snake_case_name",
+        "__init__ __init__() __init__.py _x_ snake_case_name",
+    ),
     ("a*b*c 2 * 3 * 4 2**3**4 **kwargs *args", "a*b*c 2 * 3 * 4 2**3**4 **kwargs *args"),
     ("src/**/*.py or tests/**/*.py", "src/**/*.py or tests/**/*.py"),
     ("a **** b", "a **** b"),
@@ -120,7 +126,11 @@ def test_never_raises_and_invents_nothing(markdown: str) -> None:
     assert bool("".join(run.text for run in runs).strip()) == bool(runs)
     for run, following in zip(runs, (*runs[1:], None), strict=False):
         assert run.text
-        assert following is None or (run.marks, run.href, run.lang) != (following.marks, following.href, following.lang)
+        assert following is None or (run.marks, run.href, run.lang) != (
+            following.marks,
+            following.href,
+            following.lang,
+        )
         for char in run.text + (run.href or ""):
             assert char in "\n\t" or unicodedata.category(char) not in {"Cc", "Cs"}
             assert unicodedata.category(char) != "Co" or char in markdown or "&" in markdown
@@ -133,9 +143,12 @@ def test_no_letter_is_lost_among_marks(markdown: str) -> None:
 
 
 # What nobody sees is left out before all else: see `tests/gateway/core/test_text_safety.py`.
-LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40).map(clean_outgoing)
+LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40).map(
+    clean_outgoing
+)
 UNMARKED = st.text(
-    st.characters(exclude_characters=PUNCTUATION, exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40
+    st.characters(exclude_characters=PUNCTUATION, exclude_categories=["Cc", "Cs", "Zl", "Zp"]),
+    max_size=40,
 ).map(clean_outgoing)
 
 
@@ -159,7 +172,12 @@ def test_code_is_never_touched(lines: list[str]) -> None:
         assert runs == (TextRun(text=code, marks=frozenset(["pre"])),)
 
 
-@given(st.lists(st.sampled_from(["- ", "> ", "1. ", "  ", "# ", "```\n", "a", "\n", "**", "`", "    "]), max_size=60))
+@given(
+    st.lists(
+        st.sampled_from(["- ", "> ", "1. ", "  ", "# ", "```\n", "a", "\n", "**", "`", "    "]),
+        max_size=60,
+    )
+)
 def test_never_raises_on_blocks(pieces: list[str]) -> None:
     parse_markdown("".join(pieces))
 
@@ -195,8 +213,16 @@ def test_much_of_one_thing_takes_no_long_time(piece: str) -> None:
 
 
 def test_importing_it_costs_nothing() -> None:
-    found = "import sys, channels.markdown; print([name for name in sys.modules if name.startswith('markdown_it')])"
-    assert subprocess.run([sys.executable, "-c", found], check=True, capture_output=True, text=True).stdout == "[]\n"
+    found = (
+        "import sys, channels.markdown; print([name for name in sys.modules if "
+        "name.startswith('markdown_it')])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", found], check=True, capture_output=True, text=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +241,12 @@ def test_mathematics_stays_as_it_is_written(markdown: str, discord: str) -> None
 
 @pytest.mark.parametrize(
     ("markdown", "text"),
-    [(r"a \(b *c*", "a (b c"), (r"$5 \* $6", "$5 * $6"), (r"\$5 *or* \$6", "$5 or $6"), (r"C:\\(x) *y*", r"C:\(x) y")],
+    [
+        (r"a \(b *c*", "a (b c"),
+        (r"$5 \* $6", "$5 * $6"),
+        (r"\$5 *or* \$6", "$5 or $6"),
+        (r"C:\\(x) *y*", r"C:\(x) y"),
+    ],
 )
 def test_what_is_no_mathematics_is_markdown(markdown: str, text: str) -> None:
     assert "".join(run.text for run in parse_markdown(markdown)) == text

@@ -43,16 +43,30 @@ def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, {"HTTPS_PROXY": "http://p:1"}, "http://a.example", ""),
         (None, {"HTTPS_PROXY": "http://p:1"}, "irc://a.example", ""),
         (None, {"ALL_PROXY": "socks5h://p:1"}, "irc://a.example", "socks5h://p:1"),
-        (None, {"ALL_PROXY": "http://p:1", "HTTPS_PROXY": "http://q:2"}, "https://a.example", "http://q:2"),
+        (
+            None,
+            {"ALL_PROXY": "http://p:1", "HTTPS_PROXY": "http://q:2"},
+            "https://a.example",
+            "http://q:2",
+        ),
         (None, {"ALL_PROXY": "http://p:1", "NO_PROXY": "example"}, "https://a.example", ""),
         (None, {"ALL_PROXY": "http://p:1"}, "https://127.0.0.2", ""),
         (None, {"ALL_PROXY": "http://p:1"}, "http://localhost:8080", ""),
         ("none", {"ALL_PROXY": "http://p:1"}, "https://a.example", ""),
-        ("socks5://q:2", {"ALL_PROXY": "http://p:1", "NO_PROXY": "*"}, "https://127.0.0.1", "socks5://q:2"),
+        (
+            "socks5://q:2",
+            {"ALL_PROXY": "http://p:1", "NO_PROXY": "*"},
+            "https://127.0.0.1",
+            "socks5://q:2",
+        ),
     ],
 )
 def test_which_proxy_leads_to_a_server(
-    setting: str | None, environment: dict[str, str], url: str, expected: str, monkeypatch: pytest.MonkeyPatch
+    setting: str | None,
+    environment: dict[str, str],
+    url: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -64,20 +78,27 @@ class Section(BaseModel):
 
 
 @pytest.mark.parametrize(
-    "url", ["p:1080", "ftp://p:1", "socks4://p:1", "socks5://", "http://u:pw-of-it@p:x", "http://p/x"]
+    "url",
+    ["p:1080", "ftp://p:1", "socks4://p:1", "socks5://", "http://u:pw-of-it@p:x", "http://p/x"],
 )
-def test_what_is_no_proxy_is_refused_without_being_quoted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_proxy_is_refused_without_being_quoted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValidationError, match="not the URL of a proxy") as told:
         Section.model_validate({"proxy": url})
     assert "pw-of-it" not in str(told.value.errors()[0]["msg"])
     if "://" in url:
         monkeypatch.setenv("ALL_PROXY", url)
-        with pytest.raises(ValueError, match="the environment names a proxy that is no URL") as named:
+        with pytest.raises(
+            ValueError, match="the environment names a proxy that is no URL"
+        ) as named:
             find_proxy(None, "https://a.example")
         assert "pw-of-it" not in str(named.value)
 
 
-def test_no_https_proxy_leads_to_irc_and_discord_whose_libraries_take_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_https_proxy_leads_to_irc_and_discord_whose_libraries_take_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ALL_PROXY", "https://p:1")
     for url in ("irc://a.example", "wss://a.example"):
         with pytest.raises(ValueError, match="the environment names a proxy that is no URL"):
@@ -134,7 +155,10 @@ async def _discord(more: dict[str, Any]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _irc(more: dict[str, Any]) -> AsyncIterator[None]:
-    async with Ircd() as ircd, irc_kit.running(ircd, host="server.test", contact="ann", **more) as run:
+    async with (
+        Ircd() as ircd,
+        irc_kit.running(ircd, host="server.test", contact="ann", **more) as run,
+    ):
         await run.until(lambda: any(link.up for link in run.all(ConnectionChanged)))
         await run.channel.send(irc_kit.part("hello"))
         yield
@@ -144,7 +168,9 @@ async def _irc(more: dict[str, Any]) -> AsyncIterator[None]:
 async def _provider(more: dict[str, Any]) -> AsyncIterator[None]:
     proxy = SecretStr(more["proxy"]) if "proxy" in more else None
     async with ModelApi() as api:
-        model = OpenAIModel(name="a", model="m", base_url=api.url.replace("127.0.0.1", "server.test"), proxy=proxy)
+        model = OpenAIModel(
+            name="a", model="m", base_url=api.url.replace("127.0.0.1", "server.test"), proxy=proxy
+        )
         assert text(await ask(model)) == "You said: hi"
         await model.aclose()
         yield
@@ -155,7 +181,9 @@ TALKS = pytest.mark.parametrize("talk", [_telegram, _discord, _irc, _provider])
 
 @TALKS
 @pytest.mark.parametrize("kind", ["socks5", "http"])
-async def test_each_platform_and_provider_goes_through_the_proxy_of_its_settings(talk: Talk, kind: str) -> None:
+async def test_each_platform_and_provider_goes_through_the_proxy_of_its_settings(
+    talk: Talk, kind: str
+) -> None:
     async with (
         Proxy("ann", "pw-of-a-proxy") as proxy,
         talk({"proxy": proxy.url if kind == "socks5" else proxy.http_url}),
@@ -193,7 +221,11 @@ async def test_a_proxy_that_does_not_answer_is_named_without_its_password() -> N
     async with telegram_kit.running("http://server.test", **more) as telegram:
         reasons.append(await _named(telegram))
     with pytest.raises(ModelError) as told:
-        await ask(OpenAIModel(name="a", model="m", base_url="http://server.test", proxy=SecretStr(more["proxy"])))
+        await ask(
+            OpenAIModel(
+                name="a", model="m", base_url="http://server.test", proxy=SecretStr(more["proxy"])
+            )
+        )
     for reason in (*reasons, str(told.value)):
         assert name in reason
         assert "pw-of" not in reason

@@ -4,7 +4,9 @@ from hypothesis import strategies as st
 
 from channels.split import split_markdown, split_text, utf16_length
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("a б𝄞  \n\t"), max_size=400)
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("a б𝄞  \n\t"), max_size=400
+)
 
 
 @given(text=TEXT, limit=st.integers(4, 60))
@@ -29,7 +31,9 @@ def test_pieces_fit_and_only_white_space_is_lost(text: str, limit: int) -> None:
         ("lone \ud800", 20, ("lone ?",)),
     ],
 )
-def test_cuts_at_spaces_else_between_code_points(text: str, limit: int, pieces: tuple[str, ...]) -> None:
+def test_cuts_at_spaces_else_between_code_points(
+    text: str, limit: int, pieces: tuple[str, ...]
+) -> None:
     assert split_text(text, limit) == pieces
 
 

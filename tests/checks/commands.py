@@ -1,4 +1,5 @@
-"""Write docs/admin-commands.md from the command table: `python tests/checks/commands.py`, or `make docs`."""
+"""Write docs/admin-commands.md from the command table: `python tests/checks/commands.py`, or `make
+docs`."""
 
 import sys
 from collections.abc import Iterator
@@ -80,7 +81,9 @@ TAIL = """\
 
 def who(row: CommandDefinition) -> str:
     """Return the lowest role that may use a command, and where."""
-    name = {"guest": "everybody", "member": "members", "admin": "admins", "owner": "owners"}[row.role]
+    name = {"guest": "everybody", "member": "members", "admin": "admins", "owner": "owners"}[
+        row.role
+    ]
     words = [f"{name} everywhere" if row.needs_global_role else name]
     words += ["own chat"] if row.allowed_in_own_chat else []
     words += ["direct only"] if row.direct_only else []

@@ -1,7 +1,8 @@
-"""Write docs/configuration.md from the settings: `python tests/checks/configuration.py [--check]`, or `make docs`.
+"""Write docs/configuration.md from the settings: `python tests/checks/configuration.py [--check]`,
+or `make docs`.
 
-The page is made of the settings' JSON schema. The meaning of a key is its field's docstring; where it has none, the
-comment beside it in config/reverie.example.yaml.
+The page is made of the settings' JSON schema. The meaning of a key is its field's docstring; where
+it has none, the comment beside it in config/reverie.example.yaml.
 """
 
 import functools
@@ -27,7 +28,8 @@ ConfigSection.model_config["use_attribute_docstrings"] = True
 from gateway.config.models import Settings
 print(json.dumps(Settings.model_json_schema()))
 """
-"""In a process of its own: docstrings are read when a class is made, which would make every start 45 ms longer."""
+"""In a process of its own: docstrings are read when a class is made, which would make every start
+45 ms longer."""
 HEAD = """\
 # Configuration
 
@@ -111,7 +113,9 @@ class Table(NamedTuple):
 @functools.cache
 def schema() -> Schema:
     """That of the settings."""
-    done = subprocess.run([sys.executable, "-c", PRINT_SCHEMA], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_SCHEMA], cwd=ROOT, check=True, capture_output=True, timeout=60
+    )
     found: Schema = json.loads(done.stdout)
     return found
 
@@ -122,7 +126,9 @@ def sections(told: Schema) -> list[Schema]:
         found = schema()["$defs"][told["$ref"].rpartition("/")[2]]
         return [found] if "properties" in found else []
     inner = [*told.get("anyOf", []), *told.get("oneOf", [])]
-    inner += [told[key] for key in ("items", "additionalProperties") if isinstance(told.get(key), dict)]
+    inner += [
+        told[key] for key in ("items", "additionalProperties") if isinstance(told.get(key), dict)
+    ]
     return [one for below in inner for one in sections(below)]
 
 
@@ -134,12 +140,19 @@ def type_of(told: Schema) -> str:
     if "enum" in told or "const" in told:
         return " · ".join(f"`{one}`" for one in told.get("enum", [told.get("const")]))
     if choices := told.get("anyOf") or told.get("oneOf"):
-        return " · ".join(dict.fromkeys(type_of(one) for one in choices if one.get("type") != "null"))
+        return " · ".join(
+            dict.fromkeys(type_of(one) for one in choices if one.get("type") != "null")
+        )
     if told["type"] == "array":
         return f"list of {type_of(told['items'])}"
     if told["type"] == "object":
         return f"{type_of(told['additionalProperties'])} by name"
-    words = {"boolean": "`true` · `false`", "integer": "whole number", "number": "number", "string": "text"}
+    words = {
+        "boolean": "`true` · `false`",
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+    }
     kinds = {"password": "secret", "uri": "address", "time-zone": "time zone"}
     kind = told.get("format", "")
     return kinds.get(kind, kind) or words[told["type"]]
@@ -148,7 +161,8 @@ def type_of(told: Schema) -> str:
 def bounds(told: Schema) -> str:
     """What a number may be."""
     found: Schema = next(
-        (one for one in (told, *told.get("anyOf", [])) if one.get("type") in ("integer", "number")), {}
+        (one for one in (told, *told.get("anyOf", [])) if one.get("type") in ("integer", "number")),
+        {},
     )
     if "exclusiveMinimum" in found:
         low = f"more than {found['exclusiveMinimum']:.15g}"
@@ -187,8 +201,14 @@ def keys_of(section: Schema, path: tuple[str, ...], comments: dict[str, str]) ->
     for name, told in section["properties"].items():
         here, below, words = (*path, name), sections(told), type_of(told)
         own = "" if below and words == "keys below" else words
-        about = told.get("description") or next((one.get("description", "") for one in below if own == ""), "")
-        meaning = " ".join(about.split()) or comments.get(".".join(here[-2:]), "") or comments.get(name, "")
+        about = told.get("description") or next(
+            (one.get("description", "") for one in below if own == ""), ""
+        )
+        meaning = (
+            " ".join(about.split())
+            or comments.get(".".join(here[-2:]), "")
+            or comments.get(name, "")
+        )
         meaning = SAYS_WHICH if name in ("platform", "kind") and "const" in told else meaning
         whole = ", ".join(part for part in (own, bounds(told)) if part).replace("keys below · ", "")
         default = default_of(told, required=name in section.get("required", []))
@@ -202,13 +222,17 @@ def keys_of(section: Schema, path: tuple[str, ...], comments: dict[str, str]) ->
 def restarts(path: tuple[str, ...]) -> bool:
     """Whether a change counts only after a restart."""
     plain = tuple("*" if part == "<name>" else part.removesuffix("[]") for part in path)
-    listed = [(part, "*") if was.endswith("[]") else (part,) for part, was in zip(plain, path, strict=True)]
+    listed = [
+        (part, "*") if was.endswith("[]") else (part,)
+        for part, was in zip(plain, path, strict=True)
+    ]
     flat = tuple(part for parts in listed for part in parts)
     return any(flat[: len(key.split("."))] == tuple(key.split(".")) for key in RESTART_KEYS)
 
 
 def comments_of(text: str) -> dict[str, str]:
-    """What stands beside each key of the example, by it with the one above, and by it alone if none shares its name."""
+    """What stands beside each key of the example, by it with the one above, and by it alone if none
+    shares its name."""
     found, above, parents = dict[str, str](), list[tuple[int, str]](), dict[str, set[str]]()
     for line in text.splitlines():
         match = re.match(r"^(?P<indent>\s*(?:- |# )?)(?P<key>[a-z_]+):(?P<rest>.*)$", line)
@@ -233,7 +257,7 @@ def tables() -> list[Table]:
     found = list[Table]()
 
     def table(title: str, section: Schema, *path: str) -> None:
-        about = section.get("description", "")
+        about = " ".join(section.get("description", "").split())
         found.append(Table(title, about, list(keys_of(section, path, comments))))
 
     for name, told in schema()["properties"].items():
@@ -246,7 +270,13 @@ def tables() -> list[Table]:
             plain = {key: one for key, one in parts.items() if not sections(one)}
             table(name, {**below[0], "properties": plain}, name)
             for one in sections(parts["providers"]):
-                table(f"llm.providers: {one['properties']['kind']['const']}", one, "llm", "providers", "<name>")
+                table(
+                    f"llm.providers: {one['properties']['kind']['const']}",
+                    one,
+                    "llm",
+                    "providers",
+                    "<name>",
+                )
             table("llm.models", sections(parts["models"])[0], "llm", "models", "<name>")
             context = sections(parts["context_optimization"])[0]
             table("llm.context_optimization", context, "llm", "context_optimization")
@@ -259,7 +289,14 @@ def text() -> str:
     """The whole page."""
     lines = [HEAD]
     for table in tables():
-        lines += [f"### {table.title}", "", table.about, "", "| key | type | default | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"### {table.title}",
+            "",
+            table.about,
+            "",
+            "| key | type | default | meaning |",
+            "|---|---|---|---|",
+        ]
         for key in table.keys:
             meaning = re.sub(r"\bNone: ", "Left out: ", key.meaning)
             meaning = f"{meaning} **restart**" if key.restart else meaning

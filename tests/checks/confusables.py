@@ -1,7 +1,9 @@
-"""Write the table of characters that look alike again, from the system's ICU: `python -m tests.checks.confusables`.
+"""Write the table of characters that look alike again, from the system's ICU: `python -m
+tests.checks.confusables`.
 
-ICU has the table of Unicode Technical Standard 39 (confusables.txt), and tells what it makes of each character. Kept is
-what it makes of characters that are their own canonical decomposition and are seen: the others follow from these.
+ICU has the table of Unicode Technical Standard 39 (confusables.txt), and tells what it makes of
+each character. Kept is what it makes of characters that are their own canonical decomposition and
+are seen: the others follow from these.
 """
 
 import ctypes.util
@@ -23,13 +25,19 @@ def _skeletons() -> Iterator[tuple[str, str]]:
     if found is None or version is None:
         raise SystemExit("ICU is not installed (Debian: libicu72)")
     icu, suffix, status = ctypes.CDLL(found), version[1], ctypes.c_int(0)
-    opened, told = getattr(icu, f"uspoof_open_{suffix}"), getattr(icu, f"uspoof_getSkeletonUTF8_{suffix}")
+    opened, told = (
+        getattr(icu, f"uspoof_open_{suffix}"),
+        getattr(icu, f"uspoof_getSkeletonUTF8_{suffix}"),
+    )
     opened.restype = ctypes.c_void_p
     checker = ctypes.c_void_p(opened(ctypes.byref(status)))
     room = ctypes.create_string_buffer(_ROOM)
     for code in range(sys.maxunicode + 1):
         char = chr(code)
-        if unicodedata.category(char) in ("Cs", "Cn", "Co", "Cf") or unicodedata.normalize("NFD", char) != char:
+        if (
+            unicodedata.category(char) in ("Cs", "Cn", "Co", "Cf")
+            or unicodedata.normalize("NFD", char) != char
+        ):
             continue
         raw = char.encode()
         size = told(checker, 0, raw, len(raw), room, _ROOM, ctypes.byref(status))

@@ -1,9 +1,11 @@
-"""Files and functions that one "hello" runs through: `python tests/checks/hello.py [CHECKOUT]`. Nothing is limited.
+"""Files and functions that one "hello" runs through: `python tests/checks/hello.py [CHECKOUT]`.
+Nothing is limited.
 
 Also the frames of our code between the begin of the turn and the request's first byte.
 
-`reverie run` on a loopback IRC server and a model that streams one sentence. The second "hello" is traced, by
-`sys.setprofile` in the event loop's thread, from the line on the wire to a second after the answer.
+`reverie run` on a loopback IRC server and a model that streams one sentence. The second "hello" is
+traced, by `sys.setprofile` in the event loop's thread, from the line on the wire to a second after
+the answer.
 """
 
 import asyncio
@@ -35,7 +37,8 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def run_traced(checkout: Path, config: str, result: Path) -> None:
-    """Run the gateway of a checkout in this process. SIGUSR1 starts the trace, SIGUSR2 writes it to `result`."""
+    """Run the gateway of a checkout in this process. SIGUSR1 starts the trace, SIGUSR2 writes it to
+    `result`."""
     calls: list[tuple[str, str, int]] = []
     sent: list[list[tuple[str, str]]] = []
     prefix = f"{checkout}/"
@@ -66,7 +69,9 @@ def run_traced(checkout: Path, config: str, result: Path) -> None:
 
     def create_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **more)
-        begun[task] = frames_above(sys._getframe()) if loop.is_running() and asyncio.current_task() else []
+        begun[task] = (
+            frames_above(sys._getframe()) if loop.is_running() and asyncio.current_task() else []
+        )
         return task
 
     def start(_: int, __: object) -> None:
@@ -96,8 +101,11 @@ def write_result(path: Path, result: object) -> None:
     path.with_suffix(".part").rename(path)
 
 
-async def trace_hello(checkout: Path, child: str = __file__, *, messages: int = 2) -> tuple[Any, float, float]:
-    """Return what the child wrote about the last of the messages, with the times of the model request and the answer.
+async def trace_hello(
+    checkout: Path, child: str = __file__, *, messages: int = 2
+) -> tuple[Any, float, float]:
+    """Return what the child wrote about the last of the messages, with the times of the model
+    request and the answer.
 
     Times are `time.perf_counter`, which both processes share.
     """
@@ -107,7 +115,9 @@ async def trace_hello(checkout: Path, child: str = __file__, *, messages: int = 
         result = Path(folder) / "calls.json"
         async with Wire() as wire, FastModel() as model:
             config = Path(folder) / "config"
-            write_config(config, irc_port=wire.port, model_url=model.url, store=config / "reverie.db")
+            write_config(
+                config, irc_port=wire.port, model_url=model.url, store=config / "reverie.db"
+            )
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 child,
@@ -148,7 +158,9 @@ def main() -> None:
     sent: list[list[tuple[str, str]]] = traced[1]
     files = collections.Counter(path for path, _, _ in calls)
     functions = {tuple(call) for call in calls if not call[1].endswith(COMPREHENSIONS)}
-    moves = [(before[0], now[0]) for before, now in itertools.pairwise(calls) if before[0] != now[0]]
+    moves = [
+        (before[0], now[0]) for before, now in itertools.pairwise(calls) if before[0] != now[0]
+    ]
     left = {calls[0][0]}
     back = 0
     for _, entered in moves:
@@ -156,7 +168,10 @@ def main() -> None:
         left.add(entered)
     print(f"{len(files)} files, {len(functions)} functions, {len(calls):,} calls")
     print(f"{len(moves):,} moves from file to file, {back:,} of them back to a file already left")
-    for turn in {tuple(itertools.dropwhile(lambda one: one[0] != TURN, map(tuple, stack))): None for stack in sent}:
+    for turn in {
+        tuple(itertools.dropwhile(lambda one: one[0] != TURN, map(tuple, stack))): None
+        for stack in sent
+    }:
         print(f"{len(turn)} frames from the begin of the turn to the first byte of the request:")
         print("".join(f"  {path} {name}\n" for path, name in turn), end="")
     for path in files:

@@ -1,9 +1,10 @@
-"""Write the catalogs of gateway/locale: `python tests/checks/messages.py [--check]`, or `make messages`.
+"""Write the catalogs of gateway/locale: `python tests/checks/messages.py [--check]`, or `make
+messages`.
 
-Collects the marked texts of the program and the texts of the command table, brings each catalog up to date and compiles
-it. Sentences that are said in chats and are not marked are problems, too.
-Translations are written into `gateway/locale/<language>/LC_MESSAGES/reverie.po`; a new language begins with a folder.
-With `--check` nothing is written, and problems are printed.
+Collects the marked texts of the program and the texts of the command table, brings each catalog up
+to date and compiles it. Sentences that are said in chats and are not marked are problems, too.
+Translations are written into `gateway/locale/<language>/LC_MESSAGES/reverie.po`; a new language
+begins with a folder. With `--check` nothing is written, and problems are printed.
 """
 
 import ast
@@ -28,19 +29,29 @@ KEYWORDS: dict[str, int] = {"_": 1, "N_": 1, "ngettext": 2}
 """Functions that mark texts, with the number of texts that each takes."""
 CHAT_FILES = (
     *("commands", "access"),
-    *("stream/preview.py", "stream/rooms.py", "runtime/rewind.py", "runtime/model_choice.py", "tools/mcp/review.py"),
+    *(
+        "stream/preview.py",
+        "stream/rooms.py",
+        "runtime/rewind.py",
+        "runtime/model_choice.py",
+        "tools/mcp/review.py",
+    ),
 )
 """Files and folders of `gateway` whose sentences are for chats: none may be left unmarked."""
 _NOT_SAID = {"command", "make_arg", "Counter", "compile", "replace"}
 """Calls whose texts are collected from the command table, or are not for people."""
-_SENTENCE = re.compile(r"(?:- |\()?[A-Z`{*][^|]* [a-z]+ [^|]*[a-z`}][.:!?]\)?\Z|.*[.!?] [A-Z]", re.DOTALL)
-"""What looks like a sentence: it begins with a capital letter, a name or code, and ends with a mark."""
+_SENTENCE = re.compile(
+    r"(?:- |\()?[A-Z`{*][^|]* [a-z]+ [^|]*[a-z`}][.:!?]\)?\Z|.*[.!?] [A-Z]", re.DOTALL
+)
+"""What looks like a sentence: it begins with a capital letter, a name or code, and ends with a
+mark."""
 FOR_OTHERS = frozenset(
     {
         "The gateway is not running. ",  # on the operator's terminal
         "This takes effect at its next start.",
         "This is its saved state.",
-        "Not done, because {}: do not try it again, but say what it would have been for.",  # for the model
+        # for the model
+        "Not done, because {}: do not try it again, but say what it would have been for.",
         "The code, or the id of the request or room, as in list.",  # of the command table
     }
 )
@@ -50,7 +61,8 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def command_texts() -> Iterator[str]:
-    """The subjects of the command table, and what it says of commands, subcommands and arguments."""
+    """The subjects of the command table, and what it says of commands, subcommands and
+    arguments."""
     for row in (*COMMANDS, *OPERATOR_COMMANDS.values()):
         yield from (row.group, row.summary, *(arg.summary for arg in row.args))
         for sub in row.subs:
@@ -60,9 +72,17 @@ def command_texts() -> Iterator[str]:
 def marked_texts(tree: ast.AST) -> Iterator[str | tuple[str, ...]]:
     """The marked texts of a file, also those inside of f-strings, which Babel does not find."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KEYWORDS:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in KEYWORDS
+        ):
             args = node.args[: KEYWORDS[node.func.id]]
-            texts = tuple(one.value for one in args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+            texts = tuple(
+                one.value
+                for one in args
+                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            )
             if len(texts) == len(args) and all(texts):
                 yield texts if len(texts) > 1 else texts[0]
 
@@ -88,7 +108,9 @@ def find_sentences(node: ast.AST) -> Iterator[tuple[int, str]]:
         if called.rpartition(".")[2] in KEYWORDS.keys() | _NOT_SAID or "logger." in called:
             return
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+    if isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ):
         text = "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in parts)
         if _SENTENCE.match(text):
             yield node.lineno, text
@@ -111,7 +133,12 @@ def template() -> Catalog:
 
 def _new_catalog(language: str | None) -> Catalog:
     return Catalog(
-        locale=language, domain=DOMAIN, project="Reverie", creation_date=_EPOCH, revision_date=_EPOCH, fuzzy=False
+        locale=language,
+        domain=DOMAIN,
+        project="Reverie",
+        creation_date=_EPOCH,
+        revision_date=_EPOCH,
+        fuzzy=False,
     )
 
 
@@ -127,7 +154,12 @@ def updated(language: str, texts: Catalog) -> Catalog:
     for message in texts:
         if message.id:
             old = known.get(message.id)
-            catalog.add(message.id, old.string if old else None, message.locations, old.flags if old else message.flags)
+            catalog.add(
+                message.id,
+                old.string if old else None,
+                message.locations,
+                old.flags if old else message.flags,
+            )
     return catalog
 
 

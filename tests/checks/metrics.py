@@ -1,4 +1,5 @@
-"""Write docs/metrics.md from the metrics of a running gateway: `python tests/checks/metrics.py`, or `make docs`."""
+"""Write docs/metrics.md from the metrics of a running gateway: `python tests/checks/metrics.py`, or
+`make docs`."""
 
 import asyncio
 import re
@@ -59,7 +60,8 @@ def scraped(text: str) -> list[Metric]:
     """The metrics of a page in Prometheus' text format, sorted."""
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
     return sorted(
-        Metric(name, kind, helps[name]) for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+        Metric(name, kind, helps[name])
+        for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
     )
 
 
@@ -70,7 +72,10 @@ def replace_told(one: Metric) -> Metric:
 
 def parsed(document: str) -> list[Metric]:
     """The metrics of the document."""
-    return [Metric(*found) for found in re.findall(r"^\| `(\S+)` \| (\S+) \| (.*) \|$", document, re.MULTILINE)]
+    return [
+        Metric(*found)
+        for found in re.findall(r"^\| `(\S+)` \| (\S+) \| (.*) \|$", document, re.MULTILINE)
+    ]
 
 
 def page(metrics: Sequence[Metric]) -> str:
@@ -86,7 +91,9 @@ async def shown(tmp: Path) -> list[Metric]:
     async with running(tmp, ops={"port": port}) as gateway:
         await gateway.console.receive_message("hello")
         await gateway.took(1)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False
+        ) as client:
             text = (await client.get("/metrics")).text
         registry = CollectorRegistry()
         async with await Store.open(tmp / "unused.db", SystemClock()) as store:

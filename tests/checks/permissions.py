@@ -1,4 +1,5 @@
-"""Writes the table of permissions into docs/security.md again: `python tests/checks/permissions.py`."""
+"""Writes the table of permissions into docs/security.md again: `python
+tests/checks/permissions.py`."""
 
 import re
 import sys
@@ -11,7 +12,11 @@ from gateway.core.permissions import TABLE
 
 FILE: Final = Path(__file__).resolve().parents[2] / "docs/security.md"
 HEAD: Final = "| effect | who asks | lowest author | readers | then | because |"
-_OUTCOMES: Final = {"allowed": "free", "refused": "refused", "approval": "one tap of somebody who may"}
+_OUTCOMES: Final = {
+    "allowed": "free",
+    "refused": "refused",
+    "approval": "one tap of somebody who may",
+}
 
 
 def text() -> str:

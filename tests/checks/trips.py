@@ -1,8 +1,10 @@
-"""Trips to the database that one "hello" takes: `python tests/checks/trips.py [CHECKOUT]`. Nothing is limited.
+"""Trips to the database that one "hello" takes: `python tests/checks/trips.py [CHECKOUT]`. Nothing
+is limited.
 
-A trip is one function executed on a connection's thread. As in `hello.py`, with the third "hello": the second one still
-learns the room's names. All trips from the line on the wire to a second after the answer are printed in order: commits
-with the kinds of their facts, reads with the store's method and its callers.
+A trip is one function executed on a connection's thread. As in `hello.py`, with the third "hello":
+the second one still learns the room's names. All trips from the line on the wire to a second after
+the answer are printed in order: commits with the kinds of their facts, reads with the store's
+method and its callers.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ Trip = tuple[float, str, str]
 
 
 def run_counted(checkout: Path, config: str, result: Path) -> None:
-    """Run the gateway of a checkout in this process. SIGUSR1 starts the count, SIGUSR2 writes it to `result`."""
+    """Run the gateway of a checkout in this process. SIGUSR1 starts the count, SIGUSR2 writes it to
+    `result`."""
     from tests.checks.hello import run_gateway, write_result  # noqa: PLC0415 - in the child only
 
     sys.path.insert(0, str(checkout))
@@ -49,7 +52,10 @@ def run_counted(checkout: Path, config: str, result: Path) -> None:
 def _callers(frame: FrameType | None) -> list[str]:
     names: list[str] = []
     while frame is not None:
-        if "/gateway/" in frame.f_code.co_filename and frame.f_code.co_name not in ("_rows", "_first_entry"):
+        if "/gateway/" in frame.f_code.co_filename and frame.f_code.co_name not in (
+            "_rows",
+            "_first_entry",
+        ):
             names.append(frame.f_code.co_name)
         frame = frame.f_back
     return names
@@ -61,7 +67,11 @@ def main() -> None:
 
     checkout = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
     trips, asked_s, answered_s = asyncio.run(trace_hello(checkout, __file__, messages=3))
-    for name, upto_s in (("before the model request", asked_s), ("before the answer", answered_s), ("all", None)):
+    for name, upto_s in (
+        ("before the model request", asked_s),
+        ("before the answer", answered_s),
+        ("all", None),
+    ):
         told = [kind for at, kind, _ in trips if upto_s is None or at < upto_s]
         print(f"{name}: {told.count('commit')} commits, {told.count('read')} reads")
     marks = [(asked_s, "", "model request"), (answered_s, "", "answer on the wire")]

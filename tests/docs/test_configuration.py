@@ -1,4 +1,5 @@
-"""docs/configuration.md and config/reverie.example.yaml have every key of the settings, and no other."""
+"""docs/configuration.md and config/reverie.example.yaml have every key of the settings, and no
+other."""
 
 import re
 import subprocess
@@ -15,7 +16,10 @@ KEYS = [key for table in tables() for key in table.keys]
 def test_the_reference_is_what_the_settings_say() -> None:
     assert FILE.read_text() == text(), "make docs"
     done = subprocess.run(
-        [sys.executable, "tests/checks/configuration.py", "--check"], cwd=ROOT, check=False, timeout=60
+        [sys.executable, "tests/checks/configuration.py", "--check"],
+        cwd=ROOT,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0
 

@@ -1,4 +1,5 @@
-"""The documents name only what there is: links, files, commands of the shell and of the chat, configurations."""
+"""The documents name only what there is: links, files, commands of the shell and of the chat,
+configurations."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from gateway.config.loader import read_config
 from tests.checks import permissions
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOTED = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+ROOTED = [
+    ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+]
 PAGES = [*ROOTED, *sorted(ROOT.glob("docs/**/*.md"))]
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
 """Pages that speak of this version alone."""
@@ -30,7 +33,9 @@ def anchors(page: Path) -> set[str]:
 
 def blocks(page: Path) -> Iterator[str]:
     """Every line of every fenced block."""
-    for block in re.findall(r"^```[a-z]*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+    for block in re.findall(
+        r"^```[a-z]*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    ):
         yield from block.splitlines()
 
 
@@ -59,14 +64,18 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @page_of
 def test_files_that_are_named_exist(page: Path) -> None:
-    named = {one for one in code(page) if one.startswith(FOLDERS) and re.fullmatch(r"[\w./-]+", one)}
+    named = {
+        one for one in code(page) if one.startswith(FOLDERS) and re.fullmatch(r"[\w./-]+", one)
+    }
     made = ("config/my-config",)
     assert [one for one in sorted(named) if one not in made and not (ROOT / one).exists()] == []
 
 
 def test_classes_and_functions_that_are_named_exist() -> None:
     code = "\n".join(
-        path.read_text("utf-8") for top in ("gateway", "channels", "agent") for path in ROOT.glob(f"{top}/**/*.py")
+        path.read_text("utf-8")
+        for top in ("gateway", "channels", "agent")
+        for path in ROOT.glob(f"{top}/**/*.py")
     )
     pages = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/decisions/*.md")]
     named = {
@@ -90,8 +99,14 @@ def test_commands_of_the_shell_exist(page: Path, capsys: pytest.CaptureFixture[s
                 main([name, "--help"])
             told = capsys.readouterr().out
             listed = re.search(r"positional arguments:\n(?:  COMMAND\n)?(.*?)\n\n", told, re.DOTALL)
-            known = re.findall(r"^    ([a-z]+)", listed[1], re.MULTILINE) if listed and "COMMAND" in told else None
-            if help_of.value.code or (known and not set(filter(None, subs.split("|"))) <= set(known)):
+            known = (
+                re.findall(r"^    ([a-z]+)", listed[1], re.MULTILINE)
+                if listed and "COMMAND" in told
+                else None
+            )
+            if help_of.value.code or (
+                known and not set(filter(None, subs.split("|"))) <= set(known)
+            ):
                 wrong.append(command)
     assert wrong == []
 
@@ -135,7 +150,9 @@ def test_make_has_the_targets(page: Path) -> None:
 def test_whole_configurations_are_good(page: Path, tmp_path: Path) -> None:
     blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     for block in blocks:
-        if all(re.search(rf"^{key}:", block, re.MULTILINE) for key in ("channels", "agents", "llm")):
+        if all(
+            re.search(rf"^{key}:", block, re.MULTILINE) for key in ("channels", "agents", "llm")
+        ):
             (tmp_path / "reverie.yaml").write_text(block, "utf-8")
             secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "a-secret-of-16-letters")
             warnings = read_config(tmp_path, secrets).warnings

@@ -1,4 +1,5 @@
-"""docs/metrics.md names every metric that a running gateway exports, with its help text, and no other."""
+"""docs/metrics.md names every metric that a running gateway exports, with its help text, and no
+other."""
 
 import asyncio
 import re

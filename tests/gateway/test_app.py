@@ -66,24 +66,46 @@ def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> Non
 
 
 @story
-async def test_refused_by_every_platform_the_command_ends_with_77_or_stays_and_tries_again(tmp_path: Path) -> None:
+async def test_refused_by_every_platform_the_command_ends_with_77_or_stays_and_tries_again(
+    tmp_path: Path,
+) -> None:
     """Telegram is asked again over minutes before its refusal counts: not here."""
     async with DiscordApi() as discord, Ircd(Options(password="another")) as ircd:
-        irc = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie"}
+        irc = {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "port": ircd.port,
+            "tls": False,
+            "nick": "reverie",
+        }
         irc["password"] = "not this one"
         urls = {"api_url": discord.api_url, "gateway_url": discord.gateway_url}
         channels = {
             "irc.test": irc,
             "discord.test": {"platform": "discord", "token": f"{discord.token}x", **urls},
         }
-        one = {"llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}}
+        one = {
+            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
+        }
         config = {"channels": channels, "agents": [{"id": "reverie"}], **one, "ops": {"port": 0}}
-        (tmp_path / "reverie.yaml").write_text(json.dumps(config | {"store": {"path": "reverie.db"}}))  # JSON is YAML
+        (tmp_path / "reverie.yaml").write_text(
+            json.dumps(config | {"store": {"path": "reverie.db"}})
+        )  # JSON is YAML
 
         async def refused(*more: str) -> tuple[asyncio.subprocess.Process, str]:
             """The process, and what it has logged once each channel is refused."""
-            arguments = (sys.executable, "-m", "gateway.cli.main", "run", "--config", str(tmp_path), *more)
-            process = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
+            arguments = (
+                sys.executable,
+                "-m",
+                "gateway.cli.main",
+                "run",
+                "--config",
+                str(tmp_path),
+                *more,
+            )
+            process = await asyncio.create_subprocess_exec(
+                *arguments, stderr=asyncio.subprocess.PIPE
+            )
             assert process.stderr is not None
             told = ""
             while any(f"{name} is refused: " not in told for name in channels):
@@ -96,9 +118,13 @@ async def test_refused_by_every_platform_the_command_ends_with_77_or_stays_and_t
         assert process.returncode == 77
         assert "every channel was refused by its platform" in rest.decode()
         *first, last = (line for line in told.splitlines() if ".test is refused: " in line)
-        assert all("next attempt in 60 s if another channel is up by then" in line for line in first)
+        assert all(
+            "next attempt in 60 s if another channel is up by then" in line for line in first
+        )
         assert "next attempt" not in last
-        assert not [word for word in ("not this one", discord.token) if word in told + rest.decode()]
+        assert not [
+            word for word in ("not this one", discord.token) if word in told + rest.decode()
+        ]
         process, told = await refused("--stay")
         assert told.count('next attempt in 60 s"') == len(channels)
         found = await asyncio.to_thread(command, "health", "--config", tmp_path, cwd=tmp_path)
@@ -116,7 +142,14 @@ async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_
     clock, stop = ManualClock(datetime.now(UTC)), asyncio.Event()
     async with Ircd(options) as ircd:
         sasl = {"mechanism": "plain", "account": "reverie", "password": "hush"}
-        irc = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie", "sasl": sasl}
+        irc = {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "port": ircd.port,
+            "tls": False,
+            "nick": "reverie",
+            "sasl": sasl,
+        }
         made = settings(tmp_path, channels={"irc.test": {**irc, "rooms": ["#lobby"]}})
         task = asyncio.create_task(app.run(made, stop, clock=clock))
 
@@ -127,7 +160,9 @@ async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_
                 await asyncio.sleep(0.001)
 
         await until(lambda: "irc.test is refused: " in caplog.text, 0)
-        found = await health.read_gateway_report(made.store.path, {ChannelName("irc.test"): "irc"}, clock.now())
+        found = await health.read_gateway_report(
+            made.store.path, {ChannelName("irc.test"): "irc"}, clock.now()
+        )
         is_well, findings = found.judge()
         assert not is_well
         assert "correct sasl.account or sasl.password" in "\n".join(findings)
@@ -146,7 +181,10 @@ async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_
 
 
 def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path: Path) -> None:
-    channels = {"keys": {"platform": "console"}, "irc.x": {"platform": "irc", "host": "127.0.0.1", "nick": "r"}}
+    channels = {
+        "keys": {"platform": "console"},
+        "irc.x": {"platform": "irc", "host": "127.0.0.1", "nick": "r"},
+    }
 
     async def story() -> None:
         with pytest.raises(ChannelUnavailable, match=r"channels\.keys: .*console"):
@@ -188,11 +226,17 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
             await gateway.console.receive_message("again", sender="ann")
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
-        assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "internal error: KeyError", "replied")
+        assert (failed.outcome, failed.reason, replied.outcome) == (
+            "failed",
+            "internal error: KeyError",
+            "replied",
+        )
         assert failed.heard == "(1 earlier lines are not shown)"
         (read,) = gateway.scripted.requests[1].conversation  # what we said of the bug is not in it
         assert read.role == "user"
-        assert [failed.heard, replied.heard] == [part.text for part in read.parts if isinstance(part, TextPart)]
+        assert [failed.heard, replied.heard] == [
+            part.text for part in read.parts if isinstance(part, TextPart)
+        ]
 
     asyncio.run(story())
 
@@ -207,7 +251,12 @@ def test_a_model_that_breaks_at_the_end_does_not_hold_the_store(tmp_path: Path) 
         stop.set()
         console = ConsoleChannel(CONSOLE, nothing)
         with pytest.raises(OSError, match="still here"):
-            await app.run(settings(tmp_path), stop, channels={CONSOLE: console}, model=Clinging(clock=SystemClock()))
+            await app.run(
+                settings(tmp_path),
+                stop,
+                channels={CONSOLE: console},
+                model=Clinging(clock=SystemClock()),
+            )
         async with await Store.open(tmp_path / "reverie.db", SystemClock()):
             pass
 
@@ -226,7 +275,10 @@ def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> No
             console = ConsoleChannel(CONSOLE, nothing)
             with pytest.raises(StoreInUse):
                 await app.run(
-                    settings(tmp_path), asyncio.Event(), channels={CONSOLE: console}, model=Noted(clock=SystemClock())
+                    settings(tmp_path),
+                    asyncio.Event(),
+                    channels={CONSOLE: console},
+                    model=Noted(clock=SystemClock()),
                 )
 
     asyncio.run(story())
@@ -237,7 +289,12 @@ def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> N
     async def story() -> None:
         async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
             await store.append(
-                [NewEntry(fact=DmnStateSaved(state='{"mode":"levitating"}', agent="reverie"), at=datetime.now(UTC))]
+                [
+                    NewEntry(
+                        fact=DmnStateSaved(state='{"mode":"levitating"}', agent="reverie"),
+                        at=datetime.now(UTC),
+                    )
+                ]
             )
         async with running(tmp_path) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
@@ -264,10 +321,14 @@ def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_path: Pat
         assert await judge(CONSOLE) == (False, [f"no gateway is running with the store {store}"])
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(socket_path(store)))
-            killed = f"no gateway is running with the store {store}: the last one was killed or crashed"
+            killed = (
+                f"no gateway is running with the store {store}: the last one was killed or crashed"
+            )
             assert await judge(CONSOLE) == (False, [killed])
             left.listen()
-            hung = f"the gateway on {socket_path(store)} did not answer in 5 s: {health.HUNG_REMEDY}"
+            hung = (
+                f"the gateway on {socket_path(store)} did not answer in 5 s: {health.HUNG_REMEDY}"
+            )
             assert await judge(CONSOLE) == (False, [hung])
 
     asyncio.run(story())
@@ -302,8 +363,13 @@ def test_the_command_serves_irc_and_ends_on_sigterm(tmp_path: Path) -> None:
             await ircd.say("#lobby", "reverie: hi there", by="alice!a@host")
             reply = await ircd.received(r"(?:@\S+ )?PRIVMSG #lobby :(.*)")
             assert "hi there" in reply[1]
-            health_now = await asyncio.to_thread(command, "health", "--config", tmp_path, cwd=tmp_path)
-            assert (health_now.returncode, health_now.stdout.splitlines()[0]) == (0, "irc.test is up")
+            health_now = await asyncio.to_thread(
+                command, "health", "--config", tmp_path, cwd=tmp_path
+            )
+            assert (health_now.returncode, health_now.stdout.splitlines()[0]) == (
+                0,
+                "irc.test is up",
+            )
             second = await asyncio.to_thread(command, "run", "--config", tmp_path, cwd=tmp_path)
             assert second.returncode == 1
             assert f"in use by process {process.pid}" in second.stderr
@@ -342,8 +408,9 @@ def test_a_bad_price_table_is_explained_before_the_start_and_at_it(tmp_path: Pat
         done = command(name, "--config", tmp_path, cwd=tmp_path)
         assert done.returncode == 2
         assert (
-            f"{tmp_path / 'prices.yaml'}: models: Input should be a valid tuple; default: Field required" in done.stderr
-        )
+            f"{tmp_path / 'prices.yaml'}: models: Input should be a valid tuple; default: Field "
+            "required"
+        ) in done.stderr
 
 
 def test_the_store_in_use_is_named(tmp_path: Path) -> None:
@@ -351,6 +418,8 @@ def test_the_store_in_use_is_named(tmp_path: Path) -> None:
         async with running(tmp_path, Script()) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             with pytest.raises(StoreInUse, match=f"in use by process {os.getpid()}"):
-                await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})
+                await app.run(
+                    settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console}
+                )
 
     asyncio.run(story())

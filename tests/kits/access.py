@@ -1,4 +1,5 @@
-"""Who may do what, on a real store: events come in as intake takes them, commands as the desk has them answered."""
+"""Who may do what, on a real store: events come in as intake takes them, commands as the desk has
+them answered."""
 
 import contextlib
 import itertools
@@ -49,7 +50,13 @@ SAID = re.compile(r"(?:approve|link) ([A-Z0-9]{4}-[A-Z0-9]{4})`")
 
 POLICY = PlayedPolicy(
     dm_policy="pairing",
-    roles={f"{TG}:1": "owner", f"{TG}:2": "admin", f"{TG}:3": "member", f"{TG}:9": "blocked", f"{DC}:2": "admin"},
+    roles={
+        f"{TG}:1": "owner",
+        f"{TG}:2": "admin",
+        f"{TG}:3": "member",
+        f"{TG}:9": "blocked",
+        f"{DC}:2": "admin",
+    },
     open_rooms={IRC: frozenset({LOBBY.room})},
     room_policy="approval",
 )
@@ -98,11 +105,18 @@ class Town:
         self.manners = PlayedChannels(
             prefixes=PREFIX,
             platforms=PLATFORMS,
-            private_address=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
+            private_address=lambda at, sender: (
+                alone(at.channel, sender) if at.channel == IRC else at
+            ),
         )
         self.linking = AccountLinker(self.roster, self.policy, clock, self.manners)
         self.greeter = Greeter(
-            self.roster, self.policy, clock, linking=self.linking, channels=self.manners, titles=titles(store)
+            self.roster,
+            self.policy,
+            clock,
+            linking=self.linking,
+            channels=self.manners,
+            titles=titles(store),
         )
         store.subscribe(self.roster.on_appended)
         Moves(self)
@@ -112,7 +126,9 @@ class Town:
             store,
             clock,
             live=parts_of(
-                settings=parts_of(channels={name: parts_of(platform=one) for name, one in PLATFORMS.items()})
+                settings=parts_of(
+                    channels={name: parts_of(platform=one) for name, one in PLATFORMS.items()}
+                )
             ),
             access_policy=self.policy,
             channels=self.manners,
@@ -131,7 +147,9 @@ class Town:
     def id(self) -> str:
         return f"e{next(self._ids)}"
 
-    def message(self, channel: ChannelName, sender: Sender, at: Address | None = None, **more: Any) -> Message:
+    def message(
+        self, channel: ChannelName, sender: Sender, at: Address | None = None, **more: Any
+    ) -> Message:
         made = Message(
             id=MessageId(self.id()),
             at=at or alone(channel, sender),
@@ -142,7 +160,9 @@ class Town:
         )
         return replace(made, **more)
 
-    def invite(self, channel: ChannelName, sender: Sender, room: str, title: str | None = None) -> MembershipChanged:
+    def invite(
+        self, channel: ChannelName, sender: Sender, room: str, title: str | None = None
+    ) -> MembershipChanged:
         return MembershipChanged(
             id=EventId(self.id()),
             at=Address(channel=channel, room=RoomId(room)),
@@ -153,7 +173,8 @@ class Town:
         )
 
     async def hear(self, event: Notification) -> Post | None:
-        """It comes in, and is refused or not; what is said to it, if anything. As `gateway.ingest.intake` does it."""
+        """It comes in, and is refused or not; what is said to it, if anything. As
+        `gateway.ingest.intake` does it."""
         greeting = self.greet(event)
         await self.write(event, greeting)
         return greeting.post if greeting else None
@@ -162,10 +183,15 @@ class Town:
         decision = decide(self.policy, event)
         return None if decision.allowed else self.greeter.greet(event, decision)
 
-    async def write(self, event: Notification, greeting: PairingNotice | None) -> tuple[AppendResult, ...]:
+    async def write(
+        self, event: Notification, greeting: PairingNotice | None
+    ) -> tuple[AppendResult, ...]:
         place = address_of(event)
         asked = NewEntry(
-            fact=event, at=self.clock.now(), conversation=place.conversation if place else None, key=dedup_key(event)
+            fact=event,
+            at=self.clock.now(),
+            conversation=place.conversation if place else None,
+            key=dedup_key(event),
         )
         entries = [asked]
         if greeting is not None:
@@ -174,7 +200,13 @@ class Town:
             key = f"post:{greeting.post.key}"
             fact = PostQueued(post=greeting.post)
             entries.append(
-                NewEntry(fact=fact, at=asked.at, conversation=greeting.post.to.conversation, key=key, cause=asked)
+                NewEntry(
+                    fact=fact,
+                    at=asked.at,
+                    conversation=greeting.post.to.conversation,
+                    key=key,
+                    cause=asked,
+                )
             )
         written = await self.store.append(entries)
         if greeting is not None and greeting.change is not None:
@@ -182,7 +214,12 @@ class Town:
         return written
 
     def command(
-        self, channel: ChannelName, sender: Sender, line: str, at: Address | None = None, args: str = ""
+        self,
+        channel: ChannelName,
+        sender: Sender,
+        line: str,
+        at: Address | None = None,
+        args: str = "",
     ) -> Command:
         return Command(
             id=EventId(self.id()),
@@ -196,7 +233,13 @@ class Town:
         )
 
     async def ask(
-        self, channel: ChannelName, sender: Sender, line: str, *, at: Address | None = None, **given: str
+        self,
+        channel: ChannelName,
+        sender: Sender,
+        line: str,
+        *,
+        at: Address | None = None,
+        **given: str,
     ) -> CommandEffect:
         """A command, as the desk has it answered, written down with what it changes."""
         event = self.command(channel, sender, line, at)
@@ -238,7 +281,12 @@ class Town:
         return answer
 
     async def settled(self, event: Command, change: CommandEffect | None) -> None:
-        asked = NewEntry(fact=event, at=self.clock.now(), conversation=event.at.conversation, key=dedup_key(event))
+        asked = NewEntry(
+            fact=event,
+            at=self.clock.now(),
+            conversation=event.at.conversation,
+            key=dedup_key(event),
+        )
         written: tuple[AppendResult, ...] = ()
         try:
             written = await self.store.append([asked, *(change.entries(asked) if change else ())])
@@ -259,7 +307,9 @@ class Town:
         answer = await self.ask(TG, OWNER, "pair approve", code=code(post))
         assert answer.ok, answer.answer
 
-    async def linked(self, one: tuple[ChannelName, Sender], other: tuple[ChannelName, Sender]) -> None:
+    async def linked(
+        self, one: tuple[ChannelName, Sender], other: tuple[ChannelName, Sender]
+    ) -> None:
         """Two accounts that are heard show that they are one person's."""
         first = await self.ask(*one, "link start")
         second = await self.ask(*other, "link code", code=code(first))
@@ -276,7 +326,9 @@ def code(said: Post | CommandEffect) -> str:
 
 
 @contextlib.asynccontextmanager
-async def town(folder: Path, policy: PlayedPolicy = POLICY, *, clock: ManualClock | None = None) -> AsyncIterator[Town]:
+async def town(
+    folder: Path, policy: PlayedPolicy = POLICY, *, clock: ManualClock | None = None
+) -> AsyncIterator[Town]:
     """Open, with what an earlier one left there."""
     clock = clock or ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:

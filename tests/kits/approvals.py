@@ -1,4 +1,5 @@
-"""Calls that wait for a word: a real store, desk, outbox and console; the clock and the tool are the test's."""
+"""Calls that wait for a word: a real store, desk, outbox and console; the clock and the tool are
+the test's."""
 
 import asyncio
 import contextlib
@@ -42,7 +43,11 @@ P = ParamSpec("P")
 HERE, THERE = ChannelName("here"), ChannelName("there")
 LOBBY = Address(channel=HERE, room=RoomId("lobby"))
 OFFICE = Address(channel=THERE, room=RoomId("office"))
-ROLES = {"owner": ["here:olga"], "admin": ["here:root", "there:root", "here:rick"], "member": ["here:mia"]}
+ROLES = {
+    "owner": ["here:olga"],
+    "admin": ["here:root", "there:root", "here:rick"],
+    "member": ["here:mia"],
+}
 TIMEOUT_S = 120.0
 DONE = "it ran"
 
@@ -52,7 +57,8 @@ def asker(name: str, role: str) -> Requester:
 
 
 ROOT, RICK, MIA, GUS = (
-    asker(name, role) for name, role in (("root", "admin"), ("rick", "admin"), ("mia", "member"), ("gus", "guest"))
+    asker(name, role)
+    for name, role in (("root", "admin"), ("rick", "admin"), ("mia", "member"), ("gus", "guest"))
 )
 
 
@@ -60,7 +66,13 @@ class House:
     """A gateway without agents: what they would call is called by the test."""
 
     def __init__(
-        self, store: Store, clock: ManualClock, folder: Path, *, cluster: Cluster | None = None, **more: Any
+        self,
+        store: Store,
+        clock: ManualClock,
+        folder: Path,
+        *,
+        cluster: Cluster | None = None,
+        **more: Any,
     ) -> None:
         self.store, self.clock = store, clock
         self.ran: list[str] = []
@@ -73,17 +85,25 @@ class House:
         settings = parse_config(
             {
                 "channels": {
-                    str(name): {"platform": "console", "rooms": ["lobby", "office"]} for name in (HERE, THERE)
+                    str(name): {"platform": "console", "rooms": ["lobby", "office"]}
+                    for name in (HERE, THERE)
                 },
-                "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "private": False}]}],
-                "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+                "agents": [
+                    {"id": "reverie", "bindings": [{"match": {"channel": "*"}, "private": False}]}
+                ],
+                "llm": {
+                    "providers": {"s": {"kind": "scripted"}},
+                    "models": {"main": {"provider": "s"}},
+                },
                 "access": {"dm": "open", "roles": ROLES},
                 "store": {"path": "reverie.db"},
                 **more,
             },
             folder,
         )
-        self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
+        self.consoles = {
+            name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)
+        }
         live = self.live = LiveSettings(settings)
         who, bindings = policy_of(live), bindings_of(settings)
         places = privacy(store, bindings)
@@ -143,14 +163,16 @@ class House:
         turn: str = "t1",
         **more: Any,
     ) -> "asyncio.Task[ToolResult]":
-        """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in.
+        """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what
+        brought text in.
 
         `brings`: label of its result.
         """
         request = RequestLabel(Label("outside" if more.pop("foreign", "") else "owner"))
         brings = more.pop("brings", Label())
         permit: ToolPermit = more.pop(
-            "permit", ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always")
+            "permit",
+            ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always"),
         )
 
         async def does(_: ToolContext, *, command: str = "ls") -> ToolOutput:
@@ -168,12 +190,15 @@ class House:
         )
         made = build_tool(does, "Runs it.", permit, name=tool, effect=more.pop("effect", OUT))
         hands = dispatcher([made], self._gate)
-        call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
+        call = asyncio.create_task(
+            hands.call(ToolCall(id="c", name=tool, arguments=written), where)
+        )
         self._calls.append(call)
         return call
 
     async def say(self, text: str, sender: str = "root", at: Address = LOBBY) -> str:
-        """Somebody says something (in a direct chat, if the room is theirs); the answer, once it is shown."""
+        """Somebody says something (in a direct chat, if the room is theirs); the answer, once it is
+        shown."""
         count = len(self.shown)
         await self.consoles[at.channel].receive_message(
             text, sender=sender, room=None if at.room == sender else at.room
@@ -184,11 +209,15 @@ class House:
     async def asked(self, count: int = 1) -> list[ApprovalRequested]:
         """Return once so many approvals were asked for, and what they are about."""
         await self.until(lambda: sum(part.style == "notice" for part in self.shown) >= count)
-        return [fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalRequested)]
+        return [
+            fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalRequested)
+        ]
 
     async def verdicts(self) -> list[tuple[str, str, str]]:
         """Tool, verdict and by whom, as they are in the log."""
-        ended = [fact for fact in await self.log("approval_ended") if isinstance(fact, ApprovalEnded)]
+        ended = [
+            fact for fact in await self.log("approval_ended") if isinstance(fact, ApprovalEnded)
+        ]
         return [(fact.tool, fact.verdict, fact.by) for fact in ended]
 
     async def log(self, *kinds: str) -> list[Fact]:
@@ -207,8 +236,13 @@ class House:
 
     def give_roles(self, roles: Mapping[str, identity.Role]) -> None:
         """Put other roles in force, as a reload does."""
-        by_role = {role: [who for who, theirs in roles.items() if theirs == role] for role in identity.ROLE_ORDER}
-        access = self.live.settings.access.model_copy(update={"roles": RolesConfig.model_validate(by_role)})
+        by_role = {
+            role: [who for who, theirs in roles.items() if theirs == role]
+            for role in identity.ROLE_ORDER
+        }
+        access = self.live.settings.access.model_copy(
+            update={"roles": RolesConfig.model_validate(by_role)}
+        )
         self.live._settings = self.live.settings.model_copy(update={"access": access})
 
     def _show(self, part: Part) -> None:
@@ -225,7 +259,10 @@ async def house(
     """Begin and end. `access`, `tools`: the configuration's sections."""
     clock = clock or ManualClock()
     more = {"tools": tools} if access is None else {"tools": tools, "access": access}
-    async with await Store.open(folder / "reverie.db", clock) as store, House(store, clock, folder, **more) as made:
+    async with (
+        await Store.open(folder / "reverie.db", clock) as store,
+        House(store, clock, folder, **more) as made,
+    ):
         yield made
 
 

@@ -22,9 +22,17 @@ def configured(tmp: Path, *, channel: str = "irc.test") -> Settings:
     """Two agents: one with everything by default, one with a workspace and files of its own."""
     return parse_config(
         {
-            "channels": {channel: {"platform": "irc", "host": "127.0.0.1", "nick": "r", "tls": False}},
-            "agents": [{"id": "ann", "bindings": []}, {"id": "bob", "workspace": "persona", "files": "work"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "channels": {
+                channel: {"platform": "irc", "host": "127.0.0.1", "nick": "r", "tls": False}
+            },
+            "agents": [
+                {"id": "ann", "bindings": []},
+                {"id": "bob", "workspace": "persona", "files": "work"},
+            ],
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "store": {"path": "data/reverie.db"},
             "ops": {"port": 0},
         },
@@ -80,7 +88,9 @@ def tree(directory: Path) -> dict[str, bytes]:
     }
 
 
-def rewritten(source: Path, target: Path, change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None]) -> None:
+def rewritten(
+    source: Path, target: Path, change: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None]
+) -> None:
     """The archive again, with its members changed."""
     members = []
     with tarfile.open(source) as tar:

@@ -15,7 +15,8 @@ EventT = TypeVar("EventT", bound=Notification)
 
 
 def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an async test to its end, with five minutes at most: on a busy machine all takes its time."""
+    """Run an async test to its end, with five minutes at most: on a busy machine all takes its
+    time."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -31,7 +32,8 @@ class Run(Generic[ChannelT]):
     """How much time `until_advancing` lets pass at once."""
 
     def __init__(self, channel: ChannelT, cursor: str | None = None) -> None:
-        """`cursor`: the one that the channel was made with, where a test asks for the last durable one."""
+        """`cursor`: the one that the channel was made with, where a test asks for the last durable
+        one."""
         self.channel = channel
         self.seen: list[Notification] = []
         self.batches: list[tuple[int, str | None]] = []
@@ -55,7 +57,8 @@ class Run(Generic[ChannelT]):
         self._news.set()
 
     async def until(self, true: Callable[[], bool], limit_s: float = 60.0) -> None:
-        """Return once it is so; asked after each emit. Raises what ended `run` before, TimeoutError if it never is."""
+        """Return once it is so; asked after each emit. Raises what ended `run` before, TimeoutError
+        if it never is."""
         try:
             async with asyncio.timeout(limit_s):
                 while not true():
@@ -67,7 +70,8 @@ class Run(Generic[ChannelT]):
             raise TimeoutError(f"seen so far: {self.seen[-20:]}") from None
 
     async def until_advancing(self, clock: ManualClock, true: Callable[[], bool]) -> None:
-        """Let `step_s` pass again and again, with time for the sockets in between, until it is so."""
+        """Let `step_s` pass again and again, with time for the sockets in between, until it is
+        so."""
         async with asyncio.timeout(30):
             while not true():
                 clock.advance(self.step_s)

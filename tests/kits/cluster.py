@@ -54,7 +54,8 @@ class ManualCluster(Cluster):
 
 @asynccontextmanager
 async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
-    """The log as two processes see it: two stores in one database, or one file that stands for both."""
+    """The log as two processes see it: two stores in one database, or one file that stands for
+    both."""
     location = located(path)
     async with AsyncExitStack() as stack:
         if not isinstance(location, ServerStore):
@@ -67,7 +68,8 @@ async def shared_stores(path: Path, clock: Clock) -> AsyncIterator[list[Store]]:
             stores.append(await stack.enter_async_context(store))
             with closing(PostgresLog(location.url, "other")) as other:
                 ((number,),) = other.fetch(
-                    "INSERT INTO process (name, host, pid, version) VALUES ('p', 'h', 1, '1') RETURNING number"
+                    "INSERT INTO process (name, host, pid, version) VALUES ('p', 'h', 1, '1') "
+                    "RETURNING number"
                 )
             await store.join(number)
             await store.follow()

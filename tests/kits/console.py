@@ -1,4 +1,5 @@
-"""A gateway's API as the console needs it, scripted, on a real socket; and the console in front of it."""
+"""A gateway's API as the console needs it, scripted, on a real socket; and the console in front of
+it."""
 
 import asyncio
 import contextlib
@@ -19,14 +20,25 @@ from gateway.core.metrics import ChannelStats
 TOKEN = "a-token-for-tests"
 AT = "2026-11-22T10:00:00Z"
 OWN = "console/operator"
-_EMPTY: Final[dict[object, object]] = {str: "", int: 0, float: 0.0, bool: False, dict: {}, datetime: AT}
+_EMPTY: Final[dict[object, object]] = {
+    str: "",
+    int: 0,
+    float: 0.0,
+    bool: False,
+    dict: {},
+    datetime: AT,
+}
 
 
 def filled(kind: Any, value: Any) -> Any:
     """The value with all fields of a model; those that a test does not give are empty."""
     if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict | None):
         given, fields = value or {}, kind.model_fields.items()
-        needed = [(name, field.annotation) for name, field in fields if field.is_required() or name in given]
+        needed = [
+            (name, field.annotation)
+            for name, field in fields
+            if field.is_required() or name in given
+        ]
         return {name: filled(annotation, given.get(name)) for name, annotation in needed}
     if kind is ChannelStats:
         return {"platform": "irc", "state": "up", "since": AT, **value}
@@ -71,11 +83,17 @@ class StubGateway:
 
     async def start(self) -> None:
         app = web.Application()
-        app.router.add_get("/api/status", self._reply(lambda _: filled(api_models.GatewayStatus, self.status)))
+        app.router.add_get(
+            "/api/status", self._reply(lambda _: filled(api_models.GatewayStatus, self.status))
+        )
         app.router.add_get("/api/conversation", self._reply(self._conversation))
         app.router.add_get(
             "/api/conversations",
-            self._reply(lambda _: filled(api_models.Page[api_models.ConversationSummary], {"items": self.places})),
+            self._reply(
+                lambda _: filled(
+                    api_models.Page[api_models.ConversationSummary], {"items": self.places}
+                )
+            ),
         )
         app.router.add_get("/api/events", self._events)
         app.router.add_post("/api/say", self._say)
@@ -121,7 +139,11 @@ class StubGateway:
         return answer
 
     def _conversation(self, request: web.Request) -> dict[str, Any]:
-        detail = {"conversation": request.query["id"], "agent": "reverie", "messages": self.messages}
+        detail = {
+            "conversation": request.query["id"],
+            "agent": "reverie",
+            "messages": self.messages,
+        }
         return dict(filled(api_models.ConversationDetail, detail))
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -154,7 +176,9 @@ class StubGateway:
         if denied := self._denied(request):
             return denied
         self.orders.append(await request.json())
-        return web.json_response({"ok": not self.refuses, "lines": [self.refuses or "it is done"], "data": []})
+        return web.json_response(
+            {"ok": not self.refuses, "lines": [self.refuses or "it is done"], "data": []}
+        )
 
 
 def event(kind: str, seq: int | None = None, /, **fields: Any) -> bytes:
@@ -210,7 +234,9 @@ class Eyes:
         """Everything on the screen, as text."""
         width, height = self.app.size
         strips = self.app.screen._compositor.render_strips(self.app.size)
-        return "\n".join("".join(segment.text for segment in strip)[:width] for strip in strips[:height])
+        return "\n".join(
+            "".join(segment.text for segment in strip)[:width] for strip in strips[:height]
+        )
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
@@ -221,12 +247,16 @@ class Eyes:
     async def sees(self, words: str, name: str = "") -> None:
         """Wait until it stands there."""
         try:
-            await self.until(lambda: words in (" ".join(self.rows(name)) if name else self.screen()))
+            await self.until(
+                lambda: words in (" ".join(self.rows(name)) if name else self.screen())
+            )
         except TimeoutError:
             raise AssertionError(f"{words!r} is not on the screen:\n{self.screen()}") from None
 
     async def types(self, text: str) -> None:
-        await self.pilot.press(*("space" if char == " " else "slash" if char == "/" else char for char in text))
+        await self.pilot.press(
+            *("space" if char == " " else "slash" if char == "/" else char for char in text)
+        )
 
 
 class Seat(Eyes):
@@ -250,7 +280,9 @@ async def opened(url: str, token: str, size: tuple[int, int] = (120, 40)) -> Asy
 
 
 @contextlib.asynccontextmanager
-async def seated(size: tuple[int, int] = (120, 40), gateway: StubGateway | None = None) -> AsyncIterator[Seat]:
+async def seated(
+    size: tuple[int, int] = (120, 40), gateway: StubGateway | None = None
+) -> AsyncIterator[Seat]:
     """A console that is attached to a scripted gateway."""
     served = gateway or StubGateway()
     await served.start()

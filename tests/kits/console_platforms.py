@@ -19,9 +19,15 @@ from tests.servers.model_api import ModelApi
 
 IRC = "irc.libera"
 PLATFORMS = {
-    "irc.libera": Capabilities(platform="IRC", formatting="Lines of plain text; *bold* and `code` survive."),
-    "telegram.main": Capabilities(platform="Telegram", formatting="Markdown is shown; 4,096 characters a message."),
-    "discord.main": Capabilities(platform="Discord", formatting="Markdown is shown; 2,000 characters a message."),
+    "irc.libera": Capabilities(
+        platform="IRC", formatting="Lines of plain text; *bold* and `code` survive."
+    ),
+    "telegram.main": Capabilities(
+        platform="Telegram", formatting="Markdown is shown; 4,096 characters a message."
+    ),
+    "discord.main": Capabilities(
+        platform="Discord", formatting="Markdown is shown; 2,000 characters a message."
+    ),
 }
 
 
@@ -87,7 +93,9 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings, clock: ManualClock, live: LiveSettings | None = None) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings, clock: ManualClock, live: LiveSettings | None = None
+) -> AsyncIterator[Running]:
     """Start, and stop at the end."""
     gateway = Running(settings, clock, live)
     await gateway.start()
@@ -99,7 +107,8 @@ async def running(settings: Settings, clock: ManualClock, live: LiveSettings | N
 
 @contextlib.asynccontextmanager
 async def gateway(tmp: Path, api: ModelApi, kind: str, **model: object) -> AsyncIterator[Running]:
-    """Ana, whose model is at `api`, and who knows olga as her owner. The next one in `tmp` is the next process."""
+    """Ana, whose model is at `api`, and who knows olga as her owner. The next one in `tmp` is the
+    next process."""
     settings = parse_config(
         {
             "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},

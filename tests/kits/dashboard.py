@@ -1,8 +1,8 @@
 """The dashboard in a real browser, in front of a real gateway.
 
-The gateway runs in a thread with a loop of its own, because Playwright's synchronous way holds the test's. It has three
-platforms that are consoles, and a strict Messages API with a cache as its model. Chromium is the system's; where it is
-missing tests are skipped, and fail in CI.
+The gateway runs in a thread with a loop of its own, because Playwright's synchronous way holds the
+test's. It has three platforms that are consoles, and a strict Messages API with a cache as its
+model. Chromium is the system's; where it is missing tests are skipped, and fail in CI.
 """
 
 import asyncio
@@ -56,7 +56,11 @@ class Town(ConsoleChannel):
         assert self._emit is not None
         now = datetime.now(UTC)
         await self._emit(
-            [ConnectionChanged(id=EventId(new_id(now)), channel=self.name, up=up, reason=reason, sent=now)]
+            [
+                ConnectionChanged(
+                    id=EventId(new_id(now)), channel=self.name, up=up, reason=reason, sent=now
+                )
+            ]
         )
 
 
@@ -140,14 +144,21 @@ class House:
         self._thread.join(WAIT_S)
         self.loop.close()
 
-    def say(self, text: str, *, channel: str = TELEGRAM, sender: str = "olga", room: str | None = None) -> None:
+    def say(
+        self, text: str, *, channel: str = TELEGRAM, sender: str = "olga", room: str | None = None
+    ) -> None:
         """Somebody says something; returns once it is durable."""
         self.run(self.towns[channel].receive_message(text, sender=sender, room=room))
 
     def ask(self, path: str, **query: object) -> Any:
         """What the API says."""
-        with httpx.Client(trust_env=False, headers={"Authorization": f"Bearer {self.token}"}) as client:
-            answer = client.get(f"{self.url.rstrip('/')}{path}", params={key: str(one) for key, one in query.items()})
+        with httpx.Client(
+            trust_env=False, headers={"Authorization": f"Bearer {self.token}"}
+        ) as client:
+            answer = client.get(
+                f"{self.url.rstrip('/')}{path}",
+                params={key: str(one) for key, one in query.items()},
+            )
             answer.raise_for_status()
             return answer.json()
 
@@ -216,8 +227,18 @@ def tab(browser: Browser, **options: Any) -> Iterator[Tab]:
     page = context.new_page()
     made = Tab(context, page)
     page.on("pageerror", lambda error: made.complaints.append(str(error)))
-    page.on("console", lambda said: made.complaints.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("request", lambda asked: made.hosts.add(urlsplit(asked.url).netloc) if asked.url[:4] == "http" else None)
+    page.on(
+        "console",
+        lambda said: (
+            made.complaints.append(said.text) if said.type in ("error", "warning") else None
+        ),
+    )
+    page.on(
+        "request",
+        lambda asked: (
+            made.hosts.add(urlsplit(asked.url).netloc) if asked.url[:4] == "http" else None
+        ),
+    )
     try:
         yield made
         made.fair()

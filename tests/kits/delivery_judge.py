@@ -1,8 +1,9 @@
-"""The judge of the kill test: from the log, the wire and what the model was asked to what went wrong. Pure.
+"""The judge of the kill test: from the log, the wire and what the model was asked to what went
+wrong. Pure.
 
-Every line of a person carries a token (`t17z`). Every line of a reply carries a mark (`r5.2`: second line of the
-model's fifth answer), and each token of the new lines stands in exactly one line of the answer. So the log says
-which line owes an answer, and the wire says how often it got one.
+Every line of a person carries a token (`t17z`). Every line of a reply carries a mark (`r5.2`:
+second line of the model's fifth answer), and each token of the new lines stands in exactly one line
+of the answer. So the log says which line owes an answer, and the wire says how often it got one.
 """
 
 import re
@@ -18,7 +19,8 @@ from gateway.store import LogEntry
 TOKEN = re.compile(r"\bt\d+z\b")
 MARK = re.compile(r"^r(\d+)\.(\d+)\b")
 DOUBT = "may not have reached you"
-"""Stands in the machine's own word on an answer that is uncertain: said again for each such answer."""
+"""Stands in the machine's own word on an answer that is uncertain: said again for each such
+answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Verdict:
 
 
 def fair(found: Verdict) -> None:
-    """Each line is answered once, or recorded as uncertain; nothing is lost or doubled. Else AssertionError."""
+    """Each line is answered once, or recorded as uncertain; nothing is lost or doubled. Else
+    AssertionError."""
     assert found.faults == [], found.faults
     assert (found.lost, found.duplicated, found.asked_twice) == (0, 0, 0)
     assert found.answered + found.uncertain == found.accepted > 0
@@ -81,7 +84,8 @@ class _Part:
     place: ConversationId
     body: str
     state: str
-    """As in `PartSendEnded`; `sending` if nothing was recorded after it was handed over; `unsent` before."""
+    """As in `PartSendEnded`; `sending` if nothing was recorded after it was handed over; `unsent`
+    before."""
     reason: str
 
 
@@ -104,7 +108,9 @@ class _Log:
             match entry.fact:
                 case Message(kind="direct" | "mention", text=text):
                     self.owed.append((entry.seq, TOKEN.findall(text)[0]))
-                case TurnRecord(covers=covers, outcome="interrupted"):  # the next turn there answers these, too
+                case TurnRecord(
+                    covers=covers, outcome="interrupted"
+                ):  # the next turn there answers these, too
                     left[entry.conversation] = (*left.get(entry.conversation, ()), *covers)
                 case TurnRecord(covers=covers):
                     for seq in (*left.pop(entry.conversation, ()), *covers):
@@ -138,7 +144,8 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def _lines(log: _Log, evidence: Evidence, verdict: Verdict) -> None:
-    """Each accepted line is answered once, or the line of the reply that names it is uncertain and says why."""
+    """Each accepted line is answered once, or the line of the reply that names it is uncertain and
+    says why."""
     times = Counter(token for shown in evidence.wire for token in TOKEN.findall(shown.text))
     naming = {token: part for part in log.parts for token in TOKEN.findall(part.body)}
     accepted = Counter(token for _, token in log.owed)
@@ -146,9 +153,14 @@ def _lines(log: _Log, evidence: Evidence, verdict: Verdict) -> None:
         turns, part = log.covering.get(seq, []), naming.get(token)
         verdict.accepted += 1
         if accepted[token] > 1 or len(turns) > 1 or times[token] > 1:
-            verdict.duplicate(f"{token}: {accepted[token]} times accepted, {len(turns)} turns, {times[token]} answers")
+            verdict.duplicate(
+                f"{token}: {accepted[token]} times accepted, {len(turns)} turns, {times[token]} "
+                "answers"
+            )
         elif not turns or part is None:
-            verdict.lose(f"{token}: " + ("no turn covers it" if not turns else "its turn does not answer it"))
+            verdict.lose(
+                f"{token}: " + ("no turn covers it" if not turns else "its turn does not answer it")
+            )
         elif times[token] == 1:
             verdict.answered += 1
         elif part.state == "uncertain" and part.reason and _said_to_be_uncertain(log, turns[0]):
@@ -164,7 +176,8 @@ def _said_to_be_uncertain(log: _Log, turn: LogEntry) -> bool:
 
 
 def _parts(log: _Log, wire: Sequence[Shown], verdict: Verdict) -> None:
-    """Each part is seen as often as the log says, at the place that it is for; nothing else is seen."""
+    """Each part is seen as often as the log says, at the place that it is for; nothing else is
+    seen."""
     allowed = {"sent": {1}, "uncertain": {0, 1}}
     seen = Counter(wire)
     known = {Shown(_nick_or_room(part.place), part.body): part for part in log.parts}
@@ -179,7 +192,8 @@ def _parts(log: _Log, wire: Sequence[Shown], verdict: Verdict) -> None:
 
 
 def _order(log: _Log, wire: Sequence[Shown], verdict: Verdict) -> None:
-    """In each conversation what was seen follows the order of turns, and of lines within a reply."""
+    """In each conversation what was seen follows the order of turns, and of lines within a
+    reply."""
     place = {Shown(_nick_or_room(part.place), part.body): at for at, part in enumerate(log.parts)}
     newest: dict[str, int] = {}
     for shown in wire:
@@ -192,14 +206,20 @@ def _order(log: _Log, wire: Sequence[Shown], verdict: Verdict) -> None:
 def _asked(log: _Log, evidence: Evidence, verdict: Verdict) -> None:
     """Once a turn is in the log, the model is not asked about its lines again."""
     tokens = {
-        entry.seq: TOKEN.findall(entry.fact.text) for entry in evidence.entries if isinstance(entry.fact, Message)
+        entry.seq: TOKEN.findall(entry.fact.text)
+        for entry in evidence.entries
+        if isinstance(entry.fact, Message)
     }
-    done = {token: turns[0].at for seq, turns in log.covering.items() for token in tokens.get(seq, ())}
+    done = {
+        token: turns[0].at for seq, turns in log.covering.items() for token in tokens.get(seq, ())
+    }
     for asked in evidence.asked:
         again = sorted(token for token in asked.tokens if token in done and done[token] < asked.at)
         if again:
             verdict.asked_twice += 1
-            verdict.faults.append(f"asked again at {asked.at} about {again}, dealt with at {done[again[0]]}")
+            verdict.faults.append(
+                f"asked again at {asked.at} about {again}, dealt with at {done[again[0]]}"
+            )
 
 
 def _nick_or_room(conversation: ConversationId) -> str:

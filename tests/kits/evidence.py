@@ -41,14 +41,20 @@ class Desk:
 
 def source(handle: str, text: str, *, origin: str = "look_up") -> EvidenceRef:
     return EvidenceRef(
-        handle=handle, kind="text", origin=origin, chars=len(text), sha256=hashlib.sha256(text.encode()).hexdigest()
+        handle=handle,
+        kind="text",
+        origin=origin,
+        chars=len(text),
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
 
 
 class Bring:
     """`Tools`. Each call brings the next of these."""
 
-    def __init__(self, *results: ToolResult | str, specs: tuple[ToolSpec, ...] = (LOOK_UP, JOT)) -> None:
+    def __init__(
+        self, *results: ToolResult | str, specs: tuple[ToolSpec, ...] = (LOOK_UP, JOT)
+    ) -> None:
         self.specs = specs
         self._results = list(results)
 

@@ -1,4 +1,5 @@
-"""How many examples a law is tried with: a sample of them, and with `EXAMPLES=all` as many as it says."""
+"""How many examples a law is tried with: a sample of them, and with `EXAMPLES=all` as many as it
+says."""
 
 import os
 

@@ -18,7 +18,9 @@ from gateway.core.facts import Fact, TurnRecord
 from gateway.store import Store
 
 CONSOLE = ChannelName("console")
-UNBOUNDED = {f"{whose}{span}_usd": None for whose in ("sender", "room", "agent") for span in ("", "_hour")}
+UNBOUNDED = {
+    f"{whose}{span}_usd": None for whose in ("sender", "room", "agent") for span in ("", "_hour")
+}
 """Budgets, where a test has strangers ask for more than these may spend."""
 UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in RatesConfig.model_fields}
 """`access.rates` for stories in which people say more in a moment than anybody does."""
@@ -30,7 +32,10 @@ def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Se
         {
             "channels": {"console": {"platform": "console", "rooms": list(rooms)}},
             "agents": [{"id": "reverie", "bindings": [{"private": False}]}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "attention": {"coalesce": 0},
             "access": {"dm": "open", "rates": UNHURRIED},
             "store": {"path": "reverie.db"},
@@ -82,7 +87,9 @@ class Running:
     def __init__(self, tmp: Path, model: Model | Script | None = None) -> None:
         self.screen = Screen()
         self.console = ConsoleChannel(CONSOLE, self.screen.show)
-        self.model = ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+        self.model = (
+            ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+        )
         self.stop = asyncio.Event()
         self.path = tmp / "reverie.db"
 
@@ -125,7 +132,13 @@ async def running(
     gateway = Running(tmp, model)
     made = settings(tmp, rooms, **more)
     task = asyncio.create_task(
-        app.run(made, gateway.stop, clock=clock, channels=channels or {CONSOLE: gateway.console}, model=gateway.model)
+        app.run(
+            made,
+            gateway.stop,
+            clock=clock,
+            channels=channels or {CONSOLE: gateway.console},
+            model=gateway.model,
+        )
     )
     try:
         yield gateway

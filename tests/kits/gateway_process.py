@@ -1,8 +1,9 @@
-"""What stands around the gateway in every town of these tests: its program, its store, and what the model was asked.
+"""What stands around the gateway in every town of these tests: its program, its store, and what the
+model was asked.
 
-Each line of a person carries a token (`t17z`), and the model names each token of the new lines once; see
-`delivery_judge`.
-The gateway runs as the real program that can be killed (`Program.start`, `.kill`), or in this process.
+Each line of a person carries a token (`t17z`), and the model names each token of the new lines
+once; see `delivery_judge`. The gateway runs as the real program that can be killed
+(`Program.start`, `.kill`), or in this process.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 class Program:
-    """The gateway with its configuration and its store in `directory`. What the model was asked outlives each kill."""
+    """The gateway with its configuration and its store in `directory`. What the model was asked
+    outlives each kill."""
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class Program:
             "agents": [{"id": "reverie"}],
             "llm": {
                 "providers": {"fake": {"kind": "openai", "base_url": model.url, "api_key": "none"}},
-                "models": {"main": {"provider": "fake", "name": "fake", "context_tokens": context_tokens}},
+                "models": {
+                    "main": {"provider": "fake", "name": "fake", "context_tokens": context_tokens}
+                },
             },
             "attention": {"coalesce": "50ms"},
             "access": {"dm": "open", "rates": UNHURRIED, "budgets": UNBOUNDED},
@@ -90,7 +94,8 @@ class Program:
         return f"t{next(self._numbers)}z"
 
     def tokens_of(self, body: Json) -> list[str]:
-        """The tokens that people said in a request's newest message, each once. That they were asked about is kept."""
+        """The tokens that people said in a request's newest message, each once. That they were
+        asked about is kept."""
         content = body["messages"][-1]["content"]
         said = OURS.sub("", content if isinstance(content, str) else json.dumps(content))
         tokens = list(dict.fromkeys(TOKEN.findall(said)))
@@ -105,7 +110,9 @@ class Program:
     async def inside(self) -> AsyncIterator[None]:
         """The gateway in this process."""
         stop = asyncio.Event()
-        running = asyncio.create_task(app.run(parse_config(self.config, self.directory), stop, clock=self.clock()))
+        running = asyncio.create_task(
+            app.run(parse_config(self.config, self.directory), stop, clock=self.clock())
+        )
         try:
             yield
         finally:
@@ -116,7 +123,14 @@ class Program:
         """Run `reverie` with these arguments."""
         with (self.directory / "stderr.txt").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                *self.prefix, sys.executable, "-c", self.code, *arguments, stdout=log, stderr=log, cwd=CHECKOUT
+                *self.prefix,
+                sys.executable,
+                "-c",
+                self.code,
+                *arguments,
+                stdout=log,
+                stderr=log,
+                cwd=CHECKOUT,
             )
 
     async def start(self) -> None:
@@ -166,7 +180,9 @@ class Program:
                 waits = [
                     one for one in await reader.undelivered_posts() if DOUBT not in one.post.text
                 ]  # that waits for company
-                return not waits and not await reader.due_conversations(NORMAL)  # what is low waits for the next turn
+                return not waits and not await reader.due_conversations(
+                    NORMAL
+                )  # what is low waits for the next turn
         return False
 
     async def entries(self) -> list[LogEntry]:

@@ -62,7 +62,9 @@ def emits(
     def describe_tools(_: Address) -> str:
         return "I have no tools."
 
-    stats = GatewayStats({name: one.capabilities.platform for name, one in channels.items()}, clock.now())
+    stats = GatewayStats(
+        {name: one.capabilities.platform for name, one in channels.items()}, clock.now()
+    )
     there = Channels(live, channels)
     places = PrivacyCache(store, bindings, there, PlaceTitles(store, Redactor(), channels))
     attention = attention_of(store, live.settings)

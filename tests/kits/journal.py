@@ -11,7 +11,16 @@ from gateway.context.memory import MemoryStore
 from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.core import private_files
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import Fact, Judgement, NoteWritten, TurnId, dedup_key, inner_conversation
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
@@ -46,7 +55,9 @@ def at(place: Address, *, agent: str = "reverie", everything: bool | None = None
     scope = place.conversation if place in PRIVATE else PUBLIC
     own = frozenset([place.conversation])
     sight = Visibility(
-        scope=scope, other_scopes=own, sees_everything=place == OWNER if everything is None else everything
+        scope=scope,
+        other_scopes=own,
+        sees_everything=place == OWNER if everything is None else everything,
     )
     return ToolContext(turn=TurnId("t"), agent=agent, at=place, visibility=sight, autonomous=False)
 
@@ -96,14 +107,22 @@ class Papers:
     async def judged(self, fact: Message, fate: Fate, role: str = "guest") -> None:
         entry = NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
         said = Judgement(type="x", urgency=3, fate=fate, rule="r", role=role)
-        await self.store.append([entry, NewEntry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)])
+        await self.store.append(
+            [entry, NewEntry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)]
+        )
 
     async def noted(self, agent: str = "reverie") -> list[NoteWritten]:
         found = await self.store.newest_entries(100, kinds=["noted"])
-        return [one.fact for one in found if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
+        return [
+            one.fact
+            for one in found
+            if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
+        ]
 
     async def append(self, place: Address, *facts: Fact) -> None:
-        await self.store.append([NewEntry(fact=fact, at=NOW, conversation=place.conversation) for fact in facts])
+        await self.store.append(
+            [NewEntry(fact=fact, at=NOW, conversation=place.conversation) for fact in facts]
+        )
 
 
 @contextlib.asynccontextmanager
@@ -120,7 +139,10 @@ async def papers(
         for agent in agents:
             await memory.recover(agent)
         staff = BindingPattern(
-            channel="irc.*", room="#staff", thread=None, binding=ConversationBinding(listen="all", private=True)
+            channel="irc.*",
+            room="#staff",
+            thread=None,
+            binding=ConversationBinding(listen="all", private=True),
         )
         places = privacy(
             store,
@@ -128,7 +150,10 @@ async def papers(
                 [
                     staff,
                     BindingPattern(
-                        channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
+                        channel="*",
+                        room="*",
+                        thread=None,
+                        binding=ConversationBinding(listen="all", private=False),
                     ),
                 ]
             ),
@@ -141,7 +166,9 @@ async def papers(
             notes=notes,
             memory=memory,
             recall=RecallSearch(store, places, memory, notes, redactor=Redactor()),
-            recalling=AmbientRecall(store, places, memory, notes, clock, redactor=Redactor(), live=live_settings()),
+            recalling=AmbientRecall(
+                store, places, memory, notes, clock, redactor=Redactor(), live=live_settings()
+            ),
             dreaming=Dreamer(store, notes, memory),
             forgetting=forgetting,
             places=places,

@@ -15,12 +15,19 @@ class TakesTurns(Protocol):
     """As `AgentLoop`."""
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult: ...
 
     async def dream(self, handle: TurnHandle) -> TurnResult: ...
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult: ...
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult: ...
 
     async def unread_urgency(self, conversation: ConversationId) -> int: ...
 
@@ -45,14 +52,23 @@ class DrivenLoop(AgentLoop):
         self.queued: list[ConversationId] = []
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
-        return await self.turns.take_turn(conversation, autonomous=autonomous, continuing=continuing, handle=handle)
+        return await self.turns.take_turn(
+            conversation, autonomous=autonomous, continuing=continuing, handle=handle
+        )
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         return await self.turns.dream(handle)
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
         return await self.turns.give_up(conversation, reason, autonomous=autonomous)
 
     def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:

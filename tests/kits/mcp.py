@@ -41,7 +41,8 @@ OWN, RAW = (str(ROOT / "tests/servers" / name) for name in ("mcp_own.py", "mcp_r
 EVERYTHING = ROOT / ".venv/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
 LOOPBACK = (  # it would listen on every address
     'data:text/javascript,import net from "node:net";const listen=net.Server.prototype.listen;'
-    'net.Server.prototype.listen=function(port,...more){return listen.call(this,{port:Number(port),host:"127.0.0.1"},'
+    "net.Server.prototype.listen=function(port,...more){return "
+    'listen.call(this,{port:Number(port),host:"127.0.0.1"},'
     "...more)}"
 )
 MARK = "REVERIE_TEST_MARK"
@@ -60,7 +61,10 @@ def everything() -> list[str]:
     """The command of the server that others wrote, without its arguments."""
     node = shutil.which("node")
     if node is None or not EVERYTHING.exists():
-        missing = "@modelcontextprotocol/server-everything is not installed: requirements/npm/install (needs node, npm)"
+        missing = (
+            "@modelcontextprotocol/server-everything is not installed: "
+            "requirements/npm/install (needs node, npm)"
+        )
         if os.environ.get("CI"):
             raise FileNotFoundError(missing)
         pytest.skip(missing)
@@ -80,7 +84,9 @@ class Town:
 
     async def call_json(self, name: str, arguments: str) -> ToolResult:
         hands = dispatcher(tuple(self.servers.all_tools().values()))
-        new = dataclasses.replace(AT, request=RequestLabel())  # a turn of its own: nothing came in from outside
+        new = dataclasses.replace(
+            AT, request=RequestLabel()
+        )  # a turn of its own: nothing came in from outside
         return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
 
     @property
@@ -160,7 +166,9 @@ def raw(**plan: object) -> dict[str, Any]:
 class Listening:
     """A server at an address of ours, which can be ended and started again."""
 
-    def __init__(self, start: Callable[[int], Sequence[str]], env: Callable[[int], Mapping[str, str]]) -> None:
+    def __init__(
+        self, start: Callable[[int], Sequence[str]], env: Callable[[int], Mapping[str, str]]
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self._start = start

@@ -1,4 +1,5 @@
-"""A gateway on real parts whose agents think with strict fakes of real providers, and the commands about that."""
+"""A gateway on real parts whose agents think with strict fakes of real providers, and the commands
+about that."""
 
 import asyncio
 import contextlib
@@ -43,7 +44,8 @@ def configured(
 ) -> Settings:
     """An agent that thinks with `main`.
 
-    `models`: others, each at one of the providers `o` (OpenAI's), `a` (Anthropic's) and `t` (the same, at `tight`).
+    `models`: others, each at one of the providers `o` (OpenAI's), `a` (Anthropic's) and `t` (the
+    same, at `tight`).
     """
     return settings(
         tmp,
@@ -51,7 +53,11 @@ def configured(
             "providers": {
                 "o": {"kind": "openai", "base_url": api.url, "api_key": "sk-secret-o"},
                 "a": {"kind": "anthropic", "base_url": api.url, "api_key": "sk-secret-a"},
-                "t": {"kind": "anthropic", "base_url": (tight or api).url, "api_key": "sk-secret-t"},
+                "t": {
+                    "kind": "anthropic",
+                    "base_url": (tight or api).url,
+                    "api_key": "sk-secret-t",
+                },
             },
             "models": {
                 "main": {"provider": "o", "name": "gpt-first", "context_tokens": 32_000},
@@ -86,8 +92,11 @@ class Gate:
 
     at: Address = ANN
 
-    async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> CommandEffect:
-        """As the desk and the intake carry one out. `cut`: before it is durable, or right behind that."""
+    async def command(
+        self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str
+    ) -> CommandEffect:
+        """As the desk and the intake carry one out. `cut`: before it is durable, or right behind
+        that."""
         answer, go_on = await self.begin(name, **given)
         if cut != "behind":
             await go_on(cut != "before")
@@ -108,11 +117,15 @@ class Gate:
             direct=True,
         )
         sub = name.partition(" ")[2]
-        ask = CommandCall(command=asked, role="owner", rule="roles", global_role="owner", sub=sub, arguments=given)
+        ask = CommandCall(
+            command=asked, role="owner", rule="roles", global_role="owner", sub=sub, arguments=given
+        )
         answer = await answer_of(ask, self.gateway.command_context)
 
         async def go_on(durable: bool, settles: bool = True) -> None:
-            noticed = NewEntry(fact=asked, at=asked.sent, conversation=ANN.conversation, key=dedup_key(asked))
+            noticed = NewEntry(
+                fact=asked, at=asked.sent, conversation=ANN.conversation, key=dedup_key(asked)
+            )
             entries = [noticed, *answer.entries(noticed)]
             written = (await self.store.append(entries))[0] if durable else None
             if settles:

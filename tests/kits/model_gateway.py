@@ -1,7 +1,9 @@
-"""A whole gateway without platforms, for long stories: real store and minds, real models, a strict fake of their API.
+"""A whole gateway without platforms, for long stories: real store and minds, real models, a strict
+fake of their API.
 
-Somebody speaks by `Home.say`, a turn is taken by `Home.take`, and a process ends and another one begins between
-`Home.begin` and `Home.end`. Without a socket a turn takes some milliseconds: bodies go to the fake as they are.
+Somebody speaks by `Home.say`, a turn is taken by `Home.take`, and a process ends and another one
+begins between `Home.begin` and `Home.end`. Without a socket a turn takes some milliseconds: bodies
+go to the fake as they are.
 """
 
 import asyncio
@@ -21,7 +23,16 @@ from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import Judgement, TurnRecord, dedup_key
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, build_tool
@@ -91,7 +102,9 @@ class Provider:
             else:
                 self.complaints.append(wrong.message)
             told = json.dumps(wrong.wire("req_0")).encode()
-            raise error_from_response(wrong.status, {}, told, where="fake", secret="", now=datetime.now(UTC))
+            raise error_from_response(
+                wrong.status, {}, told, where="fake", secret="", now=datetime.now(UTC)
+            )
         reply = self.side.reply(self.answer(body), headers, body)
         reply.began()
         assert reply.ticket is not None
@@ -127,10 +140,13 @@ def settings(
     agents: Mapping[str, str] = MappingProxyType({"ana": "*"}),
     **optimization: Any,
 ) -> Settings:
-    """Agents with one Claude model: of each, in which rooms it is. `optimization`: of `llm.context_optimization`."""
+    """Agents with one Claude model: of each, in which rooms it is. `optimization`: of
+    `llm.context_optimization`."""
     for agent in agents:
         (folder / agent).mkdir(exist_ok=True)
-        (folder / agent / "SOUL.md").write_text(f"{agent} is calm. {'Knows of gardens. ' * 20}", encoding="utf-8")
+        (folder / agent / "SOUL.md").write_text(
+            f"{agent} is calm. {'Knows of gardens. ' * 20}", encoding="utf-8"
+        )
     provider = {"kind": "anthropic", "base_url": url, "api_key": "test"}
     main = {"provider": "p", "name": model, "context_tokens": window, "max_output_tokens": output}
     off = {"token_counter": {"enabled": False}, "workspace_cache": {"enabled": False}}
@@ -138,7 +154,11 @@ def settings(
         {
             "channels": {CHANNEL: {"platform": "console", "rooms": [ROOM.room]}},
             "agents": [
-                {"id": agent, "workspace": agent, "bindings": [{"match": {"room": rooms}, "listen": "all"}]}
+                {
+                    "id": agent,
+                    "workspace": agent,
+                    "bindings": [{"match": {"room": rooms}, "listen": "all"}],
+                }
                 for agent, rooms in agents.items()
             ],
             "llm": {
@@ -180,7 +200,9 @@ class Home:
             assert isinstance(model, AnthropicModel)
             if self.provider is not None:
                 model._api = NoSocket(self.provider)
-        self.store = await self._held.enter_async_context(await self.opened(self.settings.store.path, self.clock))
+        self.store = await self._held.enter_async_context(
+            await self.opened(self.settings.store.path, self.clock)
+        )
         self._tasks = await self._held.enter_async_context(ListedTasks())
         self.minds = self._wired(equipment)
         await self._gateway.inbox.close()  # nobody but `take` begins a turn
@@ -224,7 +246,8 @@ class Home:
         await self._held.aclose()
 
     async def kill(self) -> None:
-        """As `kill -9` does: nothing more is written down. What still waits is for the event loop to end."""
+        """As `kill -9` does: nothing more is written down. What still waits is for the event loop
+        to end."""
         await self.store.close()
         for model in {id(mind.model): mind.model for mind in self.minds.by_id.values()}.values():
             await model.aclose()
@@ -244,24 +267,42 @@ class Home:
         """Somebody says something; durable when this returns."""
         self.said += 1
         sender, now = Sender(id=SenderId(who), name=who), self.clock.now()
-        message = Message(id=MessageId(f"m{self.said}"), at=place, sender=sender, text=text, sent=now, kind=kind)
-        came = NewEntry(fact=message, at=now, conversation=place.conversation, key=dedup_key(message))
+        message = Message(
+            id=MessageId(f"m{self.said}"), at=place, sender=sender, text=text, sent=now, kind=kind
+        )
+        came = NewEntry(
+            fact=message, at=now, conversation=place.conversation, key=dedup_key(message)
+        )
         urgency: Literal[0, 3] = 3 if kind != "room" else 0
-        judged = Judgement(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")
-        await self.store.append([came, NewEntry(fact=judged, at=now, conversation=place.conversation, cause=came)])
+        judged = Judgement(
+            type="t",
+            urgency=urgency,
+            fate="due" if urgency else "context",
+            rule="test",
+            role="guest",
+        )
+        await self.store.append(
+            [came, NewEntry(fact=judged, at=now, conversation=place.conversation, cause=came)]
+        )
 
     async def take(self, place: Address = ROOM) -> TurnResult:
         """A turn is taken there."""
         mind = self.minds.agent_for(place.conversation)
-        return await mind.take_turn(place.conversation, autonomous=False, continuing=False, handle=TurnHandle())
+        return await mind.take_turn(
+            place.conversation, autonomous=False, continuing=False, handle=TurnHandle()
+        )
 
     async def ended(self, place: Address = ROOM) -> list[tuple[LogEntry, TurnRecord]]:
         """All turns there."""
         found = await self.log("turn_ended", place=place.conversation)
         return [(one, one.fact) for one in found if isinstance(one.fact, TurnRecord)]
 
-    async def log(self, *kinds: str, place: ConversationId | None = None, after: int = 0) -> list[LogEntry]:
-        return await self.store.entries(kinds=kinds, conversation=place, limit=1_000_000, after=after)
+    async def log(
+        self, *kinds: str, place: ConversationId | None = None, after: int = 0
+    ) -> list[LogEntry]:
+        return await self.store.entries(
+            kinds=kinds, conversation=place, limit=1_000_000, after=after
+        )
 
 
 @contextlib.asynccontextmanager

@@ -27,7 +27,9 @@ BLOCKS = (
     SystemBlock(name="binding", text="Keep it short here.", ttl="long"),
     SystemBlock(name="channel", text="This is #python.", ttl="short"),
 )
-TOOL = ToolSpec(name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}')
+TOOL = ToolSpec(
+    name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}'
+)
 
 
 def user(*texts: str) -> ModelMessage:
@@ -42,7 +44,11 @@ def request(
     *said: ModelMessage, tools: tuple[ToolSpec, ...] = (), blocks: tuple[SystemBlock, ...] = BLOCKS
 ) -> ModelRequest:
     return ModelRequest(
-        blocks=blocks, conversation=said or (user("hi"),), tools=tools, max_output_tokens=100, shared_key="reverie"
+        blocks=blocks,
+        conversation=said or (user("hi"),),
+        tools=tools,
+        max_output_tokens=100,
+        shared_key="reverie",
     )
 
 
@@ -53,7 +59,11 @@ def make(kind: str, url: str, timeout_s: float = 10.0) -> OpenAIModel | Anthropi
 
 
 async def ask(model: Model, asked: ModelRequest | None = None) -> list[StreamChunk]:
-    return [chunk async for chunk in model.stream(asked or request()) if not isinstance(chunk, StreamStart)]
+    return [
+        chunk
+        async for chunk in model.stream(asked or request())
+        if not isinstance(chunk, StreamStart)
+    ]
 
 
 def text(chunks: list[StreamChunk]) -> str:
@@ -67,7 +77,9 @@ def end(chunks: list[StreamChunk]) -> StreamEnd:
 
 
 @asynccontextmanager
-async def against(make_model: Callable[[str], M], *, strict: bool = True) -> AsyncIterator[tuple[ModelApi, M]]:
+async def against(
+    make_model: Callable[[str], M], *, strict: bool = True
+) -> AsyncIterator[tuple[ModelApi, M]]:
     """A fresh server, and a model pointed at it."""
     async with ModelApi(strict=strict) as api, aclosing(make_model(api.url)) as model:
         yield api, model

@@ -71,7 +71,9 @@ class Told:
             held[key] = value
         elif "data" in held:
             said = held.get("id")
-            self.events.append(Event(held["event"], json.loads(held["data"]), int(said) if said else None))
+            self.events.append(
+                Event(held["event"], json.loads(held["data"]), int(said) if said else None)
+            )
             held.clear()
             self.news.set()
         else:
@@ -93,7 +95,9 @@ class Operated:
 
     async def get(self, path: str, **query: object) -> Any:
         """What is answered, which must be an answer."""
-        answer = await self.client.get(path, params={key: str(value) for key, value in query.items()})
+        answer = await self.client.get(
+            path, params={key: str(value) for key, value in query.items()}
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -103,14 +107,18 @@ class Operated:
         return answer.json()
 
     @contextlib.asynccontextmanager
-    async def listening(self, after: int | None = None, *, last: int | None = None) -> AsyncIterator[Told]:
+    async def listening(
+        self, after: int | None = None, *, last: int | None = None
+    ) -> AsyncIterator[Told]:
         """Hear what is told meanwhile. `last`: the id of the last event, as browsers say it."""
         headers = {} if last is None else {"Last-Event-ID": str(last)}
         told, begun = Told(), asyncio.Event()
 
         async def listen() -> None:
             query = {} if after is None else {"after": str(after)}
-            async with self.client.stream("GET", "/api/events", params=query, headers=headers) as answer:
+            async with self.client.stream(
+                "GET", "/api/events", params=query, headers=headers
+            ) as answer:
                 assert answer.status_code == 200
                 held: dict[str, str] = {}
                 async for line in answer.aiter_lines():
@@ -149,7 +157,10 @@ def configured_in(
         {
             "channels": {name: {"platform": "console", "rooms": ["lobby"]} for name in channels},
             "agents": [{"id": "reverie"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "attention": {"coalesce": 0},
             "access": {"dm": "open", "rates": UNHURRIED},
             "store": {"path": "reverie.db"},
@@ -172,7 +183,8 @@ async def operated(
     configured: bool = False,
     **more: object,
 ) -> AsyncIterator[Operated]:
-    """Start one with a channel `demo`, and stop it as SIGTERM would. `ops`: beside a free port and the token.
+    """Start one with a channel `demo`, and stop it as SIGTERM would. `ops`: beside a free port and
+    the token.
 
     `configured`: with the model of the configuration, whose cache is looked after.
     """
@@ -180,7 +192,9 @@ async def operated(
     console = ConsoleChannel(DEMO, screen.show)
     there: dict[ChannelName, Channel] = {one.name: one for one in (console, *channels)}
     settings = configured_in(tmp, there, ops or {}, more)
-    scripted = ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+    scripted = (
+        ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+    )
     given = None if configured else scripted
     stop, log = asyncio.Event(), logging.getLogger("reverie.ops")
     hears, level = _Port(), log.level

@@ -30,13 +30,23 @@ class NotedNotices(OwnerNotifier):
         """Of each."""
 
     def notify(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
+        self,
+        key: str,
+        text: NoticeText,
+        *,
+        beside: ChannelName | None = None,
+        buttons: NoticeButtons = tuple,
     ) -> None:
         del beside
         self.buttons.append(buttons())
         self.told.append((key, text if isinstance(text, str) else text(None)))
 
     async def notify_and_wait(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
+        self,
+        key: str,
+        text: NoticeText,
+        *,
+        beside: ChannelName | None = None,
+        buttons: NoticeButtons = tuple,
     ) -> None:
         self.notify(key, text, beside=beside, buttons=buttons)

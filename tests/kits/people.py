@@ -21,17 +21,33 @@ class People:
     """Who may do what, on one store."""
 
     def __init__(
-        self, live: LiveSettings, store: Store, clock: Clock, channels: Channels, tasks: asyncio.TaskGroup
+        self,
+        live: LiveSettings,
+        store: Store,
+        clock: Clock,
+        channels: Channels,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self._store = store
         self.roster = Roster(store, clock)
         self.policy = LiveAccessPolicy(live, self.roster, channels, LiveBindings(live))
         self.linker = AccountLinker(self.roster, self.policy, clock, channels)
         self.greeter = Greeter(
-            self.roster, self.policy, clock, linking=self.linker, channels=channels, titles=titles(store)
+            self.roster,
+            self.policy,
+            clock,
+            linking=self.linker,
+            channels=channels,
+            titles=titles(store),
         )
         self.owners = OwnerNotifier(
-            store, clock, self.policy, live=live, tasks=tasks, channels=channels, titles=titles(store)
+            store,
+            clock,
+            self.policy,
+            live=live,
+            tasks=tasks,
+            channels=channels,
+            titles=titles(store),
         )
         self.limits = UsageLimiter(live, clock, self.policy)
         store.subscribe(self.roster.on_appended, *ROSTER_FACTS)

@@ -33,7 +33,9 @@ class PlayedChannels(Channels):
         self._scope_of, self._space_of, self._private_address = scope_of, space_of, private_address
 
     def command_prefix(self, name: ChannelName) -> str:
-        return super().command_prefix(name) if self._prefixes is None else self._prefixes.get(name, "")
+        return (
+            super().command_prefix(name) if self._prefixes is None else self._prefixes.get(name, "")
+        )
 
     @property
     def platforms(self) -> Mapping[ChannelName, str]:
@@ -53,9 +55,13 @@ class PlayedChannels(Channels):
         return super().scope_of(at) if self._scope_of is None else self._scope_of(at)
 
 
-def privacy(store: StoreReader, bindings: Bindings, channels: Channels | None = None) -> PrivacyCache:
+def privacy(
+    store: StoreReader, bindings: Bindings, channels: Channels | None = None
+) -> PrivacyCache:
     """Return who can read the places of these channels; None: there are none."""
-    return PrivacyCache(store, bindings, PlayedChannels() if channels is None else channels, titles(store))
+    return PrivacyCache(
+        store, bindings, PlayedChannels() if channels is None else channels, titles(store)
+    )
 
 
 def titles(store: StoreReader) -> PlaceTitles:

@@ -1,7 +1,7 @@
 """People who sit on three platforms: one person in one place each.
 
-They give commands as people do there: natively on Telegram and Discord, as text on IRC. What a seat has been shown is
-read from the wire, as that person sees it.
+They give commands as people do there: natively on Telegram and Discord, as text on IRC. What a seat
+has been shown is read from the wire, as that person sees it.
 """
 
 import asyncio
@@ -64,7 +64,11 @@ class IrcClient:
             secret = f"\0{self._account}\0{ACCOUNTS[self._account]}".encode()
             self.send(f"AUTHENTICATE {base64.b64encode(secret).decode()}")
             await self.until(r"\S+ 903 ")
-        self.send(f"NICK {self.nick}", f"USER {self.nick} 0 * :{self.nick}", *(["CAP END"] if self._account else []))
+        self.send(
+            f"NICK {self.nick}",
+            f"USER {self.nick} 0 * :{self.nick}",
+            *(["CAP END"] if self._account else []),
+        )
         await self.until(r"\S+ (376|422) ")
 
     async def end(self) -> None:
@@ -102,7 +106,11 @@ class IrcClient:
     async def _read(self) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
-                line = (await self._reader.readuntil(b"\r\n")).decode("utf-8", "replace").rstrip("\r\n")
+                line = (
+                    (await self._reader.readuntil(b"\r\n"))
+                    .decode("utf-8", "replace")
+                    .rstrip("\r\n")
+                )
                 line = line.partition(" ")[2] if line.startswith("@") else line
                 self._seen.append(line)
                 if line.startswith("PING"):
@@ -124,7 +132,8 @@ class Seat(ABC):
 
     @abstractmethod
     def say(self, text: str, *, to_bot: bool = False) -> str:
-        """Say something, in a room to the bot or to everybody; the message's id, empty where it has none."""
+        """Say something, in a room to the bot or to everybody; the message's id, empty where it has
+        none."""
 
     def type(self, text: str) -> None:
         """Write what begins with a command's name, right or wrong."""
@@ -175,7 +184,9 @@ class OnTelegram(Seat):
     def say(self, text: str, *, to_bot: bool = False) -> str:
         if self.chat is None:
             return str(self.api.private_says(self.person, text))
-        return str((self.api.mentions if to_bot else self.api.group_says)(self.chat, self.person, text))
+        return str(
+            (self.api.mentions if to_bot else self.api.group_says)(self.chat, self.person, text)
+        )
 
     def asks_in(self) -> None:
         assert self.chat is not None
@@ -211,12 +222,18 @@ class OnDiscord(Seat):
 
     def shown(self) -> list[str]:
         messages = self.api.world.messages[self.channel].values()
-        return [one["content"] for one in messages if one["author"]["id"] == self.api.bot and self._sees(one)]
+        return [
+            one["content"]
+            for one in messages
+            if one["author"]["id"] == self.api.bot and self._sees(one)
+        ]
 
     def _sees(self, message: Json) -> bool:
         if message["flags"] & LOADING:
             return False
-        return not message["flags"] & EPHEMERAL or bool(message["interaction_metadata"]["user"]["id"] == self.user)
+        return not message["flags"] & EPHEMERAL or bool(
+            message["interaction_metadata"]["user"]["id"] == self.user
+        )
 
 
 @dataclass

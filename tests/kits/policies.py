@@ -60,5 +60,8 @@ def policy_of(settings: Settings | LiveSettings) -> AccessPolicy:
 def attention_of(store: Store, settings: Settings | None = None) -> LiveAttention:
     """Return the attention of these settings; None: the defaults."""
     return LiveAttention(
-        store, LiveSettings(settings) if settings is not None else live_settings(attention=AttentionConfig())
+        store,
+        LiveSettings(settings)
+        if settings is not None
+        else live_settings(attention=AttentionConfig()),
     )

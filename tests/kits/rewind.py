@@ -33,5 +33,13 @@ class Views:
         return "From 9 tokens to 3."
 
 
-def rewinds(store: Store, clock: Clock, views: Views, *, doors: ConversationLocks | None = None) -> Rewinder:
-    return Rewinder(store=store, clock=clock, room_locks=doors or ConversationLocks(), agents=views, tasks=LooseTasks())
+def rewinds(
+    store: Store, clock: Clock, views: Views, *, doors: ConversationLocks | None = None
+) -> Rewinder:
+    return Rewinder(
+        store=store,
+        clock=clock,
+        room_locks=doors or ConversationLocks(),
+        agents=views,
+        tasks=LooseTasks(),
+    )

@@ -1,4 +1,5 @@
-"""How the cost of work grows with its size: compared within one run, so that a busy machine changes nothing."""
+"""How the cost of work grows with its size: compared within one run, so that a busy machine changes
+nothing."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +13,9 @@ def assert_in_proportion(
 ) -> None:
     """The work of `times` the size takes at most `at_most` times as long: by default twice `times`.
 
-    What grows with the square takes `times` squared. Both sizes are run in turn until the fastest run of each agrees:
-    other work on the machine makes single runs slower, and none faster than they are.
+    What grows with the square takes `times` squared. Both sizes are run in turn until the fastest
+    run of each agrees: other work on the machine makes single runs slower, and none faster than
+    they are.
     """
     bound = 2.0 * times if at_most is None else at_most
     small = large = float("inf")
@@ -21,7 +23,9 @@ def assert_in_proportion(
         small, large = min(small, _spent_s(work, size)), min(large, _spent_s(work, size * times))
         if large <= bound * small:
             return
-    raise AssertionError(f"{times} times the size took {large / small:.1f} times as long, more than {bound:g}")
+    raise AssertionError(
+        f"{times} times the size took {large / small:.1f} times as long, more than {bound:g}"
+    )
 
 
 def _spent_s(work: Callable[[int], Any], size: int) -> float:

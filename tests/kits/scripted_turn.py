@@ -1,4 +1,5 @@
-"""Shared by the tests of turns: a model that plays answers in their order, and tools that write down who used them."""
+"""Shared by the tests of turns: a model that plays answers in their order, and tools that write
+down who used them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -12,10 +13,21 @@ from gateway.core.events import RequestUsage, TurnStep, Usage
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
 NOTHING = '{"properties":{},"type":"object"}'
-LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema=NOTHING, is_parallel=True, is_polling=True)
-JOT = ToolSpec(name="jot", description="Write down.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
+LOOK_UP = ToolSpec(
+    name="look_up", description="Look up a word.", schema=NOTHING, is_parallel=True, is_polling=True
+)
+JOT = ToolSpec(
+    name="jot",
+    description="Write down.",
+    schema=NOTHING,
+    is_task=False,
+    is_parallel=True,
+    is_polling=True,
+)
 USAGE = Usage(input_tokens=10, output_tokens=1)
-ACCOUNT = RequestUsage(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
+ACCOUNT = RequestUsage(
+    provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True
+)
 
 
 class NoTools:
@@ -71,8 +83,16 @@ class Played:
             raise answer.error
         for ident, name in answer.calls:
             yield ToolCall(id=ident, name=name, arguments=answer.arguments)
-        stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
-        yield StreamEnd(stop_reason=stop, usage=USAGE, model="played-1", account=ACCOUNT, may_leak_calls=self.leaks)
+        stop: Literal["refused", "tools", "end"] = (
+            "refused" if answer.refused else "tools" if answer.calls else "end"
+        )
+        yield StreamEnd(
+            stop_reason=stop,
+            usage=USAGE,
+            model="played-1",
+            account=ACCOUNT,
+            may_leak_calls=self.leaks,
+        )
 
     async def start(self) -> None:
         """Nothing takes long here."""
@@ -97,7 +117,9 @@ class Drawer:
             await then()
         self.done.set()
         known = call.name in {spec.name for spec in self.specs}
-        return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", is_error=not known)
+        return ToolResult(
+            id=call.id, text=f"{call.name} is done" if known else "no such tool", is_error=not known
+        )
 
 
 class Host(TurnHost):
@@ -128,9 +150,16 @@ class Host(TurnHost):
         return await self.shorter(times) if self.shorter is not None else None
 
 
-def brief(heard: str = "[x] ann (guest): hello", *history: PromptTurn, now: str = "") -> PromptInput:
+def brief(
+    heard: str = "[x] ann (guest): hello", *history: PromptTurn, now: str = ""
+) -> PromptInput:
     return PromptInput(
-        persona="You are Ana.", card="# Where", history=history, input_text=heard, now=now, conversation="irc/#a"
+        persona="You are Ana.",
+        card="# Where",
+        history=history,
+        input_text=heard,
+        now=now,
+        conversation="irc/#a",
     )
 
 

@@ -46,21 +46,30 @@ ROOM = ToolContext(
 OTHER = replace(ROOM, at=place("#b"))
 OWNER = replace(OTHER, visibility=Visibility(scope=PUBLIC, sees_everything=True))
 ALONE = replace(
-    ROOM, at=place("olga"), visibility=Visibility(scope="irc.test/olga", is_private=True, sees_everything=True)
+    ROOM,
+    at=place("olga"),
+    visibility=Visibility(scope="irc.test/olga", is_private=True, sees_everything=True),
 )
 """The owner is alone with the agent."""
 CLOSED = replace(ROOM, at=place("#closed"), visibility=Visibility(scope="irc.test/#closed"))
 """Not everybody may read it."""
 
 _TOOK = re.compile(r"((?:ended|exit status \d+(?: \([^)]*\))?)) after \d+ s")
-"""How a command ended, and how long it took where that was a second or more: on a busy machine that may be any."""
+"""How a command ended, and how long it took where that was a second or more: on a busy machine that
+may be any."""
 
 
 class Desk:
     """Calls it, and remembers what was reported."""
 
     def __init__(
-        self, root: Path, config: BashConfig, store: Store, *, skills: tuple[Path, ...], hidden: tuple[Path, ...]
+        self,
+        root: Path,
+        config: BashConfig,
+        store: Store,
+        *,
+        skills: tuple[Path, ...],
+        hidden: tuple[Path, ...],
     ) -> None:
         self.root = root / "public"
         """Where those work who are in `ROOM`."""
@@ -82,11 +91,15 @@ class Desk:
             def __init__(self) -> None:
                 """Takes nothing."""
 
-            async def submit(self, event: Alarm | TaskFinished, *, cause: NewEntry | None = None) -> None:
+            async def submit(
+                self, event: Alarm | TaskFinished, *, cause: NewEntry | None = None
+            ) -> None:
                 assert isinstance(event, TaskFinished)
                 assert cause is None
                 desk.ended.append(event)
-                desk.reports.append((event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok))
+                desk.reports.append(
+                    (event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok)
+                )
 
         bindings = Bindings(())
         self.shell = ShellTools(
@@ -103,9 +116,13 @@ class Desk:
     async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:
         """In a turn of its own, whose request has the label of `where`."""
         if self._is_open:
-            let_nobody_in(self.tree.parent)  # each time: another run of pytest may have closed its directory again
+            let_nobody_in(
+                self.tree.parent
+            )  # each time: another run of pytest may have closed its directory again
         turn = replace(where, request=RequestLabel(where.request.label))
-        return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
+        return await self.hands.call(
+            ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn
+        )
 
     async def says(self, name: str, where: ToolContext = ROOM, **arguments: object) -> str:
         result = await self.call(name, where, **arguments)
@@ -129,15 +146,23 @@ class Desk:
 
 
 def let_nobody_in(tmp_path: Path) -> None:
-    """Commands without a sandbox run as `nobody` where the tests run as root, and have to get to their files."""
+    """Commands without a sandbox run as `nobody` where the tests run as root, and have to get to
+    their files."""
     folders = (tmp_path, *tmp_path.parents)
-    for folder in folders[: folders.index(Path(tempfile.gettempdir()).resolve())] if os.geteuid() == 0 else ():
+    for folder in (
+        folders[: folders.index(Path(tempfile.gettempdir()).resolve())] if os.geteuid() == 0 else ()
+    ):
         folder.chmod(folder.stat().st_mode | 0o011)
 
 
 @asynccontextmanager
 async def desk(
-    tmp_path: Path, mode: str, *, skills: tuple[Path, ...] = (), hidden: tuple[Path, ...] = (), **settings: Any
+    tmp_path: Path,
+    mode: str,
+    *,
+    skills: tuple[Path, ...] = (),
+    hidden: tuple[Path, ...] = (),
+    **settings: Any,
 ) -> AsyncIterator[Desk]:
     config = BashConfig.model_validate({"sandbox": mode, **settings})
     async with await Store.open(tmp_path / "labels" / "reverie.db", SystemClock()) as store:
@@ -150,7 +175,8 @@ async def desk(
 
 
 def inside(root: Path) -> list[str]:
-    """Who is at work in this directory, whatever it is called there: command lines. Nobody who has ended is."""
+    """Who is at work in this directory, whatever it is called there: command lines. Nobody who has
+    ended is."""
     found = []
     for folder in Path("/proc").iterdir():
         try:

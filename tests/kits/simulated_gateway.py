@@ -1,4 +1,5 @@
-"""A whole gateway in simulated time: three platforms, a real store, and a model that a test answers for."""
+"""A whole gateway in simulated time: three platforms, a real store, and a model that a test answers
+for."""
 
 import asyncio
 import contextlib
@@ -38,16 +39,27 @@ ALL = 1_000_000
 
 
 def settings(folder: Path, *, provider: dict[str, Any] | None = None, **more: Any) -> Settings:
-    """Three platforms with three rooms each; direct chats are open. `provider`: of the model, else it is scripted."""
-    llm: dict[str, Any] = {"providers": {"p": provider or {"kind": "scripted"}}, "models": {"main": {"provider": "p"}}}
+    """Three platforms with three rooms each; direct chats are open. `provider`: of the model, else
+    it is scripted."""
+    llm: dict[str, Any] = {
+        "providers": {"p": provider or {"kind": "scripted"}},
+        "models": {"main": {"provider": "p"}},
+    }
     if provider is not None:
         llm["models"]["main"]["name"] = "claude-sonnet-5-5"
-    optimization = {"workspace_cache": {"enabled": False}}  # or a thread would watch the persona, in real time
+    optimization = {
+        "workspace_cache": {"enabled": False}
+    }  # or a thread would watch the persona, in real time
     return parse_config(
         {
             "channels": {name: {"platform": "console", "rooms": list(ROOMS)} for name in PLATFORMS},
             "agents": [
-                {"id": "reverie", "bindings": more.pop("bindings", [{"match": {"channel": "*"}, "private": False}])}
+                {
+                    "id": "reverie",
+                    "bindings": more.pop(
+                        "bindings", [{"match": {"channel": "*"}, "private": False}]
+                    ),
+                }
             ],
             "llm": {**llm, "context_optimization": optimization},
             "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"{TELEGRAM}:olga"]}},
@@ -113,7 +125,9 @@ class Brain:
             at_s=self._clock.monotonic(),
             place=ConversationId(request.conversation_id),
             heard="\n".join(words),
-            results=tuple(part.text for part in parts if isinstance(part, ToolResult)) if not words else (),
+            results=tuple(part.text for part in parts if isinstance(part, ToolResult))
+            if not words
+            else (),
             request=request,
         )
         self.asked.append(ask)
@@ -136,7 +150,8 @@ class Brain:
 
 @dataclass
 class World:
-    """A gateway, from start to stop, again and again. What was shown is kept for all of its lives."""
+    """A gateway, from start to stop, again and again. What was shown is kept for all of its
+    lives."""
 
     settings: Settings
     clock: ManualClock
@@ -153,7 +168,9 @@ class World:
         self._stop = asyncio.Event()
         self.towns = {name: Town(name, self._show, self.clock) for name in PLATFORMS}
         channels = {town.name: town for town in self.towns.values()}
-        running = app.run(self.settings, self._stop, clock=self.clock, channels=channels, model=self.model)
+        running = app.run(
+            self.settings, self._stop, clock=self.clock, channels=channels, model=self.model
+        )
         self._task = asyncio.create_task(running)
 
     async def end(self) -> None:
@@ -166,7 +183,9 @@ class World:
         """As `kill -9` does: nothing more is written down, and all that was in memory is gone."""
         assert self._task is not None
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, StoreClosed):  # a store that is cut off, too
+        with contextlib.suppress(
+            asyncio.CancelledError, StoreClosed
+        ):  # a store that is cut off, too
             await self._task
 
     async def tell(self, channel: str, event: Notification) -> None:
@@ -184,11 +203,22 @@ class World:
             return list(await reader.entries(kinds=kinds or None, limit=ALL))
 
     async def turns(self) -> list[TurnRecord]:
-        return [one.fact for one in await self.log("turn_ended") if isinstance(one.fact, TurnRecord)]
+        return [
+            one.fact for one in await self.log("turn_ended") if isinstance(one.fact, TurnRecord)
+        ]
 
 
-def message(channel: str, who: str, text: str, clock: ManualClock, *, room: str | None = None, id: str) -> Message:  # noqa: A002 - it is what it is
-    """A message with a name of its own, which a platform can tell again. Without a room it is said directly."""
+def message(
+    channel: str,
+    who: str,
+    text: str,
+    clock: ManualClock,
+    *,
+    room: str | None = None,
+    id: str,  # noqa: A002 - it is what it is
+) -> Message:
+    """A message with a name of its own, which a platform can tell again. Without a room it is said
+    directly."""
     kind: Literal["direct", "mention", "room"] = "direct" if room is None else "room"
     return Message(
         id=MessageId(id),

@@ -1,7 +1,9 @@
-"""Simulated time: a clock that jumps. As soon as nothing is left to do, it is the time of whatever comes next.
+"""Simulated time: a clock that jumps. As soon as nothing is left to do, it is the time of whatever
+comes next.
 
-So a story says `await clock.sleep(3600)`, and when that returns an hour has passed in which everything happened at its
-time. What is measured on the clock is what the gateway itself waited for, and no moment of a busy machine.
+So a story says `await clock.sleep(3600)`, and when that returns an hour has passed in which
+everything happened at its time. What is measured on the clock is what the gateway itself waited
+for, and no moment of a busy machine.
 """
 
 import asyncio
@@ -63,7 +65,8 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Knows when nothing is left to do: no callback is ready, and no thread works for a coroutine."""
+    """Knows when nothing is left to do: no callback is ready, and no thread works for a
+    coroutine."""
 
     def __init__(self, clock: JumpingClock, grace_s: float) -> None:
         self._waits = _Selector(clock, grace_s)
@@ -78,7 +81,9 @@ class _Loop(asyncio.SelectorEventLoop):
     def _worked(self, _: object) -> None:
         self._waits.working -= 1
 
-    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> "asyncio.Future[T]":
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> "asyncio.Future[T]":
         return self.works(super().run_in_executor(executor, func, *args))
 
 
@@ -114,7 +119,9 @@ def simulate(
         return runner.run(asyncio.wait_for(story(clock), limit_s))
 
 
-def simulated(test: Callable[P, Callable[[JumpingClock], Coroutine[Any, Any, None]]]) -> Callable[P, None]:
+def simulated(
+    test: Callable[P, Callable[[JumpingClock], Coroutine[Any, Any, None]]],
+) -> Callable[P, None]:
     """A test that gives back a story."""
 
     @functools.wraps(test)

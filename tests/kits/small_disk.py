@@ -1,7 +1,8 @@
-"""A real disk of a few megabytes that can be filled, as root and not: a tmpfs in a mount namespace of its own.
+"""A real disk of a few megabytes that can be filled, as root and not: a tmpfs in a mount namespace
+of its own.
 
-Where namespaces are not permitted (a container), the size of files is limited in its place: what is written fails as
-well, with another error.
+Where namespaces are not permitted (a container), the size of files is limited in its place: what is
+written fails as well, with another error.
 """
 
 import asyncio
@@ -38,7 +39,9 @@ class SmallDisk:
         if self.prefix:
             await self._run("rm", f"{self.directory}/filling")
         else:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.prlimit(
+                pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
 
     async def save(self, target: Path) -> None:
         """Copy its files to where everybody sees them."""
@@ -60,7 +63,17 @@ async def small_disk(directory: Path, size: str = "16m") -> AsyncIterator[SmallD
     """The disk, mounted at the new `directory` for whoever is started with its prefix."""
     directory.mkdir()
     holder = await asyncio.create_subprocess_exec(
-        *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", HOLD, str(directory), size),
+        *(
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            HOLD,
+            str(directory),
+            size,
+        ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -69,7 +82,14 @@ async def small_disk(directory: Path, size: str = "16m") -> AsyncIterator[SmallD
     assert holder.stdout is not None
     try:
         mounted = await holder.stdout.readline() == b"mounted\n"
-        enter = ("nsenter", "--target", str(holder.pid), "--user", "--mount", "--preserve-credentials")
+        enter = (
+            "nsenter",
+            "--target",
+            str(holder.pid),
+            "--user",
+            "--mount",
+            "--preserve-credentials",
+        )
         yield SmallDisk(directory, enter if mounted else ())
     finally:
         holder.stdin.close()

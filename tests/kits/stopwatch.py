@@ -12,9 +12,9 @@ _MOST_S = 0.05
 class Stopwatch:
     """Counts while it is entered, in a thread of its own.
 
-    Waiting and blocking count whole, since the thread goes on meanwhile. What stops the thread, too (a machine with
-    other work, a process that was put to sleep), counts for a twentieth of a second each time: whoever promises to
-    end within a second promises nothing about that.
+    Waiting and blocking count whole, since the thread goes on meanwhile. What stops the thread, too
+    (a machine with other work, a process that was put to sleep), counts for a twentieth of a second
+    each time: whoever promises to end within a second promises nothing about that.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,10 @@ class Stopwatch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self._thread.join()

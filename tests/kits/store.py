@@ -100,7 +100,14 @@ def append_newer(path: Path, *, cause: int | None = None) -> None:
         other.write(
             "INSERT INTO log (seq, at, kind, conversation, cause, body) "
             "SELECT max(seq) + 1, $1, 'weather', $2, $3, $4 FROM log",
-            [(NOW.isoformat(timespec="microseconds"), place().conversation, cause, '{"kind": "weather"}')],
+            [
+                (
+                    NOW.isoformat(timespec="microseconds"),
+                    place().conversation,
+                    cause,
+                    '{"kind": "weather"}',
+                )
+            ],
         )
 
 
@@ -133,7 +140,10 @@ def posts_of(store: Store) -> list[OutboxPost]:
 
 
 def said(
-    number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention", "direct"] = "room"
+    number: int,
+    text: str = "",
+    room: str = "#a",
+    kind: Literal["room", "mention", "direct"] = "room",
 ) -> NewEntry:
     fact = Message(
         id=MessageId(str(number)),
@@ -147,7 +157,9 @@ def said(
 
 
 def judged(cause: NewEntry, urgency: Urgency = 3, fate: Fate = "due") -> NewEntry:
-    fact = Judgement(type="irc.test.room.#a", urgency=urgency, fate=fate, rule="default", role="guest")
+    fact = Judgement(
+        type="irc.test.room.#a", urgency=urgency, fate=fate, rule="default", role="guest"
+    )
     return NewEntry(fact=fact, at=NOW, conversation=cause.conversation, cause=cause)
 
 
@@ -157,7 +169,9 @@ def heard(number: int, text: str = "", room: str = "#a", urgency: Urgency = 3) -
     return [message, judged(message, urgency)]
 
 
-def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = "answer") -> NewEntry:
+def turn(
+    conversation: ConversationId, *covers: int, upto: int = 0, text: str = "answer"
+) -> NewEntry:
     fact = TurnRecord(
         turn=TurnId("t"),
         covers=tuple(Seq(seq) for seq in covers),
@@ -177,9 +191,16 @@ def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = 
 
 
 def account(
-    *, read: int = 0, written: int = 0, plain: int = 0, cost: float | None = None, model: str = "m", missed: str = ""
+    *,
+    read: int = 0,
+    written: int = 0,
+    plain: int = 0,
+    cost: float | None = None,
+    model: str = "m",
+    missed: str = "",
 ) -> RequestUsage:
-    """One request: 100 tokens of identity were expected from the cache and 20 of history to be written."""
+    """One request: 100 tokens of identity were expected from the cache and 20 of history to be
+    written."""
     return RequestUsage(
         provider="anthropic",
         model=model,
@@ -201,7 +222,10 @@ def account(
 
 
 def spent(
-    conversation: ConversationId, *accounts: RequestUsage, senders: Sequence[str] = (), at: datetime = NOW
+    conversation: ConversationId,
+    *accounts: RequestUsage,
+    senders: Sequence[str] = (),
+    at: datetime = NOW,
 ) -> NewEntry:
     """A turn that cost this much, for these people's messages."""
     plain = turn(conversation, upto=1)
@@ -223,5 +247,7 @@ def post(key: str, text: str = "hello", room: str = "#a") -> Post:
 
 
 def delivered(key: str, state: Literal["sent", "uncertain", "failed"] = "sent") -> NewEntry:
-    fact = DeliveryReport(id=EventId(key), at=place(), post=PostKey(key), state=state, reason="", sent=NOW)
+    fact = DeliveryReport(
+        id=EventId(key), at=place(), post=PostKey(key), state=state, reason="", sent=NOW
+    )
     return NewEntry(fact=fact, at=NOW, conversation=place().conversation, key=dedup_key(fact))

@@ -1,4 +1,5 @@
-"""Hypothesis strategies for the whole vocabulary: `gateway/core/events.py` and `gateway/core/facts.py`.
+"""Hypothesis strategies for the whole vocabulary: `gateway/core/events.py` and
+`gateway/core/facts.py`.
 
 Fields that are not named here are inferred from their types, so a new field is covered at once.
 """
@@ -66,11 +67,19 @@ counts = st.integers(0, _LAST_SEQ)
 seqs = st.integers(_FIRST_SEQ, _LAST_SEQ).map(Seq)
 
 addresses = st.builds(
-    events.Address, channel=names.map(ChannelName), room=names.map(RoomId), thread=st.none() | names.map(ThreadId)
+    events.Address,
+    channel=names.map(ChannelName),
+    room=names.map(RoomId),
+    thread=st.none() | names.map(ThreadId),
 )
-senders = st.builds(events.Sender, account=st.none() | texts, is_bot=st.booleans(), verified=st.booleans())
+senders = st.builds(
+    events.Sender, account=st.none() | texts, is_bot=st.booleans(), verified=st.booleans()
+)
 attachments = st.builds(
-    events.Attachment, name=st.none() | texts, content_type=st.none() | texts, size_bytes=st.none() | counts
+    events.Attachment,
+    name=st.none() | texts,
+    content_type=st.none() | texts,
+    size_bytes=st.none() | counts,
 )
 messages = st.builds(
     events.Message,
@@ -95,7 +104,9 @@ memberships = st.builds(
 named = st.builds(
     events.PlaceRenamed,
     at=addresses,
-    names=st.builds(events.PlaceNames, room=st.none() | texts, person=st.none() | texts, topic=st.none() | texts),
+    names=st.builds(
+        events.PlaceNames, room=st.none() | texts, person=st.none() | texts, topic=st.none() | texts
+    ),
     sent=times,
 )
 commands = st.builds(events.Command, at=addresses, sender=senders, sent=times)
@@ -113,7 +124,17 @@ finished = st.builds(events.TaskFinished, sent=times, at=st.none() | addresses)
 deliveries = st.builds(events.DeliveryReport, at=addresses, sent=times)
 
 notifications: st.SearchStrategy[events.Notification] = st.one_of(
-    messages, edits, deletions, reactions, memberships, named, commands, links, alarms, finished, deliveries
+    messages,
+    edits,
+    deletions,
+    reactions,
+    memberships,
+    named,
+    commands,
+    links,
+    alarms,
+    finished,
+    deliveries,
 )
 """Every notification."""
 
@@ -134,7 +155,9 @@ usages = st.builds(
 )
 accounts = st.builds(
     events.RequestUsage,
-    blocks=st.lists(st.builds(events.BlockUsage, tokens=counts, read=counts, written=counts), max_size=3).map(tuple),
+    blocks=st.lists(
+        st.builds(events.BlockUsage, tokens=counts, read=counts, written=counts), max_size=3
+    ).map(tuple),
     usage=usages,
     cost_usd=st.none() | st.floats(0, 1e6),
 )
@@ -174,15 +197,23 @@ folds = st.builds(
 )
 locks = st.builds(CompactionLocked, until=times)
 evidence = st.builds(Evidence)
-rewound = st.builds(ConversationRewound, first=seqs, last=seqs, again=st.lists(seqs, max_size=3).map(tuple))
+rewound = st.builds(
+    ConversationRewound, first=seqs, last=seqs, again=st.lists(seqs, max_size=3).map(tuple)
+)
 cards = st.builds(ChannelCardPinned)
 queued = st.builds(PostQueued, post=posts)
 post_keys = texts.map(PostKey)
 sendings = st.builds(
-    PartSendStarted, post=post_keys, part=counts, bodies=st.none() | st.lists(texts, max_size=3).map(tuple)
+    PartSendStarted,
+    post=post_keys,
+    part=counts,
+    bodies=st.none() | st.lists(texts, max_size=3).map(tuple),
 )
 parts_ended = st.builds(
-    PartSendEnded, post=post_keys, part=counts, ids=st.lists(texts.map(MessageId), max_size=3).map(tuple)
+    PartSendEnded,
+    post=post_keys,
+    part=counts,
+    ids=st.lists(texts.map(MessageId), max_size=3).map(tuple),
 )
 previews = st.builds(PreviewShown, at=addresses, message=texts.map(MessageId))
 previews_ended = st.builds(PreviewEnded, at=addresses, message=texts.map(MessageId))

@@ -14,14 +14,18 @@ class EmitIntake:
     def __init__(self, emit_of: Callable[[ChannelName], Emit]) -> None:
         self._emit_of = emit_of
 
-    async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+    async def accept(
+        self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None
+    ) -> None:
         await self._emit_of(channel)(batch, cursor=cursor)
 
 
 class PlayedOutbox(Outbox):
     """Has nothing to deliver, and tells when it is to pause."""
 
-    def __init__(self, on_pause: Callable[[ChannelName, float], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, on_pause: Callable[[ChannelName, float], Awaitable[None]] | None = None
+    ) -> None:
         self._on_pause = on_pause
 
     async def pause(self, channel: ChannelName, grace_s: float) -> None:
@@ -37,18 +41,27 @@ class ToldOwners(OwnerNotifier):
         self._open = set[str]()
 
     def notify(
-        self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: NoticeButtons = tuple
+        self,
+        key: str,
+        text: NoticeText,
+        *,
+        beside: ChannelName | None = None,
+        buttons: NoticeButtons = tuple,
     ) -> None:
         del key, beside, buttons
         to: Address | None = None
         self.told.append(text if isinstance(text, str) else text(to))
 
-    def begin_trouble(self, cause: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+    def begin_trouble(
+        self, cause: str, text: NoticeText, *, beside: ChannelName | None = None
+    ) -> None:
         if cause not in self._open:
             self._open.add(cause)
             self.notify(cause, text, beside=beside)
 
-    def end_trouble(self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+    def end_trouble(
+        self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None
+    ) -> None:
         ended = {cause for cause in self._open if cause.startswith(prefix)}
         self._open -= ended
         if ended:

@@ -7,7 +7,8 @@ from typing import Any
 
 
 class LooseTasks(asyncio.TaskGroup):
-    """Tasks of the running loop that nobody waits for: it need not be entered, and a failed task ends no other."""
+    """Tasks of the running loop that nobody waits for: it need not be entered, and a failed task
+    ends no other."""
 
     def __init__(self) -> None:
         super().__init__()

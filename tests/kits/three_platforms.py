@@ -1,4 +1,5 @@
-"""Three platforms around one gateway: a Bot API, a Discord, an IRC server, and a model that refuses what is wrong."""
+"""Three platforms around one gateway: a Bot API, a Discord, an IRC server, and a model that refuses
+what is wrong."""
 
 import asyncio
 import contextlib
@@ -70,7 +71,11 @@ class Town:
             return OnTelegram(self.telegram, self.persons[who], chat)
         if platform == DISCORD:
             user = self.user(who)
-            channels = {"room": self.discord.room, "den": self.discord.other, "alone": self.discord.world.dm(user)}
+            channels = {
+                "room": self.discord.room,
+                "den": self.discord.other,
+                "alone": self.discord.world.dm(user),
+            }
             return OnDiscord(self.discord, user, channels[where])
         return OnIrc(self.clients[who], {"room": ROOM, "den": DEN, "alone": ""}[where])
 
@@ -87,12 +92,18 @@ class Town:
 
     def room(self, platform: str, where: Where) -> str:
         """A room, as the gateway calls it."""
-        chat, channel = (self.lounge, self.discord.room) if where == "room" else (self.den, self.discord.other)
-        return {TELEGRAM: str(chat.id), DISCORD: channel, IRC: ROOM if where == "room" else DEN}[platform]
+        chat, channel = (
+            (self.lounge, self.discord.room) if where == "room" else (self.den, self.discord.other)
+        )
+        return {TELEGRAM: str(chat.id), DISCORD: channel, IRC: ROOM if where == "room" else DEN}[
+            platform
+        ]
 
     def user(self, who: str) -> str:
         """Somebody's id on Discord."""
-        return next(number for number, one in self.discord.world.users.items() if one["username"] == who)
+        return next(
+            number for number, one in self.discord.world.users.items() if one["username"] == who
+        )
 
     def id(self, platform: str, who: str) -> str:
         """A person, as `whoami` shows them."""
@@ -102,7 +113,11 @@ class Town:
 
     async def begin(self) -> None:
         """Start the gateway; return once it is on all three."""
-        identified, polled, joined = len(self.discord.identifies), len(self.telegram.asked("getUpdates")), self.joins()
+        identified, polled, joined = (
+            len(self.discord.identifies),
+            len(self.telegram.asked("getUpdates")),
+            self.joins(),
+        )
         file = self.directory / "reverie.yaml"
         file.write_text(json.dumps(self.config))  # JSON is YAML
         file.chmod(0o600)
@@ -111,11 +126,17 @@ class Town:
         self._running = asyncio.create_task(
             app.run(settings, self._stop, live=LiveSettings(settings, self.directory, {}))
         )
-        await self.so(lambda: len(self.discord.identifies) > identified and bool(self.discord.live), "Discord")
-        await self.so(lambda: bool(self.discord.commands.table.get("global")), "the commands on Discord")
+        await self.so(
+            lambda: len(self.discord.identifies) > identified and bool(self.discord.live), "Discord"
+        )
+        await self.so(
+            lambda: bool(self.discord.commands.table.get("global")), "the commands on Discord"
+        )
         await self.so(lambda: len(self.telegram.asked("getUpdates")) > polled, "Telegram")
         await self.so(lambda: self.joins() > joined, "IRC")
-        self.reader = await self._open.enter_async_context(await Store.open_readonly(self.directory / "reverie.db"))
+        self.reader = await self._open.enter_async_context(
+            await Store.open_readonly(self.directory / "reverie.db")
+        )
 
     async def end(self) -> None:
         """As SIGTERM does."""
@@ -159,10 +180,14 @@ class Town:
     async def ups(self, channel: str) -> int:
         """How often it was connected so far."""
         found = await self.facts("link")
-        return sum(isinstance(one, ConnectionChanged) and one.channel == channel and one.up for one in found)
+        return sum(
+            isinstance(one, ConnectionChanged) and one.channel == channel and one.up
+            for one in found
+        )
 
     async def heard(self, seat: Seat, since: int, says: str) -> re.Match[str]:
-        """What is shown to somebody behind what they knew, once it says this and nothing is left to be said."""
+        """What is shown to somebody behind what they knew, once it says this and nothing is left to
+        be said."""
 
         def found() -> re.Match[str] | None:
             return re.search(says, plain(seat.shown()[since:]), re.DOTALL)
@@ -241,11 +266,17 @@ def configured(it: Town, irc_port: int, **more: Any) -> Json:
 
 @contextlib.asynccontextmanager
 async def town(directory: Path, **access: Any) -> AsyncIterator[Town]:
-    """Servers up, and olga, gus and nora in the rooms; start the gateway with `begin`. `access`: as configured."""
+    """Servers up, and olga, gus and nora in the rooms; start the gateway with `begin`. `access`: as
+    configured."""
     async with contextlib.AsyncExitStack() as opened:
-        telegram, discord = await opened.enter_async_context(BotApi()), await opened.enter_async_context(DiscordApi())
+        telegram, discord = (
+            await opened.enter_async_context(BotApi()),
+            await opened.enter_async_context(DiscordApi()),
+        )
         model = await opened.enter_async_context(ModelApi())
-        ircd = await opened.enter_async_context(Ircd(IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl=ACCOUNTS)))
+        ircd = await opened.enter_async_context(
+            Ircd(IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl=ACCOUNTS))
+        )
         clients = {name: IrcClient(name, ircd.port, name) for name in ACCOUNTS}
         for client in clients.values():
             await client.begin()

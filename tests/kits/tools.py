@@ -1,4 +1,5 @@
-"""What tools are called with where a gateway would be too much: a gate without admins, settings, calls under way."""
+"""What tools are called with where a gateway would be too much: a gate without admins, settings,
+calls under way."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,14 +71,22 @@ def live_tools(tools: ToolsConfig | None = None, **agent: object) -> LiveSetting
         {
             "channels": {"console": {"platform": "console"}},
             "agents": [{"id": "reverie"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
         },
         Path("/"),
     )
-    update = {"tools": tools or ToolsConfig(), "agents": (settings.agents[0].model_copy(update=agent),)}
+    update = {
+        "tools": tools or ToolsConfig(),
+        "agents": (settings.agents[0].model_copy(update=agent),),
+    }
     return LiveSettings(settings.model_copy(update=update))
 
 
 def set_tools(live: LiveSettings, **update: object) -> None:
     """Change keys of the section `tools`, as a reload does."""
-    live._settings = live.settings.model_copy(update={"tools": live.settings.tools.model_copy(update=update)})
+    live._settings = live.settings.model_copy(
+        update={"tools": live.settings.tools.model_copy(update=update)}
+    )

@@ -65,9 +65,14 @@ from tests.kits.tools import NoApprovals, running_calls
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
 INNER = inner_conversation("ana")
 WHEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
-WHO = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
+WHO = identity.AccessPolicy(
+    dm_policy="open", roles={}, open_rooms={ChannelName("irc"): frozenset({RoomId("#a")})}
+)
 ANYWHERE = BindingPattern(
-    channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", agent="ana", private=False)
+    channel="*",
+    room="*",
+    thread=None,
+    binding=ConversationBinding(listen="all", agent="ana", private=False),
 )
 
 
@@ -99,10 +104,13 @@ class Outcomes(CompactionStats):
 
 
 class Idle(AgentLoop):
-    """The loop of an agent that begins nothing by itself. Its budget reaches for so many requests."""
+    """The loop of an agent that begins nothing by itself. Its budget reaches for so many
+    requests."""
 
     def __init__(self, store: Store, clock: ManualClock, *, afford: int = 1_000) -> None:
-        super().__init__("ana", store, clock, policy=DmnPolicy(inner=INNER), state=DmnState(), tasks=LooseTasks())
+        super().__init__(
+            "ana", store, clock, policy=DmnPolicy(inner=INNER), state=DmnState(), tasks=LooseTasks()
+        )
         self.afford = afford
 
     def reserve(self, conversation: ConversationId, cost_usd: float) -> bool:  # noqa: ARG002 - as the loop
@@ -110,14 +118,21 @@ class Idle(AgentLoop):
         return self.afford >= 0
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
         raise AssertionError((conversation, autonomous, continuing, handle))
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         raise AssertionError(handle)
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
         raise AssertionError((conversation, reason, autonomous))
 
     def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
@@ -171,7 +186,13 @@ class Guidance(TurnGuidance):
     def __init__(self, desk: "Desk") -> None:
         self._desk = desk
 
-    async def directives(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> str:  # noqa: ARG002 - as the product's
+    async def directives(
+        self,
+        conversation: ConversationId,  # noqa: ARG002 - as the product's
+        *,
+        autonomous: bool,  # noqa: ARG002 - the same
+        continuing: bool,  # noqa: ARG002 - the same
+    ) -> str:
         if self._desk.before is not None:
             await self._desk.before()
         return self._desk.guidance
@@ -221,8 +242,12 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     journal = JournalStore(store, clock, live.agent_directory)
     memory = MemoryStore(store, clock, live.agent_directory)
     history = history or HistoryStore(store, clock, media)
-    summarizer = Summarizer(agent.id, store, clock, live, model=model, stats=stats or Outcomes(), random=lambda: 0.5)
-    folds = Folds(store, clock, live, history=history, model=model, primary=model, summarizer=summarizer)
+    summarizer = Summarizer(
+        agent.id, store, clock, live, model=model, stats=stats or Outcomes(), random=lambda: 0.5
+    )
+    folds = Folds(
+        store, clock, live, history=history, model=model, primary=model, summarizer=summarizer
+    )
     folds.desk = desk
     return AgentContext(
         agent=agent,
@@ -230,7 +255,12 @@ def context_of(  # noqa: PLR0917 - as an agent has them
         clock=clock,
         live=live,
         model=AgentModel(
-            name="main", model=model, primary=model, caching_models=frozenset(), models=[model], summarizer=None
+            name="main",
+            model=model,
+            primary=model,
+            caching_models=frozenset(),
+            models=[model],
+            summarizer=None,
         ),
         reader=ConversationReader(store, who, media, Redactor()),
         evidence=EvidenceStore(store, clock, places, media),
@@ -278,7 +308,11 @@ class Desk:
     who: identity.AccessPolicy = WHO
 
     def __post_init__(self) -> None:
-        views = HistoryStore(self.store, self.clock, MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock))
+        views = HistoryStore(
+            self.store,
+            self.clock,
+            MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock),
+        )
         self.posts = posts_of(self.store)
         self.agent = Idle(self.store, self.clock)
         self.means = context_of(
@@ -315,7 +349,12 @@ class Desk:
         live._settings = live.settings.model_copy(update={"llm": llm})
 
     async def say(
-        self, name: str, text: str, *, kind: Literal["direct", "mention", "room"] = "mention", urgency: int = URGENT
+        self,
+        name: str,
+        text: str,
+        *,
+        kind: Literal["direct", "mention", "room"] = "mention",
+        urgency: int = URGENT,
     ) -> Message:
         self.said += 1
         message = Message(
@@ -330,20 +369,41 @@ class Desk:
         return message
 
     async def delete(self, message: Message) -> None:
-        gone = MessageDeleted(id=EventId(f"d{message.id}"), at=ROOM, message=message.id, sent=self.clock.now())
+        gone = MessageDeleted(
+            id=EventId(f"d{message.id}"), at=ROOM, message=message.id, sent=self.clock.now()
+        )
         await self.store.append(
-            [NewEntry(fact=gone, at=self.clock.now(), conversation=ROOM.conversation, key=dedup_key(gone))]
+            [
+                NewEntry(
+                    fact=gone,
+                    at=self.clock.now(),
+                    conversation=ROOM.conversation,
+                    key=dedup_key(gone),
+                )
+            ]
         )
 
     async def tell(self, event: Notification, place: ConversationId, urgency: int) -> None:
         """Make something unread there."""
         came = NewEntry(fact=event, at=self.clock.now(), conversation=place, key=dedup_key(event))
         assert urgency in (0, 1, 2, 3)
-        judged = Judgement(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")  # type: ignore[arg-type]
-        await self.store.append([came, NewEntry(fact=judged, at=self.clock.now(), conversation=place, cause=came)])
+        judged = Judgement(
+            type="t",
+            urgency=urgency,  # type: ignore[arg-type]
+            fate="due" if urgency else "context",
+            rule="test",
+            role="guest",
+        )
+        await self.store.append(
+            [came, NewEntry(fact=judged, at=self.clock.now(), conversation=place, cause=came)]
+        )
 
     async def take(
-        self, place: ConversationId = ROOM.conversation, *, autonomous: bool = False, continuing: bool = False
+        self,
+        place: ConversationId = ROOM.conversation,
+        *,
+        autonomous: bool = False,
+        continuing: bool = False,
     ) -> TurnResult:
         self.lane = TurnHandle()
         self.model.asked.clear()
@@ -360,7 +420,9 @@ class Desk:
         return [stored.fact for stored in found if isinstance(stored.fact, TurnRecord)]
 
     async def unread(self, place: ConversationId = ROOM.conversation) -> list[Seq]:
-        return [stored.seq for stored in (await self.store.unread_entries(place, most=100)).messages]
+        return [
+            stored.seq for stored in (await self.store.unread_entries(place, most=100)).messages
+        ]
 
     def told(self, number: int = -1) -> str:
         """The last side of a request."""

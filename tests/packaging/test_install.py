@@ -17,7 +17,9 @@ def test_an_environment_without_pip_gets_it_where_there_is_no_uv(tmp_path: Path)
     (tmp_path / "requirements").mkdir()
     for name in ("install", "uv.txt"):
         shutil.copy(ROOT / "requirements" / name, tmp_path / "requirements" / name)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True, timeout=60
+    )
     folders = [one for one in os.environ["PATH"].split(":") if not (Path(one) / "uv").exists()]
     env = {"PATH": ":".join(folders), "HOME": str(tmp_path), "PIP_NO_INDEX": "1"}
     tried = subprocess.run(
@@ -32,6 +34,11 @@ def test_an_environment_without_pip_gets_it_where_there_is_no_uv(tmp_path: Path)
 
 
 def test_the_http_client_comes_without_its_command_line() -> None:
-    code = "import gateway, httpx, sys; print({'rich', 'pygments', 'click'} & set(sys.modules), httpx.Client)"
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    code = (
+        "import gateway, httpx, sys; print({'rich', 'pygments', 'click'} & set(sys.modules), "
+        "httpx.Client)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout
     assert told == "set() <class 'httpx.Client'>\n"

@@ -1,4 +1,5 @@
-"""The container, its compose file and the service: what they name is there, and nothing of the hardening is lost."""
+"""The container, its compose file and the service: what they name is there, and nothing of the
+hardening is lost."""
 
 import contextlib
 import io
@@ -24,7 +25,8 @@ COMPOSE = ROOT / "config" / "compose.yaml"
 CLUSTER = ROOT / "config" / "compose.cluster.yaml"
 DOCKERFILE = ROOT / "Dockerfile"
 MOST_EXPOSED = 2.0
-"""Of ten, as `systemd-analyze security` counts: below it is what that calls OK, at its lower end."""
+"""Of ten, as `systemd-analyze security` counts: below it is what that calls OK, at its lower
+end."""
 
 
 def unit() -> dict[str, list[str]]:
@@ -57,11 +59,15 @@ def test_the_service_runs_commands_that_there_are(capsys: pytest.CaptureFixture[
     assert parses(arguments)
     capsys.readouterr()
     assert unit()["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
-    assert unit()["RestartPreventExitStatus"] == ["2 77"], "bad usage or configuration; refused everywhere"
+    assert unit()["RestartPreventExitStatus"] == ["2 77"], (
+        "bad usage or configuration; refused everywhere"
+    )
     assert int(unit()["TimeoutStopSec"][0]) > 10, "what a stop takes at most"
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["check-config", "--config", str(ROOT / "nowhere")])
-    for said in re.findall(r"`(?:sudo -u reverie /opt/reverie/bin/)?reverie ([a-z][a-z-]*)[^`]*`", UNIT.read_text()):
+    for said in re.findall(
+        r"`(?:sudo -u reverie /opt/reverie/bin/)?reverie ([a-z][a-z-]*)[^`]*`", UNIT.read_text()
+    ):
         assert parses([said]), said
 
 
@@ -85,15 +91,23 @@ def test_the_service_keeps_its_hardening() -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None and not os.environ.get("CI"), reason="systemd is not installed"
+    shutil.which("systemd-analyze") is None and not os.environ.get("CI"),
+    reason="systemd is not installed",
 )
 def test_systemd_finds_nothing_wrong_with_it_and_little_exposed(tmp_path: Path) -> None:
     here = tmp_path / "reverie.service"
     here.write_text(UNIT.read_text().replace("/opt/reverie/bin/reverie", sys.executable))
     found = subprocess.run(
-        ["systemd-analyze", "verify", here], capture_output=True, text=True, check=False, timeout=60, env=os.environ
+        ["systemd-analyze", "verify", here],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ,
     )
-    about = [line for line in (found.stdout + found.stderr).splitlines() if "reverie.service" in line]
+    about = [
+        line for line in (found.stdout + found.stderr).splitlines() if "reverie.service" in line
+    ]
     assert about == []
     told = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", here],
@@ -139,7 +153,17 @@ def test_the_processes_of_the_cluster_keep_the_hardening_and_differ_only_in_thei
         command = service["command"]
         assert command[-2:] == ["--name", name]
         assert parses(command)
-        same = ("read_only", "tmpfs", "cap_drop", "security_opt", "volumes", "restart", "init", "logging", "pids_limit")
+        same = (
+            "read_only",
+            "tmpfs",
+            "cap_drop",
+            "security_opt",
+            "volumes",
+            "restart",
+            "init",
+            "logging",
+            "pids_limit",
+        )
         for key in (*same, "mem_limit", "stop_grace_period", "env_file"):
             assert service[key] == alone[key], key
         assert "ports" not in service
@@ -155,7 +179,10 @@ def test_the_processes_of_the_cluster_keep_the_hardening_and_differ_only_in_thei
 
 
 def test_the_configuration_that_the_cluster_names_reaches_its_database(tmp_path: Path) -> None:
-    text, environment = CLUSTER.read_text(), yaml.safe_load(CLUSTER.read_text())["services"]["database"]["environment"]
+    text, environment = (
+        CLUSTER.read_text(),
+        yaml.safe_load(CLUSTER.read_text())["services"]["database"]["environment"],
+    )
     shutil.copy(ROOT / "config" / "examples" / "irc" / "reverie.yaml", tmp_path / "reverie.yaml")
     (store,) = re.findall(r"^#   (store: .*)$", text, re.MULTILINE)
     (tmp_path / "store.yaml").write_text(store)
@@ -209,10 +236,13 @@ def test_what_the_container_is_made_of_is_not_ignored() -> None:
 
 
 def test_what_is_downloaded_is_named_exactly() -> None:
-    """A tag that moves, or a library of any later version, would change what runs without a change here."""
+    """A tag that moves, or a library of any later version, would change what runs without a change
+    here."""
     workflow = (ROOT / ".github" / "workflows" / "ci.yaml").read_text()
     images = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
-    images += re.findall(r"^ *image: (\S+:\S+)$", workflow + CLUSTER.read_text() + COMPOSE.read_text(), re.MULTILINE)
+    images += re.findall(
+        r"^ *image: (\S+:\S+)$", workflow + CLUSTER.read_text() + COMPOSE.read_text(), re.MULTILINE
+    )
     assert len(images) == 4
     assert all(re.search(r"@sha256:[0-9a-f]{64}$|:\d+\.\d+\S*$", one) for one in images), images
     actions = re.findall(r"uses: (\S+)", workflow)
@@ -222,9 +252,14 @@ def test_what_is_downloaded_is_named_exactly() -> None:
     assert installs
     assert all("--require-hashes" in one or "--no-deps" in one for one in installs), installs
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(one for some in project["optional-dependencies"].values() for one in some)]
+    wanted = [
+        *project["dependencies"],
+        *(one for some in project["optional-dependencies"].values() for one in some),
+    ]
     is_bounded = {
-        Requirement(one).name: any(spec.operator in ("<", "~=") for spec in Requirement(one).specifier)
+        Requirement(one).name: any(
+            spec.operator in ("<", "~=") for spec in Requirement(one).specifier
+        )
         for one in wanted
     }
     assert [name for name, bounded in is_bounded.items() if not bounded] == ["tzdata"]

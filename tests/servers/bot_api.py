@@ -10,16 +10,17 @@
         await api.until(lambda: api.said(ann) == ["hello"])     # what the bot's messages read like now
         await api.called("sendMessage", 2)          # -> the second such `Call` (method, parameters, at_s, answer)
 
-It knows `getMe`, `getUpdates`, webhooks (posted with the secret header, again until taken), commands, `sendMessage`,
-drafts, chat actions, callback answers, files both ways, and edits, deletions, reactions, descriptions, topics and who
-is there (`bot_api_methods`). It refuses what Telegram refuses, in its words: unknown and closed chats, topics that are
-not there, texts and entities that are not right (`bot_api_world` says where it is stricter), migrated groups, a second
-poller, a poll beside a webhook. Text is limited by UTF-16 units.
-`api.methods.flood = Flood()` turns on the flood limits; `api.world.sees_all = False` privacy mode.
-Records: `api.calls` (all requests in order of arrival), `api.shown(chat)` (every message as people see it now),
-`api.updates` (`pending`, `confirmed`, `deliveries`), `api.connections` (how many there ever were),
-`api.open_connections`.
-Faults, at any time, each `times` (None: until `clear`) and for calls `where` it fits:
+It knows `getMe`, `getUpdates`, webhooks (posted with the secret header, again until taken),
+commands, `sendMessage`, drafts, chat actions, callback answers, files both ways, and edits,
+deletions, reactions, descriptions, topics and who is there (`bot_api_methods`). It refuses what
+Telegram refuses, in its words: unknown and closed chats, topics that are not there, texts and
+entities that are not right (`bot_api_world` says where it is stricter), migrated groups, a second
+poller, a poll beside a webhook. Text is limited by UTF-16 units. `api.methods.flood = Flood()`
+turns on the flood limits; `api.world.sees_all = False` privacy mode. Records: `api.calls` (all
+requests in order of arrival), `api.shown(chat)` (every message as people see it now), `api.updates`
+(`pending`, `confirmed`, `deliveries`), `api.connections` (how many there ever were),
+`api.open_connections`. Faults, at any time, each `times` (None: until `clear`) and for calls
+`where` it fits:
     api.faults.fail("sendMessage", 429, retry_after=1)          # an error in the API's form; after=True: processed
     api.faults.say("getUpdates", BAD_GATEWAY, status=502, kind="text/html")     # any bytes as body
     api.faults.drop("sendMessage", after=True)      # connection reset before or after processing; begun=b"HTTP/1.1 2"
@@ -93,7 +94,10 @@ class BotApi(People):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.stop()
 
@@ -116,7 +120,9 @@ class BotApi(People):
             async with asyncio.timeout(limit_s), self._condition:
                 await self._condition.wait_for(true)
         except TimeoutError:
-            raise TimeoutError("the calls so far:\n" + "\n".join(map(str, self.calls[-20:]))) from None
+            raise TimeoutError(
+                "the calls so far:\n" + "\n".join(map(str, self.calls[-20:]))
+            ) from None
 
     async def called(self, method: str, times: int = 1) -> Call:
         """The `times`-th call of a method."""
@@ -149,7 +155,9 @@ class BotApi(People):
         begun = b""
         while request := await read_request(reader, begun):
             working = asyncio.create_task(self._answer(request, writer))
-            more = asyncio.create_task(reader.read(1))  # the next request, or the end of the connection
+            more = asyncio.create_task(
+                reader.read(1)
+            )  # the next request, or the end of the connection
             try:
                 await asyncio.wait({working, more}, return_when=asyncio.FIRST_COMPLETED)
                 if not working.done() and not more.result():
@@ -198,8 +206,16 @@ class BotApi(People):
             result: Any = await self.methods.call(call.method, request.parameters, request.uploads)
         except ApiError as error:
             return error.code, error.body
-        except (KeyError, TypeError, AttributeError) as error:  # what a bot sends may have any shape
-            return 400, {"ok": False, "error_code": 400, "description": f"Bad Request: strict: {error!r}"}
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+        ) as error:  # what a bot sends may have any shape
+            return 400, {
+                "ok": False,
+                "error_code": 400,
+                "description": f"Bad Request: strict: {error!r}",
+            }
         call.processed = True
         return 200, {"ok": True, "result": result}
 
@@ -223,9 +239,15 @@ class BotApi(People):
 
     def _file(self, request: Request) -> bytes:
         name = request.path.removeprefix(f"/file/bot{self.token}/")
-        content = next((content for where, content in self.world.files.values() if where == name), None)
+        content = next(
+            (content for where, content in self.world.files.values() if where == name), None
+        )
         if content is None:
             return answer(404, b'{"ok":false,"error_code":404,"description":"Not Found"}')
-        if "gzip" in request.headers.get("accept-encoding", ""):  # as a web server in front of it may
-            return answer(200, gzip.compress(content), "application/octet-stream\r\nContent-Encoding: gzip")
+        if "gzip" in request.headers.get(
+            "accept-encoding", ""
+        ):  # as a web server in front of it may
+            return answer(
+                200, gzip.compress(content), "application/octet-stream\r\nContent-Encoding: gzip"
+            )
         return answer(200, content, "application/octet-stream")

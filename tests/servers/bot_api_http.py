@@ -14,8 +14,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 Json = dict[str, Any]
 
 _TEXTS = (
-    "text caption parse_mode url secret_token callback_query_id file_id action name language_code username emoji "
-    "title description business_connection_id quote quote_parse_mode inline_message_id message_effect_id"
+    "text caption parse_mode url secret_token callback_query_id file_id action name language_code "
+    "username emoji "
+    "title description business_connection_id quote quote_parse_mode inline_message_id "
+    "message_effect_id"
 )
 TEXTS = frozenset(_TEXTS.split())
 """Parameters that are text even where they look like JSON."""
@@ -47,7 +49,10 @@ async def read_request(reader: asyncio.StreamReader, begun: bytes = b"") -> Requ
     try:
         head = begun + await reader.readuntil(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines[1:] if x)}
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (x.partition(":") for x in lines[1:] if x)
+        }
         body = await _body(reader, headers)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
@@ -63,13 +68,19 @@ async def read_request(reader: asyncio.StreamReader, begun: bytes = b"") -> Requ
     else:
         fields += parse_qsl(body.decode(), keep_blank_values=True)
     return Request(
-        unquote(target.path), headers, {name: _value(name, text) for name, text in fields} | parameters, uploads
+        unquote(target.path),
+        headers,
+        {name: _value(name, text) for name, text in fields} | parameters,
+        uploads,
     )
 
 
 def answer(status: int, body: bytes, kind: str = "application/json") -> bytes:
     """A whole response."""
-    head = f"HTTP/1.1 {status} X\r\nServer: fake\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status} X\r\nServer: fake\r\nContent-Type: {kind}\r\nContent-Length: "
+        f"{len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -78,7 +89,11 @@ async def post(url: str, headers: dict[str, str], body: bytes) -> int:
     target = urlsplit(url)
     reader, writer = await asyncio.open_connection(target.hostname, target.port)
     try:
-        lines = [f"POST {target.path or '/'} HTTP/1.1", f"Host: {target.netloc}", "Connection: close"]
+        lines = [
+            f"POST {target.path or '/'} HTTP/1.1",
+            f"Host: {target.netloc}",
+            "Connection: close",
+        ]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}", "", ""]
         writer.write("\r\n".join(lines).encode() + body)
@@ -127,7 +142,9 @@ def _multipart(kind: str, body: bytes, uploads: dict[str, Upload]) -> list[tuple
     return fields
 
 
-BAD_GATEWAY = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>nginx</body>\r\n</html>\r\n"
+BAD_GATEWAY = (
+    b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>nginx</body>\r\n</html>\r\n"
+)
 
 
 @dataclass(slots=True)
@@ -170,11 +187,16 @@ class Fault:
     met: int = 0
 
     def meets(self, call: Call) -> bool:
-        return self.times != 0 and self.method in (call.method, "*") and (self.where is None or self.where(call))
+        return (
+            self.times != 0
+            and self.method in (call.method, "*")
+            and (self.where is None or self.where(call))
+        )
 
 
 class Faults:
-    """Added at any time; the oldest that meets a call happens to it. `times=None`: until `clear`."""
+    """Added at any time; the oldest that meets a call happens to it. `times=None`: until
+    `clear`."""
 
     def __init__(self) -> None:
         self.rules: list[Fault] = []
@@ -192,12 +214,22 @@ class Faults:
         where: Where | None = None,
     ) -> Fault:
         """Answer with an error in the API's own words; `after` processing it all the same."""
-        words = {429: f"Too Many Requests: retry after {retry_after}", 401: "Unauthorized", 502: "Bad Gateway"}
-        body: Json = {"ok": False, "error_code": code, "description": description or words.get(code, "Internal Error")}
+        words = {
+            429: f"Too Many Requests: retry after {retry_after}",
+            401: "Unauthorized",
+            502: "Bad Gateway",
+        }
+        body: Json = {
+            "ok": False,
+            "error_code": code,
+            "description": description or words.get(code, "Internal Error"),
+        }
         if retry_after is not None:
             body["parameters"] = {"retry_after": retry_after}
         wire = answer(code, json.dumps(body).encode())
-        return self._add(Fault(does="answer", method=method, times=times, where=where, after=after, wire=wire))
+        return self._add(
+            Fault(does="answer", method=method, times=times, where=where, after=after, wire=wire)
+        )
 
     def say(
         self,
@@ -212,15 +244,27 @@ class Faults:
     ) -> Fault:
         """Answer with any body: broken JSON, HTML (`BAD_GATEWAY`), nothing."""
         wire = answer(status, body, kind)
-        return self._add(Fault(does="answer", method=method, times=times, where=where, after=after, wire=wire))
+        return self._add(
+            Fault(does="answer", method=method, times=times, where=where, after=after, wire=wire)
+        )
 
     def drop(
-        self, method: str, *, after: bool = False, begun: bytes = b"", times: int | None = 1, where: Where | None = None
+        self,
+        method: str,
+        *,
+        after: bool = False,
+        begun: bytes = b"",
+        times: int | None = 1,
+        where: Where | None = None,
     ) -> Fault:
         """Reset the connection without an answer, or with the first bytes of one (`begun`)."""
-        return self._add(Fault(does="drop", method=method, times=times, where=where, after=after, wire=begun))
+        return self._add(
+            Fault(does="drop", method=method, times=times, where=where, after=after, wire=begun)
+        )
 
-    def stall(self, method: str, *, after: bool = False, times: int | None = 1, where: Where | None = None) -> Fault:
+    def stall(
+        self, method: str, *, after: bool = False, times: int | None = 1, where: Where | None = None
+    ) -> Fault:
         """Say nothing until `release`, then answer; the connection stays open."""
         self.released.clear()
         return self._add(Fault(does="stall", method=method, times=times, where=where, after=after))

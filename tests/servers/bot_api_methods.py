@@ -1,10 +1,11 @@
 """The methods of the fake Bot API: what a bot may ask, and what becomes of it.
 
-After core.telegram.org/bots/api#updating-messages, #setmessagereaction and #deletemessage; the words of the refusals
-are those of tdlib/td and tdlib/telegram-bot-api, as bots report them. Flood limits are those of
-core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this: about 1 message a second in one chat, 20 a
-minute in one group, 30 a second overall. Telegram keeps the exact rules to itself; these are windows that slide, with
-`chat_burst` messages at once allowed in one chat.
+After core.telegram.org/bots/api#updating-messages, #setmessagereaction and #deletemessage; the
+words of the refusals are those of tdlib/td and tdlib/telegram-bot-api, as bots report them. Flood
+limits are those of core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this: about 1
+message a second in one chat, 20 a minute in one group, 30 a second overall. Telegram keeps the
+exact rules to itself; these are windows that slide, with `chat_burst` messages at once allowed in
+one chat.
 """
 
 import math
@@ -46,7 +47,10 @@ class Flood:
     def spend(self, chat: Chat) -> None:
         """Count one message, or raise `ApiError` 429."""
         now = time.monotonic()
-        windows = [(self._chats[chat.id], self.chat_burst, self.chat_s), (self._all, self.overall_per_s, 1.0)]
+        windows = [
+            (self._chats[chat.id], self.chat_burst, self.chat_s),
+            (self._all, self.overall_per_s, 1.0),
+        ]
         if not chat.private:
             windows.append((self._groups[chat.id], self.group_per_min, 60.0))
         wait_s = 0.0
@@ -69,13 +73,15 @@ _REACTIONS = (
     "🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷‍♂ 🤷 🤷‍♀ 😡 "
 )
 REACTIONS = frozenset(_REACTIONS.split())
-"""core.telegram.org/bots/api#reactiontypeemoji. None has a variation selector; with one, it is the same to Telegram."""
+"""core.telegram.org/bots/api#reactiontypeemoji. None has a variation selector; with one, it is the
+same to Telegram."""
 MAX_UPLOAD_BYTES = 50_000_000
 _DELETABLE_S = 48 * 3600
 MAX_ANSWER = 200
 """core.telegram.org/bots/api#answercallbackquery."""
 _UNMODIFIED = (
-    "Bad Request: message is not modified: specified new message content and reply markup are exactly "
+    "Bad Request: message is not modified: specified new message content and reply markup are "
+    "exactly "
     "the same as a current content and reply markup of the message"
 )
 
@@ -100,10 +106,17 @@ class Acts:
             raise ApiError(400, "Bad Request: file must be non-empty")
         file_id = f"sent{len(self.world.files)}"
         self.world.files[file_id] = (f"documents/{file_id}", file.content)
-        told = {"file_id": file_id, "file_unique_id": file_id, "file_name": file.name, "mime_type": file.kind}
+        told = {
+            "file_id": file_id,
+            "file_unique_id": file_id,
+            "file_name": file.name,
+            "mime_type": file.kind,
+        }
         content: Json = {"document": told}
         if asked.get("caption"):
-            content["caption"] = checked(asked["caption"], asked.get("caption_entities"), MAX_CAPTION)
+            content["caption"] = checked(
+                asked["caption"], asked.get("caption_entities"), MAX_CAPTION
+            )
             content["caption_entities"] = asked.get("caption_entities") or []
         return self._say(chat, thread, asked, content)
 
@@ -140,7 +153,9 @@ class Acts:
             raise ApiError(400, "Bad Request: REACTIONS_TOO_MANY")
         taken = REACTIONS if chat.reactions is None else chat.reactions
         for one in wanted:
-            emoji = one.get("emoji", "").replace("\ufe0f", "") if one.get("type") == "emoji" else None
+            emoji = (
+                one.get("emoji", "").replace("\ufe0f", "") if one.get("type") == "emoji" else None
+            )
             if emoji is None or emoji not in taken:  # custom ones must stand on the message already
                 raise ApiError(400, "Bad Request: REACTION_INVALID")
         shown.reaction = wanted
@@ -180,7 +195,10 @@ class Acts:
             raise ApiError(400, "Bad Request: not enough rights to manage topics")
         wanted = asked.get("name", "")
         if not wanted or units(wanted) > 128:
-            raise ApiError(400, "Bad Request: TOPIC_TITLE_INVALID" if wanted else "Bad Request: TOPIC_TITLE_EMPTY")
+            raise ApiError(
+                400,
+                "Bad Request: TOPIC_TITLE_INVALID" if wanted else "Bad Request: TOPIC_TITLE_EMPTY",
+            )
         if wanted == chat.topics[thread]:
             raise ApiError(400, "Bad Request: TOPIC_NOT_MODIFIED")
         chat.topics[thread] = wanted
@@ -191,15 +209,22 @@ class Acts:
         if chat.private:
             raise ApiError(400, "Bad Request: there are no administrators in the private chat")
         ours = [self.world.bot] if chat.admin else []
-        return [complete({"status": "administrator", "user": person.body}) for person in (*chat.administrators, *ours)]
+        return [
+            complete({"status": "administrator", "user": person.body})
+            for person in (*chat.administrators, *ours)
+        ]
 
     async def get_chat_member(self, asked: Asked) -> Json:
-        """Of others only where the bot is an administrator (core.telegram.org/bots/api#getchatmember)."""
+        """Of others only where the bot is an administrator
+        (core.telegram.org/bots/api#getchatmember)."""
         chat, user = self.world.chat(asked.get("chat_id")), int(str(asked.get("user_id")))
         if chat.left:
             raise ApiError(403, "Forbidden: bot is not a member of the supergroup chat")
         if user == self.world.bot.id:
-            ours = {"status": "administrator" if chat.admin else "member", "user": self.world.bot.body}
+            ours = {
+                "status": "administrator" if chat.admin else "member",
+                "user": self.world.bot.body,
+            }
             member: Json = complete(ours)
             return member
         if chat.private or user not in self.world.people:
@@ -249,7 +274,9 @@ class Acts:
             raise ApiError(400, "Bad Request: message to be replied not found")
         buttons = keyboard(asked.get("reply_markup"))
         self._spend(chat)
-        body = self.world.body(chat, self.world.bot, content, thread, reply_to_message=replied and replied.body)
+        body = self.world.body(
+            chat, self.world.bot, content, thread, reply_to_message=replied and replied.body
+        )
         shown = self.world.show(chat, body)
         shown.parse_mode, shown.buttons = asked.get("parse_mode"), buttons
         return body
@@ -260,7 +287,8 @@ class Acts:
 
 
 _ACTIONS = (
-    "typing upload_photo record_video upload_video record_voice upload_voice upload_document choose_sticker "
+    "typing upload_photo record_video upload_video record_voice upload_voice upload_document "
+    "choose_sticker "
     "find_location record_video_note upload_video_note"
 )
 ACTIONS = frozenset(_ACTIONS.split())
@@ -279,7 +307,8 @@ class Methods(Acts):
         self._table: dict[str, Callable[[Asked], Awaitable[Any]]] = {
             name.replace("_", ""): getattr(self, name)
             for name in dir(self)
-            if not name.startswith("_") and name not in ("call", "world", "updates", "flood", "commands")
+            if not name.startswith("_")
+            and name not in ("call", "world", "updates", "flood", "commands")
         }
 
     async def call(self, method: str, asked: Asked, uploads: dict[str, Upload]) -> Any:
@@ -292,8 +321,14 @@ class Methods(Acts):
     async def get_me(self, _: Asked) -> Json:
         bot = self.world.bot.body
         more = {"can_join_groups": True, "can_read_all_group_messages": self.world.sees_all}
-        more |= dict.fromkeys(("can_connect_to_business", "supports_guest_queries"), self.world.has_modes)
-        return bot | more | {"supports_inline_queries": False, "has_topics_enabled": self.world.has_topics}
+        more |= dict.fromkeys(
+            ("can_connect_to_business", "supports_guest_queries"), self.world.has_modes
+        )
+        return (
+            bot
+            | more
+            | {"supports_inline_queries": False, "has_topics_enabled": self.world.has_topics}
+        )
 
     async def log_out(self, _: Asked) -> bool:
         return True
@@ -302,7 +337,11 @@ class Methods(Acts):
         return True
 
     async def get_updates(self, asked: Asked) -> list[Any]:
-        offset, limit, timeout_s = asked.get("offset", 0), asked.get("limit", 100), asked.get("timeout", 0)
+        offset, limit, timeout_s = (
+            asked.get("offset", 0),
+            asked.get("limit", 100),
+            asked.get("timeout", 0),
+        )
         whole = all(type(number) is int for number in (offset, limit, timeout_s))
         if not whole or not _list_or_none(asked.get("allowed_updates")):
             raise ApiError(400, "Bad Request: strict: wrong type of a parameter of getUpdates")
@@ -311,7 +350,9 @@ class Methods(Acts):
     async def set_webhook(self, asked: Asked) -> bool:
         url = asked.get("url", "")
         if not url.startswith(("https://", "http://127.0.0.1:")):
-            raise ApiError(400, "Bad Request: bad webhook: An HTTPS URL must be provided for webhook")
+            raise ApiError(
+                400, "Bad Request: bad webhook: An HTTPS URL must be provided for webhook"
+            )
         self.updates.set_hook(asked, drop_pending=asked.get("drop_pending_updates") is True)
         return True
 
@@ -328,7 +369,12 @@ class Methods(Acts):
     async def set_my_commands(self, asked: Asked) -> bool:
         for row in asked["commands"]:
             name, told = row["command"], row["description"]
-            if not (1 <= len(name) <= 32 and name.isascii() and name == name.lower() and name.isidentifier()):
+            if not (
+                1 <= len(name) <= 32
+                and name.isascii()
+                and name == name.lower()
+                and name.isidentifier()
+            ):
                 raise ApiError(400, "Bad Request: BOT_COMMAND_INVALID")
             if not 1 <= len(told) <= 256:
                 raise ApiError(400, "Bad Request: BOT_COMMAND_DESCRIPTION_INVALID")
@@ -362,7 +408,9 @@ class Methods(Acts):
         chat, thread = self._place(asked)
         text = checked(asked.get("text"), asked.get("entities"))
         entities = asked.get("entities") or None
-        return self._say(chat, thread, asked, {"text": text} | ({"entities": entities} if entities else {}))
+        return self._say(
+            chat, thread, asked, {"text": text} | ({"entities": entities} if entities else {})
+        )
 
     async def send_message_draft(self, asked: Asked) -> bool:
         chat, _ = self._place(asked)
@@ -378,7 +426,10 @@ class Methods(Acts):
     async def answer_callback_query(self, asked: Asked) -> bool:
         query = asked.get("callback_query_id", "")
         if self.world.callbacks.get(query, {}) is not None:
-            raise ApiError(400, "Bad Request: query is too old and response timeout expired or query ID is invalid")
+            raise ApiError(
+                400,
+                "Bad Request: query is too old and response timeout expired or query ID is invalid",
+            )
         if units(asked.get("text", "")) > MAX_ANSWER:
             raise ApiError(400, "Bad Request: MESSAGE_TOO_LONG")
         if type(asked.get("show_alert", False)) is not bool:
@@ -393,7 +444,12 @@ class Methods(Acts):
         path, content = found
         if len(content) > MAX_DOWNLOAD_BYTES:
             raise ApiError(400, "Bad Request: file is too big")
-        return {"file_id": asked["file_id"], "file_unique_id": path, "file_size": len(content), "file_path": path}
+        return {
+            "file_id": asked["file_id"],
+            "file_unique_id": path,
+            "file_size": len(content),
+            "file_path": path,
+        }
 
     async def get_chat(self, asked: Asked) -> Json:
         chat = self.world.chat(asked.get("chat_id"))
@@ -410,4 +466,6 @@ class Methods(Acts):
 
 
 def _list_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    return value is None or (
+        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    )

@@ -1,9 +1,11 @@
-"""Chats, people, messages and updates behind the fake Bot API, as Telegram's servers would know them.
+"""Chats, people, messages and updates behind the fake Bot API, as Telegram's servers would know
+them.
 
-Lengths of texts count UTF-16 units (core.telegram.org/bots/api#messageentity). The words of the refusals are those of
-tdlib/td `MessageEntity.cpp`. Stricter than Telegram where it would mend silently what the bot got wrong: more than
-100 entities, entities that overlap without one inside the other, anything inside `pre` or `code`. Long polls,
-confirmation and webhooks are after core.telegram.org/bots/api#getting-updates and tdlib/telegram-bot-api `Client.cpp`.
+Lengths of texts count UTF-16 units (core.telegram.org/bots/api#messageentity). The words of the
+refusals are those of tdlib/td `MessageEntity.cpp`. Stricter than Telegram where it would mend
+silently what the bot got wrong: more than 100 entities, entities that overlap without one inside
+the other, anything inside `pre` or `code`. Long polls, confirmation and webhooks are after
+core.telegram.org/bots/api#getting-updates and tdlib/telegram-bot-api `Client.cpp`.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ MAX_CAPTION = 1024
 MAX_CALLBACK_BYTES = 64
 MAX_ENTITIES = 100
 _TYPES = (
-    "mention hashtag cashtag bot_command url email phone_number bold italic underline strikethrough spoiler "
+    "mention hashtag cashtag bot_command url email phone_number bold italic underline "
+    "strikethrough spoiler "
     "blockquote expandable_blockquote code pre text_link text_mention custom_emoji date_time"
 )
 TYPES = frozenset(_TYPES.split())
@@ -48,7 +51,12 @@ def units(text: str) -> int:
 def checked(text: object, entities: object, limit: int = MAX_TEXT) -> str:
     """The text as it will be shown. Raises `ApiError`."""
     if not isinstance(text, str) or not text.strip():
-        raise ApiError(400, "Bad Request: message text is empty" if limit == MAX_TEXT else "Bad Request: no caption")
+        raise ApiError(
+            400,
+            "Bad Request: message text is empty"
+            if limit == MAX_TEXT
+            else "Bad Request: no caption",
+        )
     if any("\ud800" <= char <= "\udfff" for char in text) or "\0" in text:
         raise ApiError(400, "Bad Request: strings must be encoded in UTF-8")
     if units(text) > limit:
@@ -62,7 +70,8 @@ def checked(text: object, entities: object, limit: int = MAX_TEXT) -> str:
 def keyboard(markup: object) -> Json | None:
     """The inline keyboard as it will be shown; None: there is none. Raises `ApiError`.
 
-    core.telegram.org/bots/api#inlinekeyboardmarkup; of the buttons only those with `callback_data` are known here.
+    core.telegram.org/bots/api#inlinekeyboardmarkup; of the buttons only those with `callback_data`
+    are known here.
     """
     if markup is None:
         return None
@@ -71,7 +80,11 @@ def keyboard(markup: object) -> Json | None:
         raise ApiError(400, "Bad Request: object expected as reply markup")
     for button in (button for row in rows for button in row):
         if not isinstance(button.get("text"), str) or not button["text"]:
-            raise ApiError(400, 'Bad Request: can\'t parse inline keyboard button: Field "text" must be of type String')
+            raise ApiError(
+                400,
+                'Bad Request: can\'t parse inline keyboard button: Field "text" must be of type '
+                "String",
+            )
         data = button.get("callback_data")
         if not isinstance(data, str) or not data:
             unallowed = "Text buttons are unallowed in the inline keyboard"
@@ -79,7 +92,9 @@ def keyboard(markup: object) -> Json | None:
         if len(data.encode()) > MAX_CALLBACK_BYTES:
             raise ApiError(400, "Bad Request: BUTTON_DATA_INVALID")
         if button.keys() - {"text", "callback_data"}:
-            raise ApiError(400, f"Bad Request: strict: unknown fields of a button: {sorted(button)}")
+            raise ApiError(
+                400, f"Bad Request: strict: unknown fields of a button: {sorted(button)}"
+            )
     return {"inline_keyboard": rows} if rows else None
 
 
@@ -87,16 +102,26 @@ def _entities(text: str, entities: object) -> None:
     if not isinstance(entities, list) or not all(isinstance(entity, dict) for entity in entities):
         raise ApiError(400, "Bad Request: can't parse entities JSON object")
     if len(entities) > MAX_ENTITIES:
-        raise ApiError(400, f"Bad Request: strict: {len(entities)} entities, at most {MAX_ENTITIES}")
+        raise ApiError(
+            400, f"Bad Request: strict: {len(entities)} entities, at most {MAX_ENTITIES}"
+        )
     size, raw = units(text), text.encode("utf-16-le")
     for entity in entities:
         offset, length = entity.get("offset"), entity.get("length")
         if entity.get("type") not in TYPES:
-            raise ApiError(400, f"Bad Request: can't parse MessageEntity: unsupported type {entity.get('type')}")
+            raise ApiError(
+                400,
+                f"Bad Request: can't parse MessageEntity: unsupported type {entity.get('type')}",
+            )
         if entity["type"] == "text_link" and not entity.get("url"):
-            raise ApiError(400, 'Bad Request: can\'t parse MessageEntity: field "url" must be of type String')
+            raise ApiError(
+                400, 'Bad Request: can\'t parse MessageEntity: field "url" must be of type String'
+            )
         if type(offset) is not int or type(length) is not int or offset < 0 or length <= 0:
-            raise ApiError(400, f"Bad Request: receive an entity with incorrect offset {offset} or length {length}")
+            raise ApiError(
+                400,
+                f"Bad Request: receive an entity with incorrect offset {offset} or length {length}",
+            )
         for what, at in (("begins", offset), ("ends", offset + length)):
             if at > size:
                 raise ApiError(
@@ -107,15 +132,19 @@ def _entities(text: str, entities: object) -> None:
             if at < size and 0xDC <= raw[2 * at + 1] <= 0xDF:
                 raise ApiError(
                     400,
-                    f"Bad Request: entity beginning at UTF-16 offset {offset} {what} in the middle of a UTF-16 symbol",
+                    f"Bad Request: entity beginning at UTF-16 offset {offset} {what} in the middle "
+                    "of a UTF-16 symbol",
                 )
     _nesting(entities)
 
 
 def _nesting(entities: list[Json]) -> None:
-    """`bold` and its like nest freely; `pre` and `code` hold nothing and stand in nothing but a quote."""
+    """`bold` and its like nest freely; `pre` and `code` hold nothing and stand in nothing but a
+    quote."""
     quotes = ("blockquote", "expandable_blockquote")
-    spans = sorted((e["offset"], -e["length"], e["type"] not in quotes, e["type"]) for e in entities)
+    spans = sorted(
+        (e["offset"], -e["length"], e["type"] not in quotes, e["type"]) for e in entities
+    )
     around: list[tuple[int, str]] = []
     for offset, length, plain, kind in spans:
         end = offset - length
@@ -127,7 +156,9 @@ def _nesting(entities: list[Json]) -> None:
                 raise ApiError(400, f"Bad Request: strict: {kind} at {offset} overlaps {outer}")
             alone = outer in ("pre", "code") or (kind in ("pre", "code") and outer not in quotes)
             if alone or (not plain and outer in quotes) or kind == outer == "text_link":
-                raise ApiError(400, f"Bad Request: strict: {kind} at {offset} can't be nested in {outer}")
+                raise ApiError(
+                    400, f"Bad Request: strict: {kind} at {offset} can't be nested in {outer}"
+                )
         around.append((end, kind))
 
 
@@ -138,10 +169,14 @@ GENERAL = 1
 
 
 _RIGHTS = (
-    "can_be_edited is_anonymous can_manage_chat can_delete_messages can_manage_video_chats can_restrict_members "
-    "can_promote_members can_change_info can_invite_users can_post_stories can_edit_stories can_delete_stories "
-    "is_member can_pin_messages can_send_messages can_send_polls can_send_other_messages can_add_web_page_previews "
-    "can_manage_topics can_send_audios can_send_documents can_send_photos can_send_videos can_send_video_notes "
+    "can_be_edited is_anonymous can_manage_chat can_delete_messages can_manage_video_chats "
+    "can_restrict_members "
+    "can_promote_members can_change_info can_invite_users can_post_stories can_edit_stories "
+    "can_delete_stories "
+    "is_member can_pin_messages can_send_messages can_send_polls can_send_other_messages "
+    "can_add_web_page_previews "
+    "can_manage_topics can_send_audios can_send_documents can_send_photos can_send_videos "
+    "can_send_video_notes "
     "can_send_voice_notes can_edit_tag can_react_to_messages"
 )
 _ALWAYS: dict[str, Json] = {
@@ -164,7 +199,10 @@ _ALWAYS: dict[str, Json] = {
     "via_bot": {"is_bot": True, "first_name": "bot"},
     "sender_user": {"is_bot": False},
     "new_chat_member": {"status": "member"},
-    "old_chat_member": {"status": "member", "user": {"id": 1, "is_bot": False, "first_name": "somebody"}},
+    "old_chat_member": {
+        "status": "member",
+        "user": {"id": 1, "is_bot": False, "first_name": "somebody"},
+    },
     "quote": {"position": 0},
     "poll": {
         "id": "1",
@@ -194,7 +232,9 @@ def complete(body: Any) -> Any:
     if not isinstance(body, dict):
         return body
     whole = {
-        name: complete([_ALWAYS.get(name, {}) | item if isinstance(item, dict) else item for item in value])
+        name: complete(
+            [_ALWAYS.get(name, {}) | item if isinstance(item, dict) else item for item in value]
+        )
         if isinstance(value, list)
         else complete(_ALWAYS.get(name, {}) | value if isinstance(value, dict) else value)
         for name, value in body.items()
@@ -246,7 +286,11 @@ class Shown:
     @property
     def taps(self) -> list[str]:
         """The `callback_data` of its buttons."""
-        return [button["callback_data"] for row in (self.buttons or {}).get("inline_keyboard", []) for button in row]
+        return [
+            button["callback_data"]
+            for row in (self.buttons or {}).get("inline_keyboard", [])
+            for button in row
+        ]
 
 
 @dataclass(slots=True)
@@ -266,8 +310,8 @@ class Chat:
     members: int = 2
     """How many there are, with the bot."""
     statuses: dict[int, str] = field(default_factory=dict)
-    """User -> status, of those who were ever there (core.telegram.org/bots/api#chatmember). `out`: restricted, and not
-    there."""
+    """User -> status, of those who were ever there (core.telegram.org/bots/api#chatmember). `out`:
+    restricted, and not there."""
     history_visible: bool = False
     """New members can read what was said before."""
     description: str = ""
@@ -321,7 +365,9 @@ class World:
         self._account_ids = itertools.count(1)
         """Private chats and basic groups share one counter; supergroups have their own."""
 
-    def person(self, name: str, username: str | None = None, language: str | None = None, **more: bool) -> Person:
+    def person(
+        self, name: str, username: str | None = None, language: str | None = None, **more: bool
+    ) -> Person:
         made = Person(next(self._person_ids), name, username, language, **more)
         self.people[made.id] = made
         return made
@@ -329,7 +375,9 @@ class World:
     def private(self, person: Person) -> Chat:
         """The chat with them, begun by them."""
         if person.id not in self.chats:
-            self.chats[person.id] = Chat(person.id, "private", person.name, person.username, ids=self._account_ids)
+            self.chats[person.id] = Chat(
+                person.id, "private", person.name, person.username, ids=self._account_ids
+            )
         return self.chats[person.id]
 
     def group(self, title: str, *, chat_id: int, basic: bool = False, forum: bool = False) -> Chat:
@@ -342,7 +390,9 @@ class World:
     def member(self, chat: Chat, person: Person) -> Json:
         """A `ChatMember`."""
         status = chat.statuses.get(person.id, "left")
-        restricted: Json = {"is_member": status == "restricted"} if status in ("restricted", "out") else {}
+        restricted: Json = (
+            {"is_member": status == "restricted"} if status in ("restricted", "out") else {}
+        )
         body: Json = {"status": "restricted" if restricted else status, "user": person.body}
         whole: Json = complete(body | restricted)
         return whole
@@ -351,14 +401,20 @@ class World:
         """Where the bot may act. Raises `ApiError`."""
         found = self.chats.get(chat_id) if isinstance(chat_id, int) else None
         if isinstance(chat_id, str):
-            found = next((c for c in self.chats.values() if c.username and f"@{c.username}" == chat_id), None)
+            found = next(
+                (c for c in self.chats.values() if c.username and f"@{c.username}" == chat_id), None
+            )
         if found is None or (found.private and not found.shown):
             raise ApiError(400, "Bad Request: chat not found")
         if found.migrated_to is not None:
             told = "Bad Request: group chat was upgraded to a supergroup chat"
             raise ApiError(400, told, migrate_to_chat_id=found.migrated_to)
         if found.closed:
-            kicked = "bot was blocked by the user" if found.private else f"bot was kicked from the {found.type} chat"
+            kicked = (
+                "bot was blocked by the user"
+                if found.private
+                else f"bot was kicked from the {found.type} chat"
+            )
             raise ApiError(403, f"Forbidden: {kicked}")
         if found.left:
             raise ApiError(403, f"Forbidden: bot is not a member of the {found.type} chat")
@@ -379,9 +435,16 @@ class World:
             raise ApiError(400, f"Bad Request: {what} not found")
         return found
 
-    def body(self, chat: Chat, person: Person, content: Json, thread: int | None = None, **more: object) -> Json:
+    def body(
+        self, chat: Chat, person: Person, content: Json, thread: int | None = None, **more: object
+    ) -> Json:
         """A message as the API writes it, with the next id of its chat."""
-        told: Json = {"message_id": next(chat.ids), "from": person.body, "chat": chat.body, "date": int(time.time())}
+        told: Json = {
+            "message_id": next(chat.ids),
+            "from": person.body,
+            "chat": chat.body,
+            "date": int(time.time()),
+        }
         if thread is not None:
             told |= {"message_thread_id": thread, "is_topic_message": True}
         return told | content | {name: value for name, value in more.items() if value is not None}
@@ -401,8 +464,14 @@ class World:
 
 FIRST_UPDATE = 700_000_001
 NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
-TERMINATED = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running"
-HOOKED = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first"
+TERMINATED = (
+    "Conflict: terminated by other getUpdates request; make sure that only one bot "
+    "instance is running"
+)
+HOOKED = (
+    "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to "
+    "delete the webhook first"
+)
 
 
 class Updates:
@@ -441,7 +510,9 @@ class Updates:
         self._wake("news")
         return mine
 
-    async def get(self, offset: int, limit: int, timeout_s: float, allowed: list[str] | None) -> list[Any]:
+    async def get(
+        self, offset: int, limit: int, timeout_s: float, allowed: list[str] | None
+    ) -> list[Any]:
         """`getUpdates`. Raises `ApiError`."""
         if self.hook is not None:
             raise ApiError(409, HOOKED)
@@ -495,7 +566,11 @@ class Updates:
     def _wake(self, why: str) -> None:
         if self._poll is not None and not self._poll.done():
             self._poll.set_result(why)
-        if why == "news" and self.hook is not None and (self._delivering is None or self._delivering.done()):
+        if (
+            why == "news"
+            and self.hook is not None
+            and (self._delivering is None or self._delivering.done())
+        ):
             self._delivering = asyncio.get_running_loop().create_task(self._deliver())
 
     async def _deliver(self) -> None:
@@ -522,29 +597,46 @@ _MEDIA: dict[str, Json] = {
     "voice": {"duration": 3, "mime_type": "audio/ogg"},
     "audio": {"duration": 3},
     "video": {"width": 90, "height": 90, "duration": 3},
-    "sticker": {"width": 90, "height": 90, "type": "regular", "is_animated": False, "is_video": False},
+    "sticker": {
+        "width": 90,
+        "height": 90,
+        "type": "regular",
+        "is_animated": False,
+        "is_video": False,
+    },
     "document": {},
 }
 
 
 class People:
-    """Acts. Those that say something return the message's id; it is delivered unless privacy mode hides it."""
+    """Acts. Those that say something return the message's id; it is delivered unless privacy mode
+    hides it."""
 
     def __init__(self) -> None:
         self.world, self.updates = World(), Updates()
         self._groups, self._files = itertools.count(1), itertools.count(1)
 
-    def person(self, name: str, username: str | None = None, language: str | None = None, **more: bool) -> Person:
+    def person(
+        self, name: str, username: str | None = None, language: str | None = None, **more: bool
+    ) -> Person:
         """Somebody new; ids count from 1001."""
         return self.world.person(name, username, language, **more)
 
     def group(
-        self, title: str = "lounge", *, chat_id: int | None = None, basic: bool = False, forum: bool = False
+        self,
+        title: str = "lounge",
+        *,
+        chat_id: int | None = None,
+        basic: bool = False,
+        forum: bool = False,
     ) -> Chat:
         """A supergroup that the bot is in; `basic`: one that may migrate; `forum`: with topics."""
         number = next(self._groups)
         return self.world.group(
-            title, chat_id=chat_id or (-4000 - number if basic else -1001234567000 - number), basic=basic, forum=forum
+            title,
+            chat_id=chat_id or (-4000 - number if basic else -1001234567000 - number),
+            basic=basic,
+            forum=forum,
         )
 
     def topic(self, chat: Chat, title: str) -> int:
@@ -558,39 +650,61 @@ class People:
         return self._say(self.world.private(person), person, {"text": text}, **more)
 
     def group_says(self, chat: Place, person: Person, text: str, **more: Any) -> int:
-        """They write in a group. `more`: `entities`, `thread`, `reply_to` (a message id), or any other field."""
+        """They write in a group. `more`: `entities`, `thread`, `reply_to` (a message id), or any
+        other field."""
         return self._say(self._chat(chat), person, {"text": text}, **more)
 
     def mentions(self, chat: Place, person: Person, text: str, **more: Any) -> int:
         """They write `@reverie_bot TEXT`, with the entity that a client makes of it."""
         at = f"@{self.world.bot.username}"
         entity = {"type": "mention", "offset": 0, "length": units(at)}
-        return self._say(self._chat(chat), person, {"text": f"{at} {text}", "entities": [entity]}, **more)
+        return self._say(
+            self._chat(chat), person, {"text": f"{at} {text}", "entities": [entity]}, **more
+        )
 
     def commands(self, chat: Place, person: Person, text: str, **more: Any) -> int:
         """They write a command, e.g. `/why 3`, with its entity."""
         entity = {"type": "bot_command", "offset": 0, "length": units(text.split(maxsplit=1)[0])}
         return self._say(self._chat(chat), person, {"text": text, "entities": [entity]}, **more)
 
-    def sends(self, chat: Place, person: Person, form: str, content: bytes = b"x", **more: Any) -> int:
-        """They send a `photo`, `voice`, `document`, `video`, `audio` or `sticker`; it can be downloaded.
+    def sends(
+        self, chat: Place, person: Person, form: str, content: bytes = b"x", **more: Any
+    ) -> int:
+        """They send a `photo`, `voice`, `document`, `video`, `audio` or `sticker`; it can be
+        downloaded.
 
-        Fields of the media go into `media`, those of the message beside it (`caption`, `caption_entities`).
+        Fields of the media go into `media`, those of the message beside it (`caption`,
+        `caption_entities`).
         """
         file_id = f"file{next(self._files)}"
         self.world.files[file_id] = (f"{form}s/{file_id}.bin", content)
-        media: Json = {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": len(content)}
+        media: Json = {
+            "file_id": file_id,
+            "file_unique_id": f"u{file_id}",
+            "file_size": len(content),
+        }
         media |= _MEDIA[form] | more.pop("media", {})
         small = media | {"file_id": f"{file_id}s", "width": 9, "height": 9, "file_size": 1}
-        return self._say(self._chat(chat), person, {form: [small, media] if form == "photo" else media}, **more)
+        return self._say(
+            self._chat(chat), person, {form: [small, media] if form == "photo" else media}, **more
+        )
 
-    def album(self, chat: Place, person: Person, count: int, caption: str | None = None, **more: Any) -> list[int]:
+    def album(
+        self, chat: Place, person: Person, count: int, caption: str | None = None, **more: Any
+    ) -> list[int]:
         """They send `count` photos as one group; the caption stands on the first."""
         group = str(time.monotonic_ns())
-        texts: list[Json] = [{"caption": caption} if caption and not number else {} for number in range(count)]
-        return [self.sends(chat, person, "photo", media_group_id=group, **text, **more) for text in texts]
+        texts: list[Json] = [
+            {"caption": caption} if caption and not number else {} for number in range(count)
+        ]
+        return [
+            self.sends(chat, person, "photo", media_group_id=group, **text, **more)
+            for text in texts
+        ]
 
-    def located(self, chat: Place, person: Person, latitude: float, longitude: float, **more: Any) -> int:
+    def located(
+        self, chat: Place, person: Person, latitude: float, longitude: float, **more: Any
+    ) -> int:
         """They send where they are."""
         content = {"location": {"latitude": latitude, "longitude": longitude}}
         return self._say(self._chat(chat), person, content, **more)
@@ -603,31 +717,54 @@ class People:
         shown.text, shown.edits = text, shown.edits + 1
         self.updates.put("edited_message", shown.body)
 
-    def reacts(self, chat: Place, person: Person, message_id: int, old: list[str], new: list[str]) -> None:
+    def reacts(
+        self, chat: Place, person: Person, message_id: int, old: list[str], new: list[str]
+    ) -> None:
         """They change their reactions to a message, from these emoji to those.
 
-        In a group only administrators are told (core.telegram.org/bots/api#update, `message_reaction`).
+        In a group only administrators are told (core.telegram.org/bots/api#update,
+        `message_reaction`).
         """
         there = self._chat(chat)
         if not (there.admin or there.body["type"] == "private"):
             return
         emoji = [[{"type": "emoji", "emoji": one} for one in side] for side in (old, new)]
-        body: Json = {"chat": there.body, "message_id": message_id, "user": person.body, "date": int(time.time())}
-        self.updates.put("message_reaction", body | {"old_reaction": emoji[0], "new_reaction": emoji[1]})
+        body: Json = {
+            "chat": there.body,
+            "message_id": message_id,
+            "user": person.body,
+            "date": int(time.time()),
+        }
+        self.updates.put(
+            "message_reaction", body | {"old_reaction": emoji[0], "new_reaction": emoji[1]}
+        )
 
     def presses(
-        self, chat: Place, person: Person, message_id: int, data: str, *, forged: bool = False, old: bool = False
+        self,
+        chat: Place,
+        person: Person,
+        message_id: int,
+        data: str,
+        *,
+        forged: bool = False,
+        old: bool = False,
     ) -> str:
         """They tap a button of ours; the id of the callback query.
 
         `forged`: with a client of their own, which sends any data for any message
-        (core.telegram.org/bots/api#callbackquery). `old`: the message is too old for Telegram to show it.
+        (core.telegram.org/bots/api#callbackquery). `old`: the message is too old for Telegram to
+        show it.
         """
         there, query = self._chat(chat), str(time.monotonic_ns())
         shown = there.shown[message_id]
         assert forged or data in shown.taps, f"no button of {message_id} has {data!r}: {shown.taps}"
         self.world.callbacks[query] = None
-        body: Json = {"id": query, "from": person.body, "chat_instance": str(there.id), "data": data}
+        body: Json = {
+            "id": query,
+            "from": person.body,
+            "chat_instance": str(there.id),
+            "data": data,
+        }
         whole = shown.body | ({"reply_markup": shown.buttons} if shown.buttons else {})
         inaccessible = {"chat": there.body, "message_id": message_id, "date": 0}
         self.updates.put("callback_query", body | {"message": inaccessible if old else whole})
@@ -645,7 +782,8 @@ class People:
         return number
 
     def removes(self, chat: Chat, by: Person, person: Person, *, told: bool = True) -> None:
-        """Somebody is removed from a group, which administrators and (`told`) everybody there are told."""
+        """Somebody is removed from a group, which administrators and (`told`) everybody there are
+        told."""
         before = self.world.member(chat, person)
         chat.statuses[person.id] = "kicked"
         if told:
@@ -662,7 +800,8 @@ class People:
         old, new = ("member", "kicked") if again else ("kicked", "member")
         body: Json = {"chat": chat.body, "from": person.body, "date": int(time.time())}
         sides = {
-            name: {"user": self.world.bot.body, "status": status} | ({"until_date": 0} if status == "kicked" else {})
+            name: {"user": self.world.bot.body, "status": status}
+            | ({"until_date": 0} if status == "kicked" else {})
             for name, status in (("old_chat_member", old), ("new_chat_member", new))
         }
         self.updates.put("my_chat_member", body | sides)
@@ -682,11 +821,14 @@ class People:
         """They take the bot into a group."""
         chat.left = False
         body: Json = {"chat": chat.body, "from": person.body, "date": int(time.time())}
-        old, new = ({"user": self.world.bot.body, "status": status} for status in ("left", "member"))
+        old, new = (
+            {"user": self.world.bot.body, "status": status} for status in ("left", "member")
+        )
         self.updates.put("my_chat_member", body | {"old_chat_member": old, "new_chat_member": new})
 
     def migrates(self, chat: Chat, person: Person, *, told: bool = True) -> Chat:
-        """A basic group becomes a supergroup with another id; `told`: the two service messages are delivered."""
+        """A basic group becomes a supergroup with another id; `told`: the two service messages are
+        delivered."""
         new = self.group(chat.title)
         chat.migrated_to = new.id
         old_body = self.world.body(chat, person, {"migrate_to_chat_id": new.id})

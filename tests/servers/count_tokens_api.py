@@ -75,7 +75,9 @@ class CountApi:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        headers = {
+            k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)
+        }
         body = json.loads(await reader.readexactly(int(headers["content-length"])))
         asked = Asked(head[0].split()[1], headers, body)
         async with self.arrived:
@@ -83,22 +85,39 @@ class CountApi:
             self.arrived.notify_all()
         reply = self.script.popleft() if self.script else Reply()
         if unknown := set(body) - MAY:
-            told = {"error": {"type": "invalid_request_error", "message": f"Extra inputs: {sorted(unknown)}"}}
+            told = {
+                "error": {
+                    "type": "invalid_request_error",
+                    "message": f"Extra inputs: {sorted(unknown)}",
+                }
+            }
             reply = Reply(status=400, body=json.dumps(told).encode())
         if reply.silent:
             await reader.read()  # until the client hangs up
             asked.gone.set()
             return False
-        content = json.dumps({"input_tokens": size(body)}).encode() if reply.body is None else reply.body
+        content = (
+            json.dumps({"input_tokens": size(body)}).encode() if reply.body is None else reply.body
+        )
         if reply.drips:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
             while True:
                 writer.write(b" ")
                 await writer.drain()
                 await asyncio.sleep(0.01)
-        kept = {"content-type": "application/json", "content-length": str(len(content))} | reply.headers
-        lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in kept.items()), "", ""]
-        writer.write("\r\n".join(lines).encode() + (content[: len(content) // 2] if reply.cut else content))
+        kept = {
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+        } | reply.headers
+        lines = [
+            f"HTTP/1.1 {reply.status} Scripted",
+            *(f"{name}: {value}" for name, value in kept.items()),
+            "",
+            "",
+        ]
+        writer.write(
+            "\r\n".join(lines).encode() + (content[: len(content) // 2] if reply.cut else content)
+        )
         await writer.drain()
         return not reply.cut
 
@@ -112,7 +131,12 @@ def body(text: str, *, mark: bool = False) -> Body:
     words: Body = {"type": "text", "text": text}
     if mark:
         words["cache_control"] = {"type": "ephemeral", "ttl": "5m"}
-    return {"model": "m-1", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": [words]}]}
+    return {
+        "model": "m-1",
+        "max_tokens": 9,
+        "stream": True,
+        "messages": [{"role": "user", "content": [words]}],
+    }
 
 
 Story = Callable[[CountApi, EndpointCounter, ManualClock], Awaitable[None]]

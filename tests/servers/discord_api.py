@@ -6,23 +6,27 @@
         said = api.says(api.room, api.ann, f"<@{api.bot}> hi")  # -> message id; mentions are read from the text
         answer = await api.shown(api.room, 1)                   # -> the bot's first message that all see there
 
-There is one bot, `api.bot`, one guild with the rooms `api.room` and `api.other`, and `api.ann` and `api.ben`; more
-by `api.world.add_user(name, bot=...)`, `.add_guild`, `.add_channel(name, kind=FORUM)`, `.dm(user)`. People do
-`api.says` (with `reply_to`, `files`, `ago_s`, `webhook_id`), `.edits`, `.deletes`, `.reacts`, `.threads`, `.slash`;
-they see `api.visible(channel)`, `api.texts(channel)`, and of a slash command also `api.told(interaction)`.
+There is one bot, `api.bot`, one guild with the rooms `api.room` and `api.other`, and `api.ann` and
+`api.ben`; more by `api.world.add_user(name, bot=...)`, `.add_guild`, `.add_channel(name,
+kind=FORUM)`, `.dm(user)`. People do `api.says` (with `reply_to`, `files`, `ago_s`, `webhook_id`),
+`.edits`, `.deletes`, `.reacts`, `.threads`, `.slash`; they see `api.visible(channel)`,
+`api.texts(channel)`, and of a slash command also `api.told(interaction)`.
 
-Strict: token (401, 4004), intents (4013, 4014, and each event goes only to who asked for it), heartbeats (4009),
-120 events per minute (4008), sessions and their past (RESUME replays; closing with 1000 or 1001 ends a session),
-shards, nonces that are enforced, limits of length, locked threads, `world.muted` and `world.hidden` channels,
-buckets with X-RateLimit headers (`Options.limits`), interactions (3 s, once, 15 min).
+Strict: token (401, 4004), intents (4013, 4014, and each event goes only to who asked for it),
+heartbeats (4009), 120 events per minute (4008), sessions and their past (RESUME replays; closing
+with 1000 or 1001 ends a session), shards, nonces that are enforced, limits of length, locked
+threads, `world.muted` and `world.hidden` channels, buckets with X-RateLimit headers
+(`Options.limits`), interactions (3 s, once, 15 min).
 
-Records: `api.calls` (each request: `.line` as `POST /channels/1/messages`, `.body`, `.at_s`, `.status`),
-`api.identifies`, `api.resumes`, `api.connections` (`.received`, `.beats`, `.close_code`), `api.typings`, and
-`api.offences`: what Discord allows and a careful bot never does (a message that may mention by accident).
+Records: `api.calls` (each request: `.line` as `POST /channels/1/messages`, `.body`, `.at_s`,
+`.status`), `api.identifies`, `api.resumes`, `api.connections` (`.received`, `.beats`,
+`.close_code`), `api.typings`, and `api.offences`: what Discord allows and a careful bot never does
+(a message that may mention by accident).
 
-Faults, at any time: `api.faults` (see there) for HTTP and for handshakes; `api.cut(code)` closes every socket, 0
-without a close frame; `api.ask_reconnect()`; `api.forget()` makes sessions unresumable; `api.raw(text)` sends any
-text. `api.faults.add(r"POST /channels/\\d+/messages", "500 after")` breaks the next such request.
+Faults, at any time: `api.faults` (see there) for HTTP and for handshakes; `api.cut(code)` closes
+every socket, 0 without a close frame; `api.ask_reconnect()`; `api.forget()` makes sessions
+unresumable; `api.raw(text)` sends any text. `api.faults.add(r"POST /channels/\\d+/messages", "500
+after")` breaks the next such request.
 """
 
 import asyncio
@@ -37,7 +41,17 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from tests.servers.discord_api_gateway import CONTENT, RECONNECT, Connection, Session
-from tests.servers.discord_api_rest import LOADING, Acts, Call, Commands, Faults, Interaction, Options, Rest, Talk
+from tests.servers.discord_api_rest import (
+    LOADING,
+    Acts,
+    Call,
+    Commands,
+    Faults,
+    Interaction,
+    Options,
+    Rest,
+    Talk,
+)
 from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, STARTER, Json, World, when
 
 HAS_THREAD: Final = 1 << 5
@@ -49,7 +63,12 @@ class People:
     def __init__(self) -> None:
         self.world = world = World()
         self.sessions: list[Session] = []
-        self.bot, self.guild, self.room, self.other = world.bot, world.guild, world.room, world.other
+        self.bot, self.guild, self.room, self.other = (
+            world.bot,
+            world.guild,
+            world.room,
+            world.other,
+        )
         self.ann, self.ben = world.ann, world.ben
         self.cdn_url = ""
         self.news: Callable[[], None] = lambda: None
@@ -67,8 +86,14 @@ class People:
         channel = self.world.channels.get(data.get("channel_id", ""), {})
         guild = data.get("guild_id")
         for session in self.sessions:
-            if session.valid and session.serves(guild) and session.wants(event, private=channel.get("type") == DM):
-                session.dispatch(event, self._veiled(session, data) if event.startswith("MESSAGE_") else data)
+            if (
+                session.valid
+                and session.serves(guild)
+                and session.wants(event, private=channel.get("type") == DM)
+            ):
+                session.dispatch(
+                    event, self._veiled(session, data) if event.startswith("MESSAGE_") else data
+                )
         self.news()
 
     def _veiled(self, session: Session, data: Json) -> Json:
@@ -111,7 +136,8 @@ class People:
         ago_s: float = 0.0,
         **more: Any,
     ) -> str:
-        """Somebody says something -> its id. `more`: fields of the message. `ago_s` puts it into the past, silently."""
+        """Somebody says something -> its id. `more`: fields of the message. `ago_s` puts it into
+        the past, silently."""
         reply = self.replying(channel, reply_to) if reply_to is not None else {}
         assert reply is not None
         more = reply | {"attachments": [self.keep(*file) for file in files]} | more
@@ -132,19 +158,29 @@ class People:
         del self.world.messages[channel][message]
         self.dispatch("MESSAGE_DELETE", {"id": message} | self._place(channel))
 
-    def reacts(self, channel: str, message: str, user: str, emoji: str, *, added: bool = True) -> None:
+    def reacts(
+        self, channel: str, message: str, user: str, emoji: str, *, added: bool = True
+    ) -> None:
         """`emoji`: a character, or `name:id`."""
         shown, _, number = emoji.partition(":")
-        made: Json = {"user_id": user, "message_id": message, "emoji": {"id": number or None, "name": shown}}
+        made: Json = {
+            "user_id": user,
+            "message_id": message,
+            "emoji": {"id": number or None, "name": shown},
+        }
         made |= {"burst": False, "type": 0}
         made |= self._place(channel)
         if "guild_id" in made and added:
             made["member"] = self.world.member(user) | {"user": self.world.users[user]}
         self.dispatch("MESSAGE_REACTION_ADD" if added else "MESSAGE_REACTION_REMOVE", made)
 
-    def threads(self, parent: str, user: str, name: str, text: str = "", *, at: str | None = None) -> str:
+    def threads(
+        self, parent: str, user: str, name: str, text: str = "", *, at: str | None = None
+    ) -> str:
         """Somebody starts a thread (at a message), or a post if the parent is a forum -> its id."""
-        made = self.starts_thread(parent, name, user, self.world.messages[parent][at] if at else None)
+        made = self.starts_thread(
+            parent, name, user, self.world.messages[parent][at] if at else None
+        )
         if text:
             self.says(made["id"], user, text)
         return str(made["id"])
@@ -156,8 +192,17 @@ class People:
         if message:
             message["flags"] |= HAS_THREAD
             self.dispatch("MESSAGE_UPDATE", self.world.seen_live(message))
-            reference = {"channel_id": parent, "message_id": message["id"], "guild_id": made["guild_id"], "type": 0}
-            more: Json = {"type": STARTER, "message_reference": reference, "referenced_message": {**message}}
+            reference = {
+                "channel_id": parent,
+                "message_id": message["id"],
+                "guild_id": made["guild_id"],
+                "type": 0,
+            }
+            more: Json = {
+                "type": STARTER,
+                "message_reference": reference,
+                "referenced_message": {**message},
+            }
             self.show(self.world.add_message(made["id"], user, "", **more))
         return made
 
@@ -225,7 +270,10 @@ class DiscordApi(People):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.stop()
 
@@ -254,7 +302,8 @@ class DiscordApi(People):
         self._waiting.clear()
 
     async def until(self, true: Callable[[], bool], limit_s: float = 120.0) -> None:
-        """Wait for something to be so; looked at after every request, payload and loss. Raises TimeoutError."""
+        """Wait for something to be so; looked at after every request, payload and loss. Raises
+        TimeoutError."""
         try:
             async with asyncio.timeout(limit_s):
                 while not true():
@@ -291,8 +340,12 @@ class DiscordApi(People):
 
     def told(self, interaction: Interaction) -> list[str]:
         """What whoever gave the command was answered, also privately."""
-        messages = (self.world.messages[interaction.channel].get(number) for number in interaction.messages)
-        return [message["content"] for message in messages if message and not message["flags"] & LOADING]
+        messages = (
+            self.world.messages[interaction.channel].get(number) for number in interaction.messages
+        )
+        return [
+            message["content"] for message in messages if message and not message["flags"] & LOADING
+        ]
 
     def cut(self, code: int = 0) -> None:
         """Close every socket with that code; 0: without a close frame."""
@@ -328,13 +381,86 @@ class DiscordApi(People):
 
 
 JUNK: Final[tuple[Any, ...]] = (
-    *(None, True, False, 0, -1, 1, 7, 2**53, 2**63, 2**64, 2**70, -(2**70), 0.5, 1e308, float("inf"), float("nan")),
-    *("", "0", "-1", "x", " ", "\x00", "\ud800", "18446744073709551616", "9" * 400, "12\u0665", "a" * 5000),
-    *("2026-01-01T00:00:00+00:00", "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2026-13-45", "NaN"),
-    *("<@1> <@&2> <#3> </x:4> <:e:5>", "```" * 700, "<@" * 900, "\u202e\u0000\u2028", "\U0001f600" * 50),
-    *([], {}, [None], [[]], [{}], {"id": None}, {"id": {}}, [1, "x", None, {}], {"": ""}, {"id": "1"}),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        7,
+        2**53,
+        2**63,
+        2**64,
+        2**70,
+        -(2**70),
+        0.5,
+        1e308,
+        float("inf"),
+        float("nan"),
+    ),
+    *(
+        "",
+        "0",
+        "-1",
+        "x",
+        " ",
+        "\x00",
+        "\ud800",
+        "18446744073709551616",
+        "9" * 400,
+        "12\u0665",
+        "a" * 5000,
+    ),
+    *(
+        "2026-01-01T00:00:00+00:00",
+        "9999-12-31T23:59:59-23:59",
+        "0001-01-01T00:00:00+23:59",
+        "2026-13-45",
+        "NaN",
+    ),
+    *(
+        "<@1> <@&2> <#3> </x:4> <:e:5>",
+        "```" * 700,
+        "<@" * 900,
+        "\u202e\u0000\u2028",
+        "\U0001f600" * 50,
+    ),
+    *(
+        [],
+        {},
+        [None],
+        [[]],
+        [{}],
+        {"id": None},
+        {"id": {}},
+        [1, "x", None, {}],
+        {"": ""},
+        {"id": "1"},
+    ),
 )
-BAD_OPS: Final[tuple[Any, ...]] = (-1, 2, 3, 4, 5, 6, 8, 11, 12, 13, 14, 99, 2**64, "0", "x", None, True, 0.5, [], {})
+BAD_OPS: Final[tuple[Any, ...]] = (
+    -1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    11,
+    12,
+    13,
+    14,
+    99,
+    2**64,
+    "0",
+    "x",
+    None,
+    True,
+    0.5,
+    [],
+    {},
+)
 """Not 7 and 9 (they rightly end a connection) nor 1 (each is answered, and answers are counted)."""
 UNKNOWN: Final = (
     "",
@@ -356,10 +482,25 @@ def samples(api: DiscordApi) -> list[tuple[str, Json]]:
     dm, forum = world.dm(ann), world.add_channel("forum", kind=FORUM)
     thread = world.add_thread(forum, "question", ann)
     asked = world.add_message(room, ann, f"<@{bot}> **hi** <#{room}> <:smile:123> ||no||")
-    file = {"id": "77", "filename": "a.png", "size": 3, "url": "http://127.0.0.1:1/a.png", "content_type": "image/png"}
+    file = {
+        "id": "77",
+        "filename": "a.png",
+        "size": 3,
+        "url": "http://127.0.0.1:1/a.png",
+        "content_type": "image/png",
+    }
     rich: Json = {
-        "attachments": [file | {"width": 4, "height": 4, "duration_secs": 1.5, "proxy_url": file["url"]}],
-        "embeds": [{"type": "rich", "title": "t", "description": "d", "fields": [{"name": "n", "value": "v"}]}],
+        "attachments": [
+            file | {"width": 4, "height": 4, "duration_secs": 1.5, "proxy_url": file["url"]}
+        ],
+        "embeds": [
+            {
+                "type": "rich",
+                "title": "t",
+                "description": "d",
+                "fields": [{"name": "n", "value": "v"}],
+            }
+        ],
         "sticker_items": [{"id": "5", "name": "wave", "format_type": 1}],
         "poll": {
             "question": {"text": "q"},
@@ -368,7 +509,9 @@ def samples(api: DiscordApi) -> list[tuple[str, Json]]:
             "allow_multiselect": False,
             "layout_type": 1,
         },
-        "message_snapshots": [{"message": {"content": "fwd", "attachments": [file], "mentions": []}}],
+        "message_snapshots": [
+            {"message": {"content": "fwd", "attachments": [file], "mentions": []}}
+        ],
         "mention_roles": [api.guild],
     }
     said = [
@@ -388,11 +531,26 @@ def samples(api: DiscordApi) -> list[tuple[str, Json]]:
     }
     member = world.member(ann) | {"user": world.users[ann]}
     role = world.guilds[api.guild]["roles"][0]
-    command = {"id": "9", "name": "status", "type": 1, "options": [{"name": "entry", "type": 3, "value": "1"}]}
-    interaction = {"id": "99", "application_id": bot, "type": 2, "token": "t", "version": 1, "data": command} | place
+    command = {
+        "id": "9",
+        "name": "status",
+        "type": 1,
+        "options": [{"name": "entry", "type": 3, "value": "1"}],
+    }
+    interaction = {
+        "id": "99",
+        "application_id": bot,
+        "type": 2,
+        "token": "t",
+        "version": 1,
+        "data": command,
+    } | place
     found = [("MESSAGE_CREATE", world.seen_live(message)) for message in said]
     found += [
-        ("MESSAGE_UPDATE", world.seen_live(said[1]) | {"edited_timestamp": "2026-01-01T00:00:00+00:00"}),
+        (
+            "MESSAGE_UPDATE",
+            world.seen_live(said[1]) | {"edited_timestamp": "2026-01-01T00:00:00+00:00"},
+        ),
         ("MESSAGE_DELETE", {"id": "5"} | place),
         ("MESSAGE_DELETE_BULK", {"ids": ["5", "6"]} | place),
         ("MESSAGE_REACTION_ADD", reaction | place | {"member": member}),
@@ -405,8 +563,14 @@ def samples(api: DiscordApi) -> list[tuple[str, Json]]:
         ("CHANNEL_UPDATE", world.channels[room]),
         ("CHANNEL_CREATE", world.channels[forum]),
         ("THREAD_CREATE", thread | {"newly_created": True}),
-        ("THREAD_LIST_SYNC", {"guild_id": api.guild, "threads": [thread], "members": [], "channel_ids": [forum]}),
-        ("THREAD_MEMBERS_UPDATE", {"id": thread["id"], "guild_id": api.guild, "member_count": 1, "added_members": []}),
+        (
+            "THREAD_LIST_SYNC",
+            {"guild_id": api.guild, "threads": [thread], "members": [], "channel_ids": [forum]},
+        ),
+        (
+            "THREAD_MEMBERS_UPDATE",
+            {"id": thread["id"], "guild_id": api.guild, "member_count": 1, "added_members": []},
+        ),
         ("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": role}),
         ("GUILD_MEMBER_UPDATE", member | {"guild_id": api.guild}),
         ("USER_UPDATE", world.users[bot]),
@@ -435,7 +599,11 @@ class Mutants:
         text = json.dumps(self._one())
         if roll < 0.02:
             return text[: self._random.randrange(len(text))]
-        return self._random.choice(("", "null", "[]", "3", '"x"', "{", "\x00", "[" * DEEP)) if roll < 0.03 else text
+        return (
+            self._random.choice(("", "null", "[]", "3", '"x"', "{", "\x00", "[" * DEEP))
+            if roll < 0.03
+            else text
+        )
 
     def _one(self) -> object:
         rolls, self._number = self._random, self._number + 1
@@ -454,7 +622,10 @@ class Mutants:
         elif roll < 0.94:
             payload["op"] = rolls.choice(BAD_OPS)
         elif roll < 0.96:
-            payload["op"], payload["d"] = 10, rolls.choice((None, {}, [], "x", {"heartbeat_interval": self._junk()}))
+            payload["op"], payload["d"] = (
+                10,
+                rolls.choice((None, {}, [], "x", {"heartbeat_interval": self._junk()})),
+            )
         elif roll < 0.98:
             payload["s"] = self._junk()
         else:

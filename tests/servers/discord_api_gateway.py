@@ -85,7 +85,12 @@ UNKNOWN_OP, DECODE, NOT_AUTHENTICATED, DENIED, TWICE, BAD_SEQ, TOO_FAST, TIMED_O
 )
 BAD_INTENTS, FORBIDDEN_INTENTS = 4013, 4014
 ABNORMAL = 1006
-_ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+_ENDS = (
+    aiohttp.WSMsgType.CLOSE,
+    aiohttp.WSMsgType.CLOSING,
+    aiohttp.WSMsgType.CLOSED,
+    aiohttp.WSMsgType.ERROR,
+)
 EVENTS_PER_MINUTE = 120
 
 
@@ -93,7 +98,12 @@ class Connection:
     """One socket."""
 
     def __init__(
-        self, api: "DiscordApi", socket: web.WebSocketResponse, transport: asyncio.Transport, *, compress: bool
+        self,
+        api: "DiscordApi",
+        socket: web.WebSocketResponse,
+        transport: asyncio.Transport,
+        *,
+        compress: bool,
     ) -> None:
         self.api, self._socket, self._transport = api, socket, transport
         self.queue: asyncio.Queue[str | bytes | int] = asyncio.Queue()
@@ -149,9 +159,16 @@ class Connection:
                 self.api.faults.closed_handshakes -= 1
                 self.close(4000)
             elif not self.api.faults.silent:
-                self.send(HELLO, {"heartbeat_interval": int(self.api.options.heartbeat_s * 1000), "_trace": ["[]"]})
+                self.send(
+                    HELLO,
+                    {
+                        "heartbeat_interval": int(self.api.options.heartbeat_s * 1000),
+                        "_trace": ["[]"],
+                    },
+                )
                 tasks.append(asyncio.create_task(self._watch()))
-            # Not `async for`: that hides the client's close code, and takes a lost connection for a good end.
+            # Not `async for`: that hides the client's close code, and takes a lost connection for a
+            # good end.
             while (message := await self._socket.receive()).type not in _ENDS:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     self.close(DECODE)
@@ -236,7 +253,11 @@ class Connection:
         ready = {
             "v": 10,
             "user": world.users[world.bot],
-            "guilds": [{"id": guild, "unavailable": True} for guild in guilds if not api.faults.unlisted_guilds],
+            "guilds": [
+                {"id": guild, "unavailable": True}
+                for guild in guilds
+                if not api.faults.unlisted_guilds
+            ],
             "session_id": self.session.id,
             "resume_gateway_url": api.options.resume_url or api.gateway_url,
             "shard": [number, count],

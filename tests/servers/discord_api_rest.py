@@ -1,9 +1,12 @@
-"""The HTTP API of the loopback Discord: the door (tokens, buckets, faults), and what it says of everything behind it.
+"""The HTTP API of the loopback Discord: the door (tokens, buckets, faults), and what it says of
+everything behind it.
 
-Sources, below https://discord.com/developers/docs: /reference, /topics/rate-limits, /topics/opcodes-and-status-codes;
-/resources/message#create-reaction, /resources/channel#modify-channel, /resources/guild#list-guild-members;
-/interactions/receiving-and-responding, and of /interactions/application-commands the sections `Application Command
-Object`, `Application Command Option Structure`, `Application Command Naming` and `Registering a Command`.
+Sources, below https://discord.com/developers/docs: /reference, /topics/rate-limits,
+/topics/opcodes-and-status-codes; /resources/message#create-reaction,
+/resources/channel#modify-channel, /resources/guild#list-guild-members;
+/interactions/receiving-and-responding, and of /interactions/application-commands the sections
+`Application Command Object`, `Application Command Option Structure`, `Application Command Naming`
+and `Registering a Command`.
 """
 
 import asyncio
@@ -17,7 +20,18 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, NEWS, PERMISSIONS, POST, SLASH, TEXT, Json, when
+from tests.servers.discord_api_world import (
+    DM,
+    EPHEMERAL,
+    FORUM,
+    NEWS,
+    PERMISSIONS,
+    POST,
+    SLASH,
+    TEXT,
+    Json,
+    when,
+)
 
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
@@ -124,7 +138,8 @@ class Options:
     """The same for the intent to list members."""
     heartbeat_s: float = 41.25
     heartbeat_grace_s: float | None = None
-    """Longer than this without a heartbeat, and the connection is closed with 4009; None: three intervals."""
+    """Longer than this without a heartbeat, and the connection is closed with 4009; None: three
+    intervals."""
     compress: bool = True
     """Speak zlib-stream to who asks for it; else plain text, which clients accept too."""
     resume_url: str = ""
@@ -136,7 +151,8 @@ class Options:
     """IDENTIFY per five seconds; enforced where `strict_identify`."""
     strict_identify: bool = False
     limits: tuple[tuple[str, int, float], ...] = ((r".*", 50, 1.0),)
-    """Pattern on `POST /channels/1/messages`, requests, per seconds; the first that matches makes the bucket."""
+    """Pattern on `POST /channels/1/messages`, requests, per seconds; the first that matches makes
+    the bucket."""
     json_type: str = "application/json"
     """What the HTTP API says of its answers; clients compare it as a whole."""
     nonce_s: float = 180.0
@@ -204,7 +220,9 @@ class Rest:
         if fault is not None and fault.do.endswith("before"):
             return self._broken(request, fault, call)
         if fault is not None and fault.do in {"429", "banned"}:
-            return self._limited(call, fault.retry_after_s, fault.scope, via=fault.do == "429", told=fault.told)
+            return self._limited(
+                call, fault.retry_after_s, fault.scope, via=fault.do == "429", told=fault.told
+            )
         wait_s, headers = self._bucket(call)
         if wait_s > 0:
             return self._limited(call, wait_s, "user", headers=headers)
@@ -221,7 +239,10 @@ class Rest:
     def _answer(self, request: web.Request, call: Call) -> tuple[int, object]:
         try:
             open_to_all = re.match(r"/(webhooks|interactions)/", call.path)
-            if not open_to_all and request.headers.get("Authorization") != f"Bot {self.api.options.token}":
+            if (
+                not open_to_all
+                and request.headers.get("Authorization") != f"Bot {self.api.options.token}"
+            ):
                 refuse(401, 0, "401: Unauthorized")
             for pattern, handler in self.routes:
                 if found := pattern.fullmatch(call.line):
@@ -231,13 +252,17 @@ class Rest:
         except Refused as error:
             return error.status, {"message": error.message, "code": error.code}
 
-    def _respond(self, call: Call, status: int, answer: object, headers: dict[str, str]) -> web.Response:
+    def _respond(
+        self, call: Call, status: int, answer: object, headers: dict[str, str]
+    ) -> web.Response:
         call.status = status
         self.api.changed()
         if answer is None:
             return web.Response(status=204, headers=headers)
         body = json.dumps(answer).encode()
-        return web.Response(status=status, body=body, headers=headers | {"Content-Type": self.api.options.json_type})
+        return web.Response(
+            status=status, body=body, headers=headers | {"Content-Type": self.api.options.json_type}
+        )
 
     def _broken(self, request: web.Request, fault: Fault, call: Call) -> web.Response:
         if fault.do.startswith("reset"):
@@ -267,12 +292,16 @@ class Rest:
         more |= {"Via": "1.1 google"} if via else {}
         more |= {"X-RateLimit-Global": "true"} if scope == "global" else {}
         self.api.changed()
-        return web.Response(status=429, body=json.dumps(body).encode(), headers=(headers or {}) | more)
+        return web.Response(
+            status=429, body=json.dumps(body).encode(), headers=(headers or {}) | more
+        )
 
     def _bucket(self, call: Call) -> tuple[float, dict[str, str]]:
         """Seconds to wait (0: go), and the headers."""
         shape = re.sub(r"(?<=/messages/)\d+|(?<=/reactions/).*", "x", call.line)
-        limit, window_s = next((n, s) for pattern, n, s in self.api.options.limits if re.match(pattern, call.line))
+        limit, window_s = next(
+            (n, s) for pattern, n, s in self.api.options.limits if re.match(pattern, call.line)
+        )
         now_s = time.monotonic()
         begun_s, used = self._used.get(shape, (now_s, 0))
         if now_s - begun_s >= window_s:
@@ -311,7 +340,13 @@ async def _read(request: web.Request) -> Call:
     path = "/" + request.match_info["tail"]
     query = dict(request.query)
     return Call(
-        method=request.method, path=path, query=query, body=body, files=files, kinds=kinds, at_s=time.monotonic()
+        method=request.method,
+        path=path,
+        query=query,
+        body=body,
+        files=files,
+        kinds=kinds,
+        at_s=time.monotonic(),
     )
 
 
@@ -319,7 +354,8 @@ NAME = re.compile(r"[-_'\w]{1,32}")
 SUB, GROUP, STRING = 1, 2, 3
 TYPES = range(1, 12)
 _COMMAND_FIELDS = (
-    "id type name name_localizations description description_localizations options default_member_permissions "
+    "id type name name_localizations description description_localizations options "
+    "default_member_permissions "
     "dm_permission contexts integration_types handler"
 )
 COMMAND_FIELDS = frozenset(_COMMAND_FIELDS.split())
@@ -333,7 +369,10 @@ def wrong(table: Sequence[dict[str, Any]]) -> list[str]:
     names = [command["name"] for command in table]
     found += [f"two commands {name}" for name in sorted(set(names)) if names.count(name) > 1]
     for command in table:
-        found += [f"{command['name']}: no field {name!r}" for name in sorted(set(command) - COMMAND_FIELDS)]
+        found += [
+            f"{command['name']}: no field {name!r}"
+            for name in sorted(set(command) - COMMAND_FIELDS)
+        ]
         if command.get("type", 1) == MESSAGE_MENU:  # no description and no options
             odd = {"description", "options"} & set(command) or not 1 <= len(command["name"]) <= 32
             found += [f"menu {command['name']}"] if odd else []
@@ -391,7 +430,11 @@ def _option(option: dict[str, Any]) -> Iterator[str]:
 
 def _length(thing: dict[str, Any]) -> int:
     """`name`, `description` and `value` of a command, its options and their choices together."""
-    own = len(thing.get("name", "")) + len(thing.get("description", "")) + len(str(thing.get("value", "")))
+    own = (
+        len(thing.get("name", ""))
+        + len(thing.get("description", ""))
+        + len(str(thing.get("value", "")))
+    )
     return own + sum(map(_length, [*thing.get("options", []), *thing.get("choices", [])]))
 
 
@@ -408,8 +451,13 @@ class Talk:
         self._nonces: dict[str, tuple[float, Json]] = {}
         channel, message = r"/channels/(\d+)", r"/channels/(\d+)/messages/(\d+)"
         rest.route(r"GET /users/@me", lambda _, __: self.world.users[self.world.bot])
-        rest.route(r"GET /users/@me/guilds", lambda _, __: [*map(self._joined, self.world.guilds.values())])
-        rest.route(r"GET /users/(\d+)", lambda _, at: self.world.users.get(at[1]) or refuse(404, 10013, "Unknown User"))
+        rest.route(
+            r"GET /users/@me/guilds", lambda _, __: [*map(self._joined, self.world.guilds.values())]
+        )
+        rest.route(
+            r"GET /users/(\d+)",
+            lambda _, at: self.world.users.get(at[1]) or refuse(404, 10013, "Unknown User"),
+        )
         rest.route(r"GET /(oauth2/)?applications/@me", lambda _, __: self._application())
         rest.route(r"GET /gateway", lambda _, __: {"url": api.gateway_url})
         rest.route(r"GET /gateway/bot", lambda _, __: self._gateway())
@@ -427,7 +475,13 @@ class Talk:
     def _application(self) -> Json:
         bot = self.world.users[self.world.bot]
         flags = 1 << 19 if self.api.options.message_content else 0
-        made = {"id": bot["id"], "name": bot["username"], "icon": None, "description": "", "bot_public": True}
+        made = {
+            "id": bot["id"],
+            "name": bot["username"],
+            "icon": None,
+            "description": "",
+            "bot_public": True,
+        }
         return made | {
             "bot_require_code_grant": False,
             "flags": flags,
@@ -439,8 +493,17 @@ class Talk:
     def _joined(self, guild: Json) -> Json:
         """https://discord.com/developers/docs/resources/user#get-current-user-guilds"""
         is_owner, held = guild["owner_id"] == self.world.bot, self.world.permissions(guild["id"])
-        made = {"id": guild["id"], "name": guild["name"], "icon": None, "banner": None, "owner": is_owner}
-        return made | {"permissions": str((1 << 53) - 1 if is_owner else held), "features": guild["features"]}
+        made = {
+            "id": guild["id"],
+            "name": guild["name"],
+            "icon": None,
+            "banner": None,
+            "owner": is_owner,
+        }
+        return made | {
+            "permissions": str((1 << 53) - 1 if is_owner else held),
+            "features": guild["features"],
+        }
 
     def _gateway(self) -> Json:
         options = self.api.options
@@ -477,13 +540,20 @@ class Talk:
         limit = int(query.get("limit", "50"))
         if not 1 <= limit <= 100:
             refuse(400, 50035, "Invalid Form Body")
-        after, before = (int(query[name]) if name in query else None for name in ("after", "before"))
+        after, before = (
+            int(query[name]) if name in query else None for name in ("after", "before")
+        )
         return self.world.history(at[1], limit=limit, after=after, before=before)
 
     def check(self, body: Json, files: dict[str, bytes]) -> str:
         """The content of a message that the bot wants to show."""
         content = body.get("content") or ""
-        if not content.strip() and not files and not body.get("embeds") and not body.get("components"):
+        if (
+            not content.strip()
+            and not files
+            and not body.get("embeds")
+            and not body.get("components")
+        ):
             refuse(400, 50006, "Cannot send an empty message")
         if len(content) > CONTENT_CHARACTERS:
             refuse(400, 50035, "Invalid Form Body")
@@ -524,7 +594,12 @@ class Talk:
         if any(word in content for word in self.world.banned_words):
             refuse(400, 200000, "Message was blocked by automatic moderation")
         known = self._nonces.get(nonce)
-        if nonce and body.get("enforce_nonce") and known and time.monotonic() - known[0] < self.api.options.nonce_s:
+        if (
+            nonce
+            and body.get("enforce_nonce")
+            and known
+            and time.monotonic() - known[0] < self.api.options.nonce_s
+        ):
             return known[1]
         more: Json = {"flags": body.get("flags", 0), "nonce": body.get("nonce")}
         reference = body.get("message_reference")
@@ -607,7 +682,11 @@ class Acts:
     def _react(self, call: Call, at: re.Match[str]) -> None:
         emoji, me, added = unquote(at[4]), self.world.bot, call.method == "PUT"
         message = self.api.talk.message(at[2], at[3])
-        custom = {f"{one['name']}:{one['id']}" for guild in self.world.guilds.values() for one in guild["emojis"]}
+        custom = {
+            f"{one['name']}:{one['id']}"
+            for guild in self.world.guilds.values()
+            for one in guild["emojis"]
+        }
         if emoji not in KNOWN | custom:
             refuse(400, 10014, "Unknown Emoji")
         there: list[str] = message.setdefault("bots_reactions", [])
@@ -626,7 +705,10 @@ class Acts:
             refuse(403, 50003, "Cannot execute action on this channel type")
         if channel["id"] in self.world.muted:
             refuse(403, 50013, "Missing Permissions")
-        if len(body.get("topic") or "") > TOPIC_CHARACTERS or not 1 <= len(body.get("name", "x")) <= NAME_CHARACTERS:
+        if (
+            len(body.get("topic") or "") > TOPIC_CHARACTERS
+            or not 1 <= len(body.get("name", "x")) <= NAME_CHARACTERS
+        ):
             refuse(400, 50035, "Invalid Form Body")
         thread = channel["type"] == POST
         if thread and "topic" in body:
@@ -634,7 +716,9 @@ class Acts:
         if thread and "name" in body and channel["thread_metadata"]["archived"]:
             refuse(400, 50083, "Thread is archived")
         if thread:
-            channel["thread_metadata"] |= {name: body[name] for name in ("archived", "locked") if name in body}
+            channel["thread_metadata"] |= {
+                name: body[name] for name in ("archived", "locked") if name in body
+            }
         channel |= {name: body[name] for name in ("topic", "name") if name in body}
         self.api.dispatch("THREAD_UPDATE" if thread else "CHANNEL_UPDATE", channel)
         return channel
@@ -657,13 +741,21 @@ class Acts:
         thread = self.api.talk.channel(at[1])
         if (thread["id"], at[2]) not in self.world.added:
             refuse(404, 10007, "Unknown Member")
-        return {"id": thread["id"], "user_id": at[2], "flags": 0, "join_timestamp": when(thread["id"])}
+        return {
+            "id": thread["id"],
+            "user_id": at[2],
+            "flags": 0,
+            "join_timestamp": when(thread["id"]),
+        }
 
     def _in_thread(self, call: Call, at: re.Match[str]) -> list[Json]:
         channel = self.api.talk.channel(at[1])
         said = {message["author"]["id"] for message in self.world.messages[channel["id"]].values()}
         found = self._listed(call, sorted(said | {channel["owner_id"]}, key=int), 100)
-        return [{"id": channel["id"], "user_id": one["user"]["id"], "flags": 0, "member": one} for one in found]
+        return [
+            {"id": channel["id"], "user_id": one["user"]["id"], "flags": 0, "member": one}
+            for one in found
+        ]
 
     def _leave(self, _: Call, at: re.Match[str]) -> None:
         """https://discord.com/developers/docs/resources/channel#leave-thread"""
@@ -680,10 +772,16 @@ class Acts:
         limit = int(call.query.get("limit", "1"))
         if not 1 <= limit <= most:
             refuse(400, 50035, "Invalid Form Body")
-        return [self.world.member(user) | {"user": self.world.users[user]} for user in users[:limit]]
+        return [
+            self.world.member(user) | {"user": self.world.users[user]} for user in users[:limit]
+        ]
 
     def _counted(self, call: Call, at: re.Match[str]) -> Json:
-        more = {"approximate_member_count": len(self.world.users)} if call.query.get("with_counts") == "true" else {}
+        more = (
+            {"approximate_member_count": len(self.world.users)}
+            if call.query.get("with_counts") == "true"
+            else {}
+        )
         return self._guild(at[1]) | more
 
 
@@ -694,7 +792,11 @@ MESSAGE, DEFERRED, UNCHANGED, CHOICES, MODAL = 4, 5, 6, 8, 9
 COMMAND, COMPONENT, TYPING, FORM = 2, 3, 4, 5
 MESSAGE_MENU = 3
 """Type of a command in the menu of a message."""
-ANSWERS = {COMMAND: {MESSAGE, DEFERRED, MODAL}, COMPONENT: {MESSAGE, DEFERRED, UNCHANGED}, TYPING: {CHOICES}}
+ANSWERS = {
+    COMMAND: {MESSAGE, DEFERRED, MODAL},
+    COMPONENT: {MESSAGE, DEFERRED, UNCHANGED},
+    TYPING: {CHOICES},
+}
 """Which responses an interaction may have, as far as they matter here."""
 ANSWERS[FORM] = ANSWERS[COMPONENT]
 TOKEN_S = 15 * 60
@@ -702,7 +804,8 @@ TOKEN_S = 15 * 60
 
 @dataclass(slots=True, kw_only=True)
 class Interaction:
-    """One slash command that somebody gave, or something else that they did, and what came of it."""
+    """One slash command that somebody gave, or something else that they did, and what came of
+    it."""
 
     id: str
     token: str
@@ -725,7 +828,8 @@ class Interaction:
 
 
 def _are_buttons(rows: object) -> bool:
-    """Whether Discord takes these rows of buttons: https://discord.com/developers/docs/components/reference#button."""
+    """Whether Discord takes these rows of buttons:
+    https://discord.com/developers/docs/components/reference#button."""
     if not isinstance(rows, list) or len(rows) > MOST_ROWS:
         return False
     buttons = list[Json]()
@@ -744,7 +848,8 @@ def _are_buttons(rows: object) -> bool:
 
 
 def _is_form(data: Json) -> bool:
-    """Whether Discord takes this form: https://discord.com/developers/docs/components/reference#label."""
+    """Whether Discord takes this form:
+    https://discord.com/developers/docs/components/reference#label."""
     label = data["components"][0]
     text = label["component"]
     return (
@@ -774,7 +879,10 @@ class Commands:
         rest.route(f"GET {commands}", lambda _, at: self.table.get(at[1] or "global", []))
         rest.route(r"POST /interactions/(\d+)/([^/]+)/callback", self._callback)
         rest.route(f"POST {hook}", self._follow_up)
-        rest.route(rf"GET {hook}/messages/(@original|\d+)", lambda _, at: self._message(self._valid(at[1]), at[2]))
+        rest.route(
+            rf"GET {hook}/messages/(@original|\d+)",
+            lambda _, at: self._message(self._valid(at[1]), at[2]),
+        )
         rest.route(rf"PATCH {hook}/messages/(@original|\d+)", self._edit)
         rest.route(rf"DELETE {hook}/messages/(@original|\d+)", self._delete)
 
@@ -784,10 +892,22 @@ class Commands:
             refuse(400, 50035, "Invalid Form Body")
         for command in call.body[""]:
             number = self.world.ids.new()
-            more = {"id": number, "application_id": self.world.bot, "version": number, "type": command.get("type", 1)}
+            more = {
+                "id": number,
+                "application_id": self.world.bot,
+                "version": number,
+                "type": command.get("type", 1),
+            }
             more |= {"guild_id": at[1]} if at[1] else {}
             made.append(
-                {"default_member_permissions": None, "nsfw": False, "description": "", "options": []} | command | more
+                {
+                    "default_member_permissions": None,
+                    "nsfw": False,
+                    "description": "",
+                    "options": [],
+                }
+                | command
+                | more
             )
         self.table[at[1] or "global"] = made
         self.api.changed()
@@ -797,17 +917,23 @@ class Commands:
         """Somebody gives a slash command; of one with subs, `name` has the sub, too."""
         return self._happens(COMMAND, channel, user, self._data(channel, name, _values(options)))
 
-    def type(self, channel: str, user: str, name: str, option: str, begun: str, /, **options: str) -> Interaction:
+    def type(
+        self, channel: str, user: str, name: str, option: str, begun: str, /, **options: str
+    ) -> Interaction:
         """Somebody is writing an option of a slash command."""
         values = [*_values(options), {"name": option, "type": 3, "value": begun, "focused": True}]
         return self._happens(TYPING, channel, user, self._data(channel, name, values))
 
-    def press(self, channel: str, user: str, message: str, custom_id: str, *, forged: bool = False) -> Interaction:
+    def press(
+        self, channel: str, user: str, message: str, custom_id: str, *, forged: bool = False
+    ) -> Interaction:
         """Somebody taps a button of a message. `forged`: with a client of their own, any button."""
         on = self.world.messages[channel][message]
         shown = [button["custom_id"] for row in on["components"] for button in row["components"]]
         assert forged or custom_id in shown, f"no button of {message} has {custom_id!r}: {shown}"
-        return self._happens(COMPONENT, channel, user, {"custom_id": custom_id, "component_type": 2}, on=on)
+        return self._happens(
+            COMPONENT, channel, user, {"custom_id": custom_id, "component_type": 2}, on=on
+        )
 
     def send_form(self, channel: str, user: str) -> Interaction:
         """Somebody sends a form that nobody showed them."""
@@ -817,14 +943,27 @@ class Commands:
         """Somebody chooses our row in the menu of a message."""
         (menu,) = [row for row in self.table.get("global", []) if row["type"] == MESSAGE_MENU]
         about = {message: self.world.messages[channel][message]}
-        chosen = {"id": menu["id"], "name": menu["name"], "type": MESSAGE_MENU, "target_id": message}
+        chosen = {
+            "id": menu["id"],
+            "name": menu["name"],
+            "type": MESSAGE_MENU,
+            "target_id": message,
+        }
         return self._happens(COMMAND, channel, user, chosen | {"resolved": {"messages": about}})
 
     def fill_in(self, asked: Interaction, question: str) -> Interaction:
         """They send the form that they were shown."""
         (label,) = asked.form["components"]
-        field = {"type": 4, "id": 2, "custom_id": label["component"]["custom_id"], "value": question}
-        sent = {"custom_id": asked.form["custom_id"], "components": [{"type": 18, "id": 1, "component": field}]}
+        field = {
+            "type": 4,
+            "id": 2,
+            "custom_id": label["component"]["custom_id"],
+            "value": question,
+        }
+        sent = {
+            "custom_id": asked.form["custom_id"],
+            "components": [{"type": 18, "id": 1, "component": field}],
+        }
         return self._happens(FORM, asked.channel, asked.user, sent)
 
     def replay(self, interaction: Interaction) -> None:
@@ -834,7 +973,11 @@ class Commands:
     def _data(self, channel: str, name: str, options: list[Json]) -> Json:
         name, _, sub = name.partition(" ")
         guild = self.world.channels[channel].get("guild_id")
-        known = [c for c in self.table.get("global", []) + self.table.get(guild or "", []) if c["name"] == name]
+        known = [
+            c
+            for c in self.table.get("global", []) + self.table.get(guild or "", [])
+            if c["name"] == name
+        ]
         return {
             "id": known[0]["id"] if known else self.world.ids.new(),
             "name": name,
@@ -842,11 +985,18 @@ class Commands:
             "options": [{"name": sub, "type": 1, "options": options}] if sub else options,
         }
 
-    def _happens(self, kind: int, channel: str, user: str, data: Json, *, on: Json | None = None) -> Interaction:
+    def _happens(
+        self, kind: int, channel: str, user: str, data: Json, *, on: Json | None = None
+    ) -> Interaction:
         number, place = self.world.ids.new(), self.world.channels[channel]
         guild, person = place.get("guild_id"), self.world.users[user]
         made = Interaction(
-            id=number, token=f"itk{number}", channel=channel, user=user, made_s=time.monotonic(), kind=kind
+            id=number,
+            token=f"itk{number}",
+            channel=channel,
+            user=user,
+            made_s=time.monotonic(),
+            kind=kind,
         )
         self.given[made.token] = made
         told = made.told = {
@@ -882,7 +1032,11 @@ class Commands:
 
     def _callback(self, call: Call, at: re.Match[str]) -> Json | None:
         found = self.given.get(at[2])
-        if found is None or found.id != at[1] or time.monotonic() - found.made_s > self.api.options.interaction_s:
+        if (
+            found is None
+            or found.id != at[1]
+            or time.monotonic() - found.made_s > self.api.options.interaction_s
+        ):
             refuse(404, 10062, "Unknown interaction")
         if found.answered is not None:
             refuse(400, 40060, "Interaction has already been acknowledged.")
@@ -901,11 +1055,16 @@ class Commands:
         found.ephemeral = bool(data.get("flags", 0) & EPHEMERAL)
         content = self.api.talk.check(data, call.files) if kind == MESSAGE else ""
         found.answered = kind
-        made = self._show(found, content, data.get("flags", 0) | (LOADING if kind == DEFERRED else 0))
+        made = self._show(
+            found, content, data.get("flags", 0) | (LOADING if kind == DEFERRED else 0)
+        )
         if call.query.get("with_response", "false") not in {"1", "true"}:
             return None
         told = {"id": found.id, "type": COMMAND, "response_message_id": made["id"]}
-        told |= {"response_message_loading": kind == DEFERRED, "response_message_ephemeral": found.ephemeral}
+        told |= {
+            "response_message_loading": kind == DEFERRED,
+            "response_message_ephemeral": found.ephemeral,
+        }
         return {"interaction": told, "resource": {"type": kind, "message": made}}
 
     def _quiet(self, found: Interaction, kind: int, choices: list[Json]) -> None:
@@ -945,7 +1104,9 @@ class Commands:
         content = self.api.talk.check(call.body, call.files)
         if original["flags"] & LOADING:  # the first follow-up takes the place of `thinking`
             return self._reveal(original, content)
-        return self._show(found, content, call.body.get("flags", 0) | (EPHEMERAL if found.ephemeral else 0))
+        return self._show(
+            found, content, call.body.get("flags", 0) | (EPHEMERAL if found.ephemeral else 0)
+        )
 
     def _reveal(self, message: Json, content: str) -> Json:
         message |= {"content": content, "flags": message["flags"] & ~LOADING}

@@ -1,7 +1,8 @@
-"""What exists on the loopback Discord: people, guilds, channels, threads, messages. No sockets here.
+"""What exists on the loopback Discord: people, guilds, channels, threads, messages. No sockets
+here.
 
-Ids are real snowflakes (https://discord.com/developers/docs/reference#snowflakes): they grow, and tell the time.
-Every object is the JSON that the API shows.
+Ids are real snowflakes (https://discord.com/developers/docs/reference#snowflakes): they grow, and
+tell the time. Every object is the JSON that the API shows.
 """
 
 import itertools
@@ -20,7 +21,8 @@ DEFAULT, REPLY, SLASH, STARTER = 0, 19, 20, 21
 EPHEMERAL: Final = 1 << 6
 MENTION = re.compile(r"<@!?(\d+)>")
 PERMISSIONS: Final = str((1 << 47) - 1 & ~(1 << 3 | 1 << 34))
-"""All, without ADMINISTRATOR and MANAGE_THREADS; what the bot must not do is said by `World.muted` and `hidden`."""
+"""All, without ADMINISTRATOR and MANAGE_THREADS; what the bot must not do is said by `World.muted`
+and `hidden`."""
 
 
 class Snowflakes:
@@ -39,7 +41,9 @@ class Snowflakes:
 
 def when(snowflake: str) -> str:
     """The time of an id, as the API writes it."""
-    return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=(int(snowflake) >> 22) + EPOCH_MS)).isoformat()
+    return (
+        datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=(int(snowflake) >> 22) + EPOCH_MS)
+    ).isoformat()
 
 
 class World:
@@ -59,7 +63,8 @@ class World:
         self.banned_words: set[str] = set()
         """What AutoMod lets nobody say (200000)."""
         self.threadless: set[str] = set()
-        """Channels where the bot must not open threads (50013), although its roles say that it may."""
+        """Channels where the bot must not open threads (50013), although its roles say that it
+        may."""
         self.hidden: set[str] = set()
         """Channels that the bot cannot see (50001)."""
         self.unread: set[str] = set()
@@ -83,14 +88,26 @@ class World:
 
     def add_user(self, name: str, *, bot: bool = False) -> str:
         """Somebody new -> their id."""
-        made = {"id": self.ids.new(), "username": name, "global_name": None, "discriminator": "0", "avatar": None}
+        made = {
+            "id": self.ids.new(),
+            "username": name,
+            "global_name": None,
+            "discriminator": "0",
+            "avatar": None,
+        }
         self.users[made["id"] or ""] = {**made, "bot": bot, "public_flags": 0}
         return str(made["id"])
 
     def add_guild(self, name: str) -> str:
         """A guild where everybody is -> its id."""
         number = self.ids.new()
-        everyone = {"id": number, "name": "@everyone", "permissions": PERMISSIONS, "position": 0, "color": 0}
+        everyone = {
+            "id": number,
+            "name": "@everyone",
+            "permissions": PERMISSIONS,
+            "position": 0,
+            "color": 0,
+        }
         everyone |= {"hoist": False, "managed": False, "mentionable": False, "flags": 0}
         self.guilds[number] = {
             "id": number,
@@ -125,7 +142,9 @@ class World:
 
     def may(self, guild: str, permission: int) -> bool:
         """Whether the bot has it everywhere there: by owning the guild, or by a role."""
-        return self.guilds[guild]["owner_id"] == self.bot or bool(self.permissions(guild) & (permission | 1 << 3))
+        return self.guilds[guild]["owner_id"] == self.bot or bool(
+            self.permissions(guild) & (permission | 1 << 3)
+        )
 
     def permissions(self, guild: str) -> int:
         """Of the bot, by its roles."""
@@ -137,7 +156,13 @@ class World:
 
     def add_emoji(self, name: str) -> str:
         """A custom emoji of the guild -> `name:id`."""
-        made = {"id": self.ids.new(), "name": name, "roles": [], "animated": False, "available": True}
+        made = {
+            "id": self.ids.new(),
+            "name": name,
+            "roles": [],
+            "animated": False,
+            "available": True,
+        }
         self.guilds[self.guild]["emojis"].append(made)
         return f"{name}:{made['id']}"
 
@@ -145,13 +170,24 @@ class World:
         """A channel of a guild -> its id."""
         made = self._channel(kind, name)
         made |= {"guild_id": guild or self.guild, "position": 0, "nsfw": False}
-        made |= {"permission_overwrites": [], "topic": None, "parent_id": None, "rate_limit_per_user": 0}
+        made |= {
+            "permission_overwrites": [],
+            "topic": None,
+            "parent_id": None,
+            "rate_limit_per_user": 0,
+        }
         if kind == FORUM:
-            made |= {"available_tags": [], "default_reaction_emoji": None, "default_sort_order": None}
+            made |= {
+                "available_tags": [],
+                "default_reaction_emoji": None,
+                "default_sort_order": None,
+            }
             made |= {"default_forum_layout": 0, "flags": 0}
         return str(made["id"])
 
-    def add_thread(self, parent: str, name: str, owner: str, *, at: str | None = None, kind: int = POST) -> Json:
+    def add_thread(
+        self, parent: str, name: str, owner: str, *, at: str | None = None, kind: int = POST
+    ) -> Json:
         """A thread or forum post; `at`: the id, which is that of the message it begins at."""
         made = self._channel(kind, name, at)
         self.added.add((made["id"], owner))
@@ -177,7 +213,12 @@ class World:
         return str(made["id"])
 
     def _channel(self, kind: int, name: str | None, number: str | None = None) -> Json:
-        made: Json = {"id": number or self.ids.new(), "type": kind, "name": name, "last_message_id": None}
+        made: Json = {
+            "id": number or self.ids.new(),
+            "type": kind,
+            "name": name,
+            "last_message_id": None,
+        }
         self.channels[made["id"]] = made
         self.messages.setdefault(made["id"], {})
         return made
@@ -197,8 +238,12 @@ class World:
         """What GUILD_CREATE tells."""
         inside = [c for c in self.channels.values() if c.get("guild_id") == guild]
         return self.guilds[guild] | {
-            "channels": [c for c in inside if "thread_metadata" not in c and c["id"] not in self.hidden],
-            "threads": [c for c in inside if "thread_metadata" in c and not c["thread_metadata"]["archived"]],
+            "channels": [
+                c for c in inside if "thread_metadata" not in c and c["id"] not in self.hidden
+            ],
+            "threads": [
+                c for c in inside if "thread_metadata" in c and not c["thread_metadata"]["archived"]
+            ],
             "members": [self.member(self.bot) | {"user": self.users[self.bot]}],
             "joined_at": when(guild),
             "member_count": len(self.users),
@@ -211,16 +256,22 @@ class World:
             "soundboard_sounds": [],
         }
 
-    def add_message(self, channel: str, author: str, text: str, *, ago_s: float = 0.0, **more: Any) -> Json:
+    def add_message(
+        self, channel: str, author: str, text: str, *, ago_s: float = 0.0, **more: Any
+    ) -> Json:
         """Somebody (or the bot, or a webhook) has said something; kept in order of ids."""
         number = self.ids.new(ago_s)
         if ago_s:
             number = str(int(number) + next(self._past))
-        mentioned = [self.users[user] for user in dict.fromkeys(MENTION.findall(text)) if user in self.users]
+        mentioned = [
+            self.users[user] for user in dict.fromkeys(MENTION.findall(text)) if user in self.users
+        ]
         made: Json = {
             "id": number,
             "channel_id": channel,
-            "author": self.users.get(author, {"id": author, "username": "hook", "discriminator": "0000", "bot": True}),
+            "author": self.users.get(
+                author, {"id": author, "username": "hook", "discriminator": "0000", "bot": True}
+            ),
             "content": text,
             "timestamp": when(number),
             "edited_timestamp": None,
@@ -252,9 +303,15 @@ class World:
         mentions = [user | {"member": self.member(user["id"])} for user in message["mentions"]]
         return message | {"guild_id": guild, "mentions": mentions} | member
 
-    def history(self, channel: str, *, limit: int, after: int | None, before: int | None) -> list[Json]:
+    def history(
+        self, channel: str, *, limit: int, after: int | None, before: int | None
+    ) -> list[Json]:
         """Newest first; `after` alone gives the oldest ones behind it, as Discord does."""
-        found = [m for n, m in self.messages[channel].items() if (after or 0) < int(n) < (before or 1 << 64)]
+        found = [
+            m
+            for n, m in self.messages[channel].items()
+            if (after or 0) < int(n) < (before or 1 << 64)
+        ]
         found = [m for m in found if not m["flags"] & EPHEMERAL]
         chosen = found[:limit] if after is not None else found[-limit:]
         return chosen[::-1]

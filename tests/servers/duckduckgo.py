@@ -1,4 +1,5 @@
-"""DuckDuckGo's page for browsers without scripts, on loopback: it takes its own form and nothing else.
+"""DuckDuckGo's page for browsers without scripts, on loopback: it takes its own form and nothing
+else.
 
     async with DuckDuckGo() as search:
         search.found = [Found("A title", "https://a.org/", "What it says")]
@@ -6,8 +7,9 @@
         search.queries          # what was searched for
         search.suspects = True  # from now on it shows a puzzle that only people solve
 
-The form of its pages is that of html.duckduckgo.com/html/: results lead through a redirect that has the address in
-`uddg`, advertisements through another one, and whoever is taken for a robot is answered with the status 202.
+The form of its pages is that of html.duckduckgo.com/html/: results lead through a redirect that has
+the address in `uddg`, advertisements through another one, and whoever is taken for a robot is
+answered with the status 202.
 """
 
 import ssl

@@ -6,17 +6,18 @@
         await ircd.say("#room", "reverie: hi", by="alice!a@host")
         reply = await ircd.received(r"PRIVMSG #room :(.*)")     # -> re.Match on a line from any client
 
-It registers clients (with or without CAP and SASL), relays JOIN, PART, NICK, TOPIC, QUIT, PRIVMSG and
-NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers PING. Of younger IRCv3
-it knows labels, history, multiline messages, client tags, MONITOR and WHOX.
+It registers clients (with or without CAP and SASL), relays JOIN, PART, NICK, TOPIC, QUIT, PRIVMSG
+and NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers
+PING. Of younger IRCv3 it knows labels, history, multiline messages, client tags, MONITOR and WHOX.
 
-Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and targets, ISUPPORT tokens.
-With `Ircd(tls=server_context())` it speaks TLS, with certificates that are good for nothing else.
-Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as received, without
-CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all clients in order of arrival).
-Faults, at any time: `ircd.faults.drop_on = r"PRIVMSG"` (after recording, before relaying; once), `.hold_pongs` (until
-`release_pongs()`), `.hold_labels`,
-`.silent` (read, record, answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()` resets.
+Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and targets, ISUPPORT
+tokens. With `Ircd(tls=server_context())` it speaks TLS, with certificates that are good for nothing
+else. Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as
+received, without CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all
+clients in order of arrival). Faults, at any time: `ircd.faults.drop_on = r"PRIVMSG"` (after
+recording, before relaying; once), `.hold_pongs` (until `release_pongs()`), `.hold_labels`,
+`.silent` (read, record, answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()`
+resets.
 """
 
 import asyncio
@@ -64,13 +65,15 @@ class Options:
     cap_deaf: frozenset[str] = frozenset()
     """A request for any of these capabilities is not answered."""
     sasl: Mapping[str, str] = field(default_factory=dict)
-    """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL EXTERNAL."""
+    """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL
+    EXTERNAL."""
     sasl_fails: str = ""
     """Numeric with which every SASL login is refused."""
     scram_proof: Literal["true", "false", "none", "error"] = "true"
     """Whether the server proves that it knows the password, too."""
     nickserv: Mapping[str, str] | None = None
-    """Account -> password, for NickServ: IDENTIFY, REGAIN and GHOST. None: there is no NickServ (401)."""
+    """Account -> password, for NickServ: IDENTIFY, REGAIN and GHOST. None: there is no NickServ
+    (401)."""
     nickserv_numerics: bool = True
     """Who identifies is told so by 900, too."""
     isupport: tuple[str, ...] = (
@@ -87,7 +90,8 @@ class Options:
     nick_length: int = 99
     """A longer nick is refused (432)."""
     modes: Mapping[str, str] | None = None
-    """Room -> modes, as MODE tells them; others are not there (403). None: MODE is not known (421)."""
+    """Room -> modes, as MODE tells them; others are not there (403). None: MODE is not known
+    (421)."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Room -> numeric with which JOIN is refused."""
     muted: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +128,8 @@ class Options:
     whois: Literal["", "421", "deaf"] = ""
     """How every WHOIS is refused; empty: it is answered."""
     joins_timed: bool = True
-    """False: what people say carries a time, and no JOIN does, so there is no telling how this server's clock goes."""
+    """False: what people say carries a time, and no JOIN does, so there is no telling how this
+    server's clock goes."""
     pong_token: bool = True
     """False: PONG without the token, as jaraco's server does."""
 
@@ -137,7 +142,8 @@ class Faults:
     hold_pongs: bool = False
     silent: bool = False
     flood_at: int | None = None
-    """Message of a connection at which the server throws it off for flooding, with what it has not read yet."""
+    """Message of a connection at which the server throws it off for flooding, with what it has not
+    read yet."""
     flooder: str = ""
     """Nick that alone is thrown off; empty: anybody."""
     hold_labels: bool = False
@@ -167,7 +173,11 @@ Exchange = Generator[bytes, bytes, str | None]
 def plain(accounts: Mapping[str, str]) -> Exchange:
     answer = yield b""
     identity, account, password = answer.decode().split("\0")
-    return account if account and identity in {"", account} and accounts.get(account) == password else None
+    return (
+        account
+        if account and identity in {"", account} and accounts.get(account) == password
+        else None
+    )
 
 
 def external(certified: str | None) -> Exchange:
@@ -177,14 +187,17 @@ def external(certified: str | None) -> Exchange:
 
 
 def scram(accounts: Mapping[str, str], proof_of_ours: str = "true") -> Exchange:
-    """RFC 5802, from the server's side, whose own proof is "true", "false", "none", or an "error" to say no."""
+    """RFC 5802, from the server's side, whose own proof is "true", "false", "none", or an "error"
+    to say no."""
     first = (yield b"").decode().removeprefix("n,,")
     fields = dict(field.split("=", 1) for field in first.split(","))
     account, salt = fields["n"].replace("=2C", ",").replace("=3D", "="), b"salt"
     challenge = f"r={fields['r']}server,s={base64.b64encode(salt).decode()},i=4096"
     final = (yield challenge.encode()).decode()
     bare, _, proof = final.rpartition(",p=")
-    salted = hashlib.pbkdf2_hmac("sha256", accounts.get(account, "no such account").encode(), salt, 4096)
+    salted = hashlib.pbkdf2_hmac(
+        "sha256", accounts.get(account, "no such account").encode(), salt, 4096
+    )
     whole = f"{first},{challenge},{bare}".encode()
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
     signature = hmac.digest(stored, whole, "sha256")
@@ -205,7 +218,9 @@ def scram(accounts: Mapping[str, str], proof_of_ours: str = "true") -> Exchange:
 class Login:
     """One exchange over AUTHENTICATE; `say` sends a line, `done` is told the account or None."""
 
-    def __init__(self, exchange: Exchange, say: Callable[[str], None], done: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, exchange: Exchange, say: Callable[[str], None], done: Callable[[str | None], None]
+    ) -> None:
         self._exchange, self._say, self._done = exchange, say, done
         self._received = ""
         self._challenge(next(exchange))
@@ -255,7 +270,9 @@ class V3:
         self._numbers += 1
         return f"s{self._numbers}"
 
-    def answer(self, client: "Client", tags: Mapping[str, str], command: str, params: list[str]) -> bool:
+    def answer(
+        self, client: "Client", tags: Mapping[str, str], command: str, params: list[str]
+    ) -> bool:
         """Deal with a line; False: it is not one of these."""
         key = (id(client), tags.get("batch", ""))
         if command == "BATCH":
@@ -286,11 +303,23 @@ class V3:
             shown = {"account": client.account} if client.account else {}
             for other in self._ircd.here():
                 if other.nick.lower() == params[0].lower():
-                    other.send(f":{client.mask} INVITE {other.nick} {params[1]}", self._ircd.stamp(shown))
+                    other.send(
+                        f":{client.mask} INVITE {other.nick} {params[1]}", self._ircd.stamp(shown)
+                    )
             client.numeric("341", *params[:2])
         elif command == "WHO":
             for nick, account in self._ircd.options.accounts.items():
-                client.numeric("354", params[1].partition(",")[2], params[0], "u", "h", nick, "H", account, ":real")
+                client.numeric(
+                    "354",
+                    params[1].partition(",")[2],
+                    params[0],
+                    "u",
+                    "h",
+                    nick,
+                    "H",
+                    account,
+                    ":real",
+                )
             client.numeric("315", params[0], ":End of WHO")
         else:
             return False
@@ -299,7 +328,9 @@ class V3:
     def _redact(self, client: "Client", target: str, message: str) -> None:
         """Everybody may take back what they said, and nothing else."""
         author = self._ircd.said.get(message)
-        code = self._ircd.options.redact_fails or ("" if author == client.nick else "REDACT_FORBIDDEN")
+        code = self._ircd.options.redact_fails or (
+            "" if author == client.nick else "REDACT_FORBIDDEN"
+        )
         if author is None:
             code = "UNKNOWN_MSGID"
         if code:
@@ -307,8 +338,13 @@ class V3:
             return
         del self._ircd.said[message]
         for other in self._ircd.rooms.get(target.lower(), []):
-            if "draft/message-redaction" in other.caps and (other is not client or "echo-message" in client.caps):
-                other.send(f":{client.mask} REDACT {target} {message}", {"time": "2026-01-01T00:00:00.000Z"})
+            if "draft/message-redaction" in other.caps and (
+                other is not client or "echo-message" in client.caps
+            ):
+                other.send(
+                    f":{client.mask} REDACT {target} {message}",
+                    {"time": "2026-01-01T00:00:00.000Z"},
+                )
 
     def _batch(self, client: "Client", tags: Mapping[str, str], params: list[str]) -> None:
         key = (id(client), params[0][1:])
@@ -334,9 +370,14 @@ class V3:
         if not target.startswith("#") and not people:
             client.send(f":irc.test 401 {client.nick} {target} :No such nick", label)
             return
-        for other in self._ircd.rooms.get(target.lower(), []) if target.startswith("#") else [*people, client]:
+        for other in (
+            self._ircd.rooms.get(target.lower(), [])
+            if target.startswith("#")
+            else [*people, client]
+        ):
             other.send(
-                f":{client.mask} BATCH +{name} draft/multiline {target}", stamped | (label if other is client else {})
+                f":{client.mask} BATCH +{name} draft/multiline {target}",
+                stamped | (label if other is client else {}),
             )
             for text, concat in batch.lines:
                 more = {"draft/multiline-concat": ""} if concat else {}
@@ -347,16 +388,26 @@ class V3:
         if self._ircd.options.history_deaf:
             return
         if self._ircd.options.history_fails:
-            client.send(f"FAIL CHATHISTORY {self._ircd.options.history_fails} {' '.join(params[:2])} :no")
+            client.send(
+                f"FAIL CHATHISTORY {self._ircd.options.history_fails} {' '.join(params[:2])} :no"
+            )
             return
         name, limit = self._name(), int(params[-1])
         if params[0] == "TARGETS":
             client.send(f":irc.test BATCH +{name} draft/chathistory-targets")
-            for target in dict.fromkeys(t for t, _, _ in self._ircd.options.history if not t.startswith("#")):
-                client.send(f"CHATHISTORY TARGETS {target} 2026-01-01T00:00:00.000Z", {"batch": name})
+            for target in dict.fromkeys(
+                t for t, _, _ in self._ircd.options.history if not t.startswith("#")
+            ):
+                client.send(
+                    f"CHATHISTORY TARGETS {target} 2026-01-01T00:00:00.000Z", {"batch": name}
+                )
         else:
             target, reference = params[1], params[2]
-            said = [(tags, line) for place, tags, line in self._ircd.options.history if place.lower() == target.lower()]
+            said = [
+                (tags, line)
+                for place, tags, line in self._ircd.options.history
+                if place.lower() == target.lower()
+            ]
             kind, _, value = reference.partition("=")
             if params[0] == "LATEST":
                 said = said[-limit:]
@@ -383,13 +434,19 @@ def labelled(label: str, answers: list[bytes], name: str) -> bytes:
 
 
 def _with(tag: str, line: bytes) -> bytes:
-    return b"@" + tag.encode() + b";" + line[1:] if line.startswith(b"@") else b"@" + tag.encode() + b" " + line
+    return (
+        b"@" + tag.encode() + b";" + line[1:]
+        if line.startswith(b"@")
+        else b"@" + tag.encode() + b" " + line
+    )
 
 
 class Client:
     """One connection to the server."""
 
-    def __init__(self, ircd: "Ircd", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, ircd: "Ircd", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.ircd, self._reader, self._writer = ircd, reader, writer
         self.lines: list[str] = []
         self.wire = bytearray()
@@ -426,7 +483,9 @@ class Client:
             "batch": "batch",
             "label": "labeled-response",
         }
-        told = {k: v for k, v in (tags or {}).items() if capability.get(k, "message-tags") in self.caps}
+        told = {
+            k: v for k, v in (tags or {}).items() if capability.get(k, "message-tags") in self.caps
+        }
         head = "@" + ";".join(f"{k}={v}" if v else k for k, v in told.items()) + " " if told else ""
         self.raw(head.encode() + line.encode()[:510] + b"\r\n")
 
@@ -438,7 +497,8 @@ class Client:
         self._writer.transport.abort()
 
     def lose(self) -> None:
-        """Leave the connection half open: the server holds it for good until it drops it, and nothing gets through."""
+        """Leave the connection half open: the server holds it for good until it drops it, and
+        nothing gets through."""
         self.lost = True
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
@@ -463,7 +523,10 @@ class Client:
                     self.drop()
                     break
                 said = sum("PRIVMSG" in one for one in self.lines)
-                if said == self.ircd.faults.flood_at and self.ircd.faults.flooder in ("", self.nick):
+                if said == self.ircd.faults.flood_at and self.ircd.faults.flooder in (
+                    "",
+                    self.nick,
+                ):
                     self.send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
                     break
                 if not self.ircd.faults.silent:
@@ -501,7 +564,9 @@ class Door:
                 size = -(-len(names) // lines) or 1
                 chunks = [names[i : i + size] for i in range(0, len(names), size)] or [[]]
                 for chunk in chunks:
-                    star = "" if chunk is chunks[-1] and not self._ircd.options.cap_endless else "* "
+                    star = (
+                        "" if chunk is chunks[-1] and not self._ircd.options.cap_endless else "* "
+                    )
                     client.send(f":irc.test CAP * LS {star}:{' '.join(chunk)}")
             case "REQ":
                 self._request(client, params[1].split())
@@ -520,7 +585,11 @@ class Door:
             client.caps |= set(names)
             client.send(f":irc.test CAP * ACK :{' '.join(names)}")
             return
-        named = {"all": names, "refused": [name for name in names if name not in offered], "none": []}
+        named = {
+            "all": names,
+            "refused": [name for name in names if name not in offered],
+            "none": [],
+        }
         client.send(f":irc.test CAP * NAK :{' '.join(named[options.nak_names])}")
 
     def authenticate(self, client: Client, payload: str) -> None:
@@ -542,7 +611,9 @@ class Door:
         elif client.login is not None:
             client.login.feed(payload)
         elif payload in exchanges:
-            client.login = Login(exchanges[payload](), client.send, lambda account: self._logged_in(client, account))
+            client.login = Login(
+                exchanges[payload](), client.send, lambda account: self._logged_in(client, account)
+            )
         else:
             client.numeric("904", ":SASL authentication failed")
 
@@ -582,11 +653,18 @@ class Door:
         if len(nick) > self._ircd.options.nick_length or nick in self._ircd.options.reserved:
             client.numeric("432", nick, ":Erroneous nickname")
             return
-        if nick in self._ircd.options.taken or any(c.nick == nick for c in self._ircd.here() if c is not client):
+        if nick in self._ircd.options.taken or any(
+            c.nick == nick for c in self._ircd.here() if c is not client
+        ):
             client.numeric("433", nick, ":Nickname is already in use")
             return
         if client.registered:
-            told = {client} | {other for members in self._ircd.rooms.values() if client in members for other in members}
+            told = {client} | {
+                other
+                for members in self._ircd.rooms.values()
+                if client in members
+                for other in members
+            }
             for other in told:
                 other.send(f":{client.mask} NICK {nick}")
         client.nick = nick
@@ -595,7 +673,10 @@ class Door:
     def register(self, client: Client) -> None:
         if client.registered or client.negotiating or not (client.nick and client.user):
             return
-        if self._ircd.options.password is not None and client.password != self._ircd.options.password:
+        if (
+            self._ircd.options.password is not None
+            and client.password != self._ircd.options.password
+        ):
             client.numeric("464", ":Password incorrect")
             client.send("ERROR :Bad password")
             return
@@ -653,7 +734,10 @@ class Ircd:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.stop()
 
@@ -701,16 +785,23 @@ class Ircd:
         return here()[0]
 
     async def say(self, target: str, text: str, by: str = "alice!a@host", **tags: str) -> None:
-        """Somebody who is not connected says something, to a room's members or to the client of that nick."""
+        """Somebody who is not connected says something, to a room's members or to the client of
+        that nick."""
         self.people[by.partition("!")[0].lower()] = by, tags.get("account", "")
         self.relay(target, f":{by} PRIVMSG {target} :{text}", tags)
         await self.changed()
 
-    def relay(self, target: str, line: str, tags: Mapping[str, str], sender: Client | None = None) -> None:
+    def relay(
+        self, target: str, line: str, tags: Mapping[str, str], sender: Client | None = None
+    ) -> None:
         stamped = self.stamp(tags)
         self.said[stamped["msgid"]] = line[1:].partition("!")[0]
         there = self.rooms.get(target.lstrip("@+").lower())
-        for client in there if there is not None else [c for c in self.here() if c.nick.lower() == target.lower()]:
+        for client in (
+            there
+            if there is not None
+            else [c for c in self.here() if c.nick.lower() == target.lower()]
+        ):
             if client is not sender:
                 client.send(line, stamped)
         if sender is not None and "echo-message" in sender.caps:
@@ -779,7 +870,10 @@ class Ircd:
                 client.user = params[0]
                 self._door.register(client)
             case "PING":
-                pong = f":irc.test PONG irc.test :{params[0] if self.options.pong_token else 'irc.test'}"
+                pong = (
+                    ":irc.test PONG irc.test "
+                    f":{params[0] if self.options.pong_token else 'irc.test'}"
+                )
                 if self.faults.hold_pongs:
                     client.held.append(pong)
                 else:
@@ -787,7 +881,12 @@ class Ircd:
             case "QUIT":
                 client.send(f"ERROR :Closing link ({params[0]})")
             case "JOIN" | "PART" | "TOPIC" | "PRIVMSG" | "NOTICE" if client.registered:
-                self._talk(client, command.upper(), params, {k: v for k, v in tags.items() if k.startswith("+")})
+                self._talk(
+                    client,
+                    command.upper(),
+                    params,
+                    {k: v for k, v in tags.items() if k.startswith("+")},
+                )
             case "MODE" if self.options.modes is not None and params[0].startswith("#"):
                 modes = self.options.modes.get(params[0])
                 client.numeric("324" if modes else "403", params[0], modes or ":No such channel")
@@ -801,7 +900,9 @@ class Ircd:
     def _whois(self, client: Client, nick: str) -> None:
         if self.options.whois:
             return
-        found = next(((c.mask, c.account) for c in self.here() if c.nick.lower() == nick.lower()), None)
+        found = next(
+            ((c.mask, c.account) for c in self.here() if c.nick.lower() == nick.lower()), None
+        )
         mask, account = self.people.get(nick.lower()) or found or ("", "")
         if mask:
             name, _, userhost = mask.partition("!")
@@ -812,7 +913,9 @@ class Ircd:
             client.numeric("401", nick, ":No such nick")
         client.numeric("318", nick, ":End of /WHOIS list")
 
-    def _talk(self, client: Client, command: str, params: list[str], tags: Mapping[str, str]) -> None:
+    def _talk(
+        self, client: Client, command: str, params: list[str], tags: Mapping[str, str]
+    ) -> None:
         tags = {**tags, "account": client.account} if client.account else tags
         for target in params[0].split(","):
             members = self.rooms.setdefault(target.lower(), []) if target.startswith("#") else []
@@ -823,10 +926,14 @@ class Ircd:
             elif command == "JOIN":
                 members.append(client)
                 for member in members:
-                    extended = f" {client.account or '*'} :real" if "extended-join" in member.caps else ""
+                    extended = (
+                        f" {client.account or '*'} :real" if "extended-join" in member.caps else ""
+                    )
                     stamped = {"time": _now()} if self.options.joins_timed else {}
                     member.send(f":{client.mask} JOIN {target}{extended}", stamped)
-                client.numeric("353", "=", target, ":" + " ".join(member.nick for member in members))
+                client.numeric(
+                    "353", "=", target, ":" + " ".join(member.nick for member in members)
+                )
                 client.numeric("366", target, ":End of /NAMES list")
             elif target.partition("@")[0] == "NickServ" and self.options.nickserv is not None:
                 self._door.nickserv(client, params[1])
@@ -856,4 +963,8 @@ class Ircd:
 
 
 def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(time.time(), UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )

@@ -1,10 +1,11 @@
-"""A loopback llama.cpp server, as far as prompts kept in slots go: tools/server/README.md. A word is a token.
+"""A loopback llama.cpp server, as far as prompts kept in slots go: tools/server/README.md. A word
+is a token.
 
     async with LlamaApi(slots=2) as api: ...     # besides what `ModelApi` has
 
 - Each slot holds the last prompt and answer; `timings` say how much of a new prompt it began with.
-- `forgets=True`: idle slots are emptied when another one is used, and a pinned one is not filled again
-  (ggml-org/llama.cpp#28139; the default of llama-server with a unified cache).
+- `forgets=True`: idle slots are emptied when another one is used, and a pinned one is not filled
+  again (ggml-org/llama.cpp#28139; the default of llama-server with a unified cache).
 - `hangs=True`: prompts with `n_predict` 0 are never done.
 - `old=True`: there is no `/v1/chat/completions/input_tokens`.
 """
@@ -62,9 +63,14 @@ class LlamaApi(ModelApi):
         if not seen.path.endswith("/chat/completions"):
             return super()._reply(seen, size)
         if len(prompt := rendered(body)) > self.window:
-            text = f"request ({len(prompt)} tokens) exceeds the available context size ({self.window} tokens)"
+            text = (
+                f"request ({len(prompt)} tokens) exceeds the available context size "
+                f"({self.window} tokens)"
+            )
             error = {"code": 400, "message": text, "type": "exceed_context_size_error"}
-            return Reply(answer=Answer(status=400, body=json.dumps({"error": error}).encode()), events=[])
+            return Reply(
+                answer=Answer(status=400, body=json.dumps({"error": error}).encode()), events=[]
+            )
         reply = super()._reply(seen, size)
         return reply if reply.answer.status != 200 else self._evaluated(reply.answer, body, prompt)
 
@@ -79,7 +85,11 @@ class LlamaApi(ModelApi):
         self.held[number] = prompt + answer.text.split()
         if self.forgets:
             self.held = [held if slot == number else [] for slot, held in enumerate(self.held)]
-        timings = {"cache_n": cached, "prompt_n": len(prompt) - cached, "predicted_n": len(answer.text.split())}
+        timings = {
+            "cache_n": cached,
+            "prompt_n": len(prompt) - cached,
+            "predicted_n": len(answer.text.split()),
+        }
         self.timings.append(timings)
         events = completions(answer, body)
         last = b"data: " + json.dumps({"choices": [], "timings": timings}).encode() + b"\n\n"
@@ -95,7 +105,10 @@ def rendered(body: Json) -> list[str]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
 
 
 def _told(value: Json) -> Reply:

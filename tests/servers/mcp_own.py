@@ -53,7 +53,11 @@ def die() -> str:
 def breed() -> str:
     """Leaves a child that holds the output and takes no hint."""
     child = subprocess.Popen(
-        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
+        [
+            sys.executable,
+            "-c",
+            "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)",
+        ]
     )
     return str(child.pid)
 

@@ -1,8 +1,10 @@
-"""A server of the protocol with bad manners, by hand and on its standard input and output: `python mcp_raw.py JSON`.
+"""A server of the protocol with bad manners, by hand and on its standard input and output: `python
+mcp_raw.py JSON`.
 
-JSON says what it does: `discover` (answers `server/discover` with: refuse, exit, ignore), `initialize` (ignore),
-`count` (of harmless tools beside those below), `page` (how many at once), `tools` (more, as they are), `results` (of
-tools, as they are), `deaf` (reads nothing once it has listed).
+JSON says what it does: `discover` (answers `server/discover` with: refuse, exit, ignore),
+`initialize` (ignore), `count` (of harmless tools beside those below), `page` (how many at once),
+`tools` (more, as they are), `results` (of tools, as they are), `deaf` (reads nothing once it has
+listed).
 """
 
 import json
@@ -14,9 +16,26 @@ from typing import Any
 PLAN: dict[str, Any] = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 EMPTY: dict[str, Any] = {"type": "object", "properties": {}}
 EVIL = "\x1b[31m\u202eevil\u2066\x07"
-NAMES = ["echo", "huge", "silent", "grow", "asks", "noise", "broken", "fails", "errs", "env", "structured", "forever"]
-TOOLS: list[dict[str, Any]] = [{"name": name, "description": f"Does {name}.", "inputSchema": EMPTY} for name in NAMES]
-TOOLS += [{"name": f"tool{number:05}", "inputSchema": EMPTY} for number in range(PLAN.get("count", 0))]
+NAMES = [
+    "echo",
+    "huge",
+    "silent",
+    "grow",
+    "asks",
+    "noise",
+    "broken",
+    "fails",
+    "errs",
+    "env",
+    "structured",
+    "forever",
+]
+TOOLS: list[dict[str, Any]] = [
+    {"name": name, "description": f"Does {name}.", "inputSchema": EMPTY} for name in NAMES
+]
+TOOLS += [
+    {"name": f"tool{number:05}", "inputSchema": EMPTY} for number in range(PLAN.get("count", 0))
+]
 TOOLS += PLAN.get("tools", [])
 
 
@@ -59,7 +78,10 @@ def asks() -> dict[str, Any]:
         say(id=f"q{number}", method=method, params=params)
         answer = hear()
         heard.append(f"{method}: {'refused' if 'error' in answer else 'answered'}")
-    say(method="notifications/message", params={"level": "error", "data": f"{EVIL} and " + "x" * 100_000})
+    say(
+        method="notifications/message",
+        params={"level": "error", "data": f"{EVIL} and " + "x" * 100_000},
+    )
     return words("; ".join(heard))
 
 
@@ -120,13 +142,19 @@ def main() -> None:
         if method == "initialize":
             about = {"name": "raw", "version": "1"}
             can = {"tools": {"listChanged": True}, "logging": {}}
-            say(id=asked["id"], result={"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": about})
+            say(
+                id=asked["id"],
+                result={"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": about},
+            )
         elif method == "tools/list":
             say(id=asked["id"], result=listed(asked.get("params", {})))
             if PLAN.get("deaf"):
                 time.sleep(600)
         elif method == "tools/call" and asked["params"]["name"] == "errs":
-            say(id=asked["id"], error={"code": -32603, "message": f"broke with {os.environ.get('TOKEN')}"})
+            say(
+                id=asked["id"],
+                error={"code": -32603, "message": f"broke with {os.environ.get('TOKEN')}"},
+            )
         elif method == "tools/call" and asked["params"]["name"] != "silent":
             say(id=asked["id"], result=call(asked["params"]))
         elif method not in ("tools/call", "ping"):

@@ -1,4 +1,5 @@
-"""The prompt cache of the Messages API. Pure: no sockets; times are handed in, as seconds of any one clock.
+"""The prompt cache of the Messages API. Pure: no sockets; times are handed in, as seconds of any
+one clock.
 
     cache = MessagesCache(tokens)
     ticket = cache.begin(body, at_s=0.0)     # the request arrives: what it reads and what it pays to write
@@ -7,26 +8,38 @@
 
 The rules (platform.claude.com/docs/en/build-with-claude/prompt-caching):
 
-- Order: tools, system, messages. Each tool, system block and content block is a position. A prefix is its exact
-  bytes; marks (`cache_control`) are no part of it, neither is how a text is written (string or one block).
-- Only a marked position is written, if the prompt up to it has the model's minimum. A mark reads the longest live
-  entry among its own position and the 19 before it.
-- A = the longest hit, B = the last 1h mark behind it, C = the last mark: A is read, B-A written for 1h, C-B for 5m.
-- A lifetime counts from the start of the request, and anew with each use. Nothing can be read before the answer
-  that writes it begins, so parallel cold requests all pay.
-- `tool_choice`, images that come or go, `thinking` and effort cost the messages; `speed` costs the system too.
+- Order: tools, system, messages. Each tool, system block and content block is a position. A prefix
+  is its exact bytes; marks (`cache_control`) are no part of it, neither is how a text is written
+  (string or one block).
+- Only a marked position is written, if the prompt up to it has the model's minimum. A mark reads
+  the longest live entry among its own position and the 19 before it.
+- A = the longest hit, B = the last 1h mark behind it, C = the last mark: A is read, B-A written for
+  1h, C-B for 5m.
+- A lifetime counts from the start of the request, and anew with each use. Nothing can be read
+  before the answer that writes it begins, so parallel cold requests all pay.
+- `tool_choice`, images that come or go, `thinking` and effort cost the messages; `speed` costs the
+  system too.
 - Each workspace and model has a cache of its own.
 
-Where the documentation is silent this errs to the caller's disadvantage: an entry is the segment behind the
-cached position before it, kept for the lifetime that was paid; it can be read only while every segment in front
-of it lives; reading never makes 1h of 5m; and nothing is written at a mark in front of what was read.
+Where the documentation is silent this errs to the caller's disadvantage: an entry is the segment
+behind the cached position before it, kept for the lifetime that was paid; it can be read only while
+every segment in front of it lives; reading never makes 1h of 5m; and nothing is written at a mark
+in front of what was read.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from tests.servers.messages_prompt import THINKING, Json, canonical, pictures, positions, profile, undated
+from tests.servers.messages_prompt import (
+    THINKING,
+    Json,
+    canonical,
+    pictures,
+    positions,
+    profile,
+    undated,
+)
 
 Tokens = Callable[[str], int]
 """How many tokens a text has. Pure; asked once for each distinct block behind the same prefix."""
@@ -35,7 +48,8 @@ LIFETIME_S = {"5m": 300.0, "1h": 3600.0}
 LOOK_BACK = 20
 """Positions that a mark looks at, its own first."""
 IMAGE_TOKENS = 1_600
-"""About the most that one picture costs: width x height / 750, after it was made smaller (build-with-claude/vision)."""
+"""About the most that one picture costs: width x height / 750, after it was made smaller
+(build-with-claude/vision)."""
 
 
 @dataclass(slots=True)
@@ -53,7 +67,8 @@ class _Segment:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Prefix:
-    """A prompt up to and including one position. The same bytes are the same object, as long as the cache lives."""
+    """A prompt up to and including one position. The same bytes are the same object, as long as the
+    cache lives."""
 
     parent: "Prefix | None"
     tokens: int
@@ -106,11 +121,13 @@ class Ticket:
     read: int
     """How many of these were read."""
     writes: tuple[tuple[int, Literal["5m", "1h"]], ...]
-    """The positions (0 is the first) that it writes, ascending; each from the write or the read before it."""
+    """The positions (0 is the first) that it writes, ascending; each from the write or the read
+    before it."""
 
 
 def missed(before: Ticket, now: Ticket) -> tuple[str, int] | None:
-    """Return why `now` cannot read all that `before` has, and how many tokens of it are lost. None: it can."""
+    """Return why `now` cannot read all that `before` has, and how many tokens of it are lost. None:
+    it can."""
     common = 0
     for old, new in zip(before.path, now.path, strict=False):
         if old is not new:
@@ -124,7 +141,8 @@ def missed(before: Ticket, now: Ticket) -> tuple[str, int] | None:
 
 
 class MessagesCache:
-    """See the top of the file. Never refuses: a body that the API would not accept is for `model_api_rules` to find."""
+    """See the top of the file. Never refuses: a body that the API would not accept is for
+    `model_api_rules` to find."""
 
     def __init__(self, tokens: Tokens, *, minimum: int | None = None) -> None:
         """`minimum`: in place of each model's own."""
@@ -133,7 +151,8 @@ class MessagesCache:
         self._roots: dict[tuple[str, str], Prefix] = {}
 
     def begin(self, body: Json, *, at_s: float, workspace: str = "") -> Ticket:
-        """Take a request in: a body that the API would accept. What it uses lives on from `at_s`."""
+        """Take a request in: a body that the API would accept. What it uses lives on from
+        `at_s`."""
         path, marks = self._walk(body, workspace)
         read = 0
         for mark, _ in marks:
@@ -143,7 +162,9 @@ class MessagesCache:
                     read = max(read, place + 1)
                     break
         minimum = profile(body["model"]).minimum if self._minimum is None else self._minimum
-        writes = [(mark, ttl) for mark, ttl in marks if mark >= read and path[mark].tokens >= minimum]
+        writes = [
+            (mark, ttl) for mark, ttl in marks if mark >= read and path[mark].tokens >= minimum
+        ]
         written = {"5m": 0, "1h": 0}
         reached = first = path[read - 1].tokens if read else 0
         for mark, ttl in writes:
@@ -151,7 +172,14 @@ class MessagesCache:
             reached = path[mark].tokens
         total = path[-1].tokens if path else 0
         usage = Usage(total - reached, first, written["5m"], written["1h"])
-        return Ticket(at_s=at_s, model=undated(body["model"]), usage=usage, path=path, read=read, writes=tuple(writes))
+        return Ticket(
+            at_s=at_s,
+            model=undated(body["model"]),
+            usage=usage,
+            path=path,
+            read=read,
+            writes=tuple(writes),
+        )
 
     def began(self, ticket: Ticket) -> None:
         """Its answer has begun: what it wrote can be read from now on."""
@@ -169,7 +197,9 @@ class MessagesCache:
         path, _ = self._walk(body, workspace)
         return path[-1].tokens if path else 0
 
-    def _walk(self, body: Json, workspace: str) -> tuple[tuple[Prefix, ...], list[tuple[int, Literal["5m", "1h"]]]]:
+    def _walk(
+        self, body: Json, workspace: str
+    ) -> tuple[tuple[Prefix, ...], list[tuple[int, Literal["5m", "1h"]]]]:
         """Return the positions of a request and its marks in their order."""
         key = (workspace, undated(body["model"]))
         prefix = self._roots.get(key) or self._roots.setdefault(key, Prefix(None, 0, "tools"))
@@ -202,7 +232,9 @@ class MessagesCache:
             return IMAGE_TOKENS
         if block.get("type") == "tool_result" and pictures(block):
             words = [part for part in block["content"] if part.get("type") != "image"]
-            return IMAGE_TOKENS * pictures(block) + max(1, self.tokens(canonical(block | {"content": words})))
+            return IMAGE_TOKENS * pictures(block) + max(
+                1, self.tokens(canonical(block | {"content": words}))
+            )
         return max(1, self.tokens(text))
 
 
@@ -214,7 +246,8 @@ def _step(prefix: Prefix, key: object, tokens: int, level: str) -> Prefix:
 
 
 def _chain(prefix: Prefix) -> Iterator[_Segment | None]:
-    """Yield the segments that this entry rests on, its own first; None where one was never written."""
+    """Yield the segments that this entry rests on, its own first; None where one was never
+    written."""
     at: Prefix | None = prefix
     while at is not None:
         yield at._segment

@@ -1,12 +1,15 @@
-"""A Messages request as the sequence of positions that the API caches; what each Claude model takes; signatures. Pure.
+"""A Messages request as the sequence of positions that the API caches; what each Claude model
+takes; signatures. Pure.
 
-Sources, below platform.claude.com/docs/en: build-with-claude/prompt-caching (order, what invalidates what, minimum
-cacheable prompt), extended-thinking (which thinking is taken out of the prompt), thinking-troubleshooting (types of
-thinking), mid-conversation-system-messages, preserved-thinking, and the what's-new pages of Opus 5.5 and Fable 5.1.
+Sources, below platform.claude.com/docs/en: build-with-claude/prompt-caching (order, what
+invalidates what, minimum cacheable prompt), extended-thinking (which thinking is taken out of the
+prompt), thinking-troubleshooting (types of thinking), mid-conversation-system-messages,
+preserved-thinking, and the what's-new pages of Opus 5.5 and Fable 5.1.
 
-A signature says what was thought, by which model, after which tools, system and messages. Marks and effort are no
-part of that, a leading run of thinking may be taken away, and blocks that the model cannot read are dropped.
-A model that is not known here signs as compatible servers do: always the same, and nothing is checked.
+A signature says what was thought, by which model, after which tools, system and messages. Marks and
+effort are no part of that, a leading run of thinking may be taken away, and blocks that the model
+cannot read are dropped. A model that is not known here signs as compatible servers do: always the
+same, and nothing is checked.
 """
 
 import base64
@@ -46,12 +49,17 @@ class Profile:
     binds: bool = False
     """Thinking is bound to the exact prefix that it came after. Mythos 5.1 does not check that."""
     strips: bool = False
-    """Thinking in front of the newest words of the user is taken out, and with it the cache behind that place."""
+    """Thinking in front of the newest words of the user is taken out, and with it the cache behind
+    that place."""
 
 
 _ADAPTIVE = frozenset({"adaptive"})
 _OLD = Profile(
-    thinking=frozenset({"enabled", "disabled"}), efforts=(), prefill=True, sampling=True, system_messages=False
+    thinking=frozenset({"enabled", "disabled"}),
+    efforts=(),
+    prefill=True,
+    sampling=True,
+    system_messages=False,
 )
 _MIDDLE = Profile(
     thinking=frozenset({"adaptive", "enabled", "disabled"}),
@@ -59,7 +67,9 @@ _MIDDLE = Profile(
     sampling=True,
     system_messages=False,
 )
-_UNKNOWN = Profile(thinking=frozenset({"adaptive", "disabled", "enabled", "between_tools"}), system_messages=False)
+_UNKNOWN = Profile(
+    thinking=frozenset({"adaptive", "disabled", "enabled", "between_tools"}), system_messages=False
+)
 _NEWEST = Profile(minimum=512, thinking=_ADAPTIVE, forced_tools=False, binds=True)
 _NEW = Profile(minimum=512, thinking=_ADAPTIVE)
 _LATER = Profile(thinking=_ADAPTIVE, forced_tools=False, binds=True)
@@ -70,7 +80,9 @@ _PROFILES = {
     "claude-mythos-5-2": replace(_LATER, binds=False),
     "claude-fable-5-1": _NEWEST,
     "claude-mythos-5-1": replace(_NEWEST, binds=False),
-    "claude-opus-5-5": Profile(minimum=512, thinking=_ADAPTIVE, effort="medium", forced_tools=False, binds=True),
+    "claude-opus-5-5": Profile(
+        minimum=512, thinking=_ADAPTIVE, effort="medium", forced_tools=False, binds=True
+    ),
     "claude-sonnet-5-5": Profile(
         minimum=512,
         thinking=frozenset({"adaptive", "between_tools"}),
@@ -78,7 +90,9 @@ _PROFILES = {
         forced_tools=False,
         binds=True,
     ),
-    "claude-haiku-5-5": Profile(minimum=512, mild_only=frozenset({"disabled"}), effort="medium", binds=True),
+    "claude-haiku-5-5": Profile(
+        minimum=512, mild_only=frozenset({"disabled"}), effort="medium", binds=True
+    ),
     "claude-fable-5": _NEW,
     "claude-mythos-5": _NEW,
     "claude-opus-5": Profile(minimum=512, mild_only=frozenset({"disabled"})),
@@ -86,7 +100,10 @@ _PROFILES = {
     "claude-opus-4-8": Profile(),
     "claude-opus-4-7": Profile(minimum=2048, system_messages=False),
     "claude-mythos-preview": Profile(
-        minimum=2048, thinking=_ADAPTIVE, efforts=("low", "medium", "high", "max"), system_messages=False
+        minimum=2048,
+        thinking=_ADAPTIVE,
+        efforts=("low", "medium", "high", "max"),
+        system_messages=False,
     ),
     "claude-opus-4-6": replace(_MIDDLE, minimum=4096),
     "claude-sonnet-4-6": _MIDDLE,
@@ -116,7 +133,8 @@ THINKING = {"thinking", "redacted_thinking"}
 
 
 def canonical(block: Json) -> str:
-    """Return the block's bytes without its mark. The order of keys inside of it counts, as it does there."""
+    """Return the block's bytes without its mark. The order of keys inside of it counts, as it does
+    there."""
     bare = {key: block[key] for key in sorted(block) if key != "cache_control"}
     return json.dumps(bare, separators=(",", ":"), ensure_ascii=False)
 
@@ -148,7 +166,9 @@ def _settings(body: Json) -> str:
     effort = (body.get("output_config") or {}).get("effort") or profile(body["model"]).effort
     choice = {"type": "auto"} | (body.get("tool_choice") or {})
     seen = any(block["type"] == "image" or pictures(block) for block in content)
-    return canonical({"choice": choice, "images": seen, "effort": effort, "thinking": _mode(thinking)})
+    return canonical(
+        {"choice": choice, "images": seen, "effort": effort, "thinking": _mode(thinking)}
+    )
 
 
 def _mode(thinking: Json) -> list[Any]:
@@ -156,11 +176,13 @@ def _mode(thinking: Json) -> list[Any]:
 
 
 def _stale(messages: list[Json]) -> int:
-    """Return the place of the newest message in which the user says something: thinking before it is taken out."""
+    """Return the place of the newest message in which the user says something: thinking before it
+    is taken out."""
     said = [
         place
         for place, message in enumerate(messages)
-        if message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks(message["content"]))
+        if message["role"] == "user"
+        and any(block["type"] != "tool_result" for block in blocks(message["content"]))
     ]
     return max(said, default=0)
 
@@ -191,10 +213,14 @@ class Verdict(NamedTuple):
 
 
 def sign(body: Json, said: list[Json], thought: str) -> str:
-    """Return the signature of a block that comes behind the request and behind `said`, in the same answer."""
+    """Return the signature of a block that comes behind the request and behind `said`, in the same
+    answer."""
     if not known(body["model"]):
         return UNCHECKED
-    end = {"role": "assistant", "content": [*said, {"type": "thinking", "thinking": thought, "signature": ""}]}
+    end = {
+        "role": "assistant",
+        "content": [*said, {"type": "thinking", "thinking": thought, "signature": ""}],
+    }
     *_, (_, _, behind) = _thoughts({**body, "messages": [*body["messages"], end]})
     return _seal({"model": undated(body["model"]), "thought": _hash(thought), **behind})
 
@@ -203,8 +229,12 @@ def verify(body: Json, betas: list[str]) -> Verdict:
     """Check all thinking that is sent back."""
     if not known(body["model"]):
         return Verdict(None, body, [])
-    mild = ((body.get("thinking") or {}).get("block_binding") or {}).get("prefix_mismatch_behavior") == "drop_block"
-    latest = max((i for i, m in enumerate(body["messages"]) if m["role"] == "assistant"), default=-1)
+    mild = ((body.get("thinking") or {}).get("block_binding") or {}).get(
+        "prefix_mismatch_behavior"
+    ) == "drop_block"
+    latest = max(
+        (i for i, m in enumerate(body["messages"]) if m["role"] == "assistant"), default=-1
+    )
     dropped: list[Json] = []
     gone: set[tuple[int, int]] = set()
     for (place, index), block, behind in _thoughts(body):
@@ -213,7 +243,8 @@ def verify(body: Json, betas: list[str]) -> Verdict:
         if told is None or told["thought"] != _hash(block.get("thinking", "")):
             if place == latest:
                 return Verdict(
-                    f"{where}: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
+                    f"{where}: `thinking` or `redacted_thinking` blocks in the latest assistant "
+                    "message cannot be "
                     "modified. These blocks must remain as they were in the original response.",
                     body,
                     [],
@@ -229,14 +260,19 @@ def verify(body: Json, betas: list[str]) -> Verdict:
         if reason:
             gone.add((place, index))
             dropped.append({"type": "thinking_dropped", "path": where, "reason": reason})
-    return Verdict(None, _without(body, gone) if gone else body, dropped if CONTROLS in betas else [])
+    return Verdict(
+        None, _without(body, gone) if gone else body, dropped if CONTROLS in betas else []
+    )
 
 
 def _bound(where: str, block: Json, differs: str) -> str:
     return (
-        f"{where}: Invalid `signature` in `{block['type']}` block. The block is bound to a different conversation. "
-        'Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to "drop_block". That setting '
-        f"requires the `{CONTROLS}` value in the `anthropic-beta` header. {_PARTS[differs]} from the one this block "
+        f"{where}: Invalid `signature` in `{block['type']}` block. The block is bound to a "
+        "different conversation. "
+        "Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to "
+        '"drop_block". That setting '
+        f"requires the `{CONTROLS}` value in the `anthropic-beta` header. {_PARTS[differs]} from "
+        "the one this block "
         "was created with."
     )
 
@@ -252,7 +288,12 @@ def _thoughts(body: Json) -> Iterator[tuple[tuple[int, int], Json, Json]]:
     for place, message in enumerate(body["messages"]):
         for index, block in enumerate(blocks(message["content"])):
             if block["type"] in THINKING:
-                front = {"tools": tools, "system": system, "messages": messages.hexdigest()[:16], "run": [*run]}
+                front = {
+                    "tools": tools,
+                    "system": system,
+                    "messages": messages.hexdigest()[:16],
+                    "run": [*run],
+                }
                 yield (place, index), block, front
                 run.append(_hash(block.get("signature") or block.get("data") or "")[:8])
             elif block["type"] != "text" or block["text"].strip():
@@ -271,7 +312,9 @@ def _difference(told: Json, behind: Json) -> str:
 def _without(body: Json, gone: set[tuple[int, int]]) -> Json:
     messages = []
     for place, message in enumerate(body["messages"]):
-        content = [b for index, b in enumerate(blocks(message["content"])) if (place, index) not in gone]
+        content = [
+            b for index, b in enumerate(blocks(message["content"])) if (place, index) not in gone
+        ]
         if content:
             messages.append({**message, "content": content})
     return {**body, "messages": messages}

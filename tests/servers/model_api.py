@@ -1,4 +1,5 @@
-"""A loopback server that speaks both model APIs: OpenAI's chat completions and Anthropic's messages.
+"""A loopback server that speaks both model APIs: OpenAI's chat completions and Anthropic's
+messages.
 
     async with ModelApi() as api:            # or, without a loop of your own: with ModelApi.threaded() as api:
         base_url = api.url                   # http://127.0.0.1:PORT, for `base_url` of either kind
@@ -6,23 +7,28 @@
         ...
         assert api.seen[0].body["messages"]  # every request, in order of arrival
 
-- `/v1/chat/completions` and `/v1/messages` (with and without `/v1`) stream the next scripted `Answer`; with none
-  left `default(body)` makes one: it echoes the newest user message, `You said: ...`.
-- `seen[i].at_s` is `time.monotonic()` when the request's last byte was read: comparable across processes on
-  one Linux machine. `seen[i].hung_up` turns true if the client closed before the answer was complete.
+- `/v1/chat/completions` and `/v1/messages` (with and without `/v1`) stream the next scripted
+  `Answer`; with none left `default(body)` makes one: it echoes the newest user message, `You said:
+  ...`.
+- `seen[i].at_s` is `time.monotonic()` when the request's last byte was read: comparable across
+  processes on one Linux machine. `seen[i].hung_up` turns true if the client closed before the
+  answer was complete.
 - STRICT: what the real APIs refuse is refused (`model_api_rules`), kept in `violations`, and not
   counted against the script. `strict=False` turns that off.
-- `cache=MessagesCache(tokens)` makes the usage of `/v1/messages` what that cache says at the time of `clock`; the
-  API key is the workspace. Without `stream` the message comes whole. `max_tokens: 0` is answered without the script.
-- `/v1/messages/count_tokens` counts with the cache's tokens (without one, a token is four characters), or answers
-  what `then_counts` scripted. `window`: a longer prompt is refused.
-- `models`: what `/v1/models` lists, and all there is (None: everything is, and there is no list); `key`: the only one
-  that is let in (None: any). Both may be set at any time.
-- `rule`: one more rule for chat completions, of one provider alone (`deepseek`, `mistral` of `model_api_rules`).
-- `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first line.
+- `cache=MessagesCache(tokens)` makes the usage of `/v1/messages` what that cache says at the time
+  of `clock`; the API key is the workspace. Without `stream` the message comes whole. `max_tokens:
+  0` is answered without the script.
+- `/v1/messages/count_tokens` counts with the cache's tokens (without one, a token is four
+  characters), or answers what `then_counts` scripted. `window`: a longer prompt is refused.
+- `models`: what `/v1/models` lists, and all there is (None: everything is, and there is no list);
+  `key`: the only one that is let in (None: any). Both may be set at any time.
+- `rule`: one more rule for chat completions, of one provider alone (`deepseek`, `mistral` of
+  `model_api_rules`).
+- `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first
+  line.
 
-Sources of the answers: platform.claude.com/docs/en, api/messages and build-with-claude/streaming. Every stream holds a
-ping and an event that nobody knows, because real ones may.
+Sources of the answers: platform.claude.com/docs/en, api/messages and build-with-claude/streaming.
+Every stream holds a ping and an event that nobody knows, because real ones may.
 """
 
 import asyncio
@@ -60,11 +66,14 @@ class Answer:
     deltas: tuple[Json, ...] = ()
     """OpenAI: deltas in front of the text, as they are."""
     content: tuple[Json, ...] = ()
-    """Messages: blocks in front of the rest. `thinking` and `redacted_thinking` are signed by the server."""
+    """Messages: blocks in front of the rest. `thinking` and `redacted_thinking` are signed by the
+    server."""
     stop_details: Json | None = None
-    """Messages: with the stop reason `refusal`, `{"type": "refusal", "category": "cyber", "explanation": None}`."""
+    """Messages: with the stop reason `refusal`, `{"type": "refusal", "category": "cyber",
+    "explanation": None}`."""
     dropped: tuple[Json, ...] = ()
-    """Messages: told in `input_transformations`, as if the server had dropped so much of the request."""
+    """Messages: told in `input_transformations`, as if the server had dropped so much of the
+    request."""
     diagnostics: Json | None = None
     """Messages: told in place of what the cache would say, if the request asks for any."""
     done: bool = True
@@ -93,12 +102,18 @@ class Answer:
     """Send in pieces of so many bytes, each its own write."""
 
 
-def failure(status: int, kind: str, *, code: str = "", retry_after_s: float | None = None) -> Answer:
+def failure(
+    status: int, kind: str, *, code: str = "", retry_after_s: float | None = None
+) -> Answer:
     """An error as the Messages API writes it (platform.claude.com/docs/en/api/errors)."""
-    error: Json = {"type": kind, "message": f"scripted {kind}"} | ({"details": {"error_code": code}} if code else {})
+    error: Json = {"type": kind, "message": f"scripted {kind}"} | (
+        {"details": {"error_code": code}} if code else {}
+    )
     body = json.dumps({"type": "error", "error": error, "request_id": "req_scripted"}).encode()
     return Answer(
-        status=status, body=body, headers={} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
+        status=status,
+        body=body,
+        headers={} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"},
     )
 
 
@@ -114,7 +129,10 @@ def pieces(text: str) -> list[str]:
 def faulty(answer: Answer, events: list[bytes]) -> list[bytes]:
     if answer.error_after is not None:
         place, kind = answer.error_after
-        error = {"type": "error", "error": {"type": kind, "message": answer.error_says or f"scripted {kind}"}}
+        error = {
+            "type": "error",
+            "error": {"type": kind, "message": answer.error_says or f"scripted {kind}"},
+        }
         return [*events[:place], f"event: error\ndata: {json.dumps(error)}\n\n".encode()]
     if answer.garbled_after is not None:
         return [*events[: answer.garbled_after], b"event: message_delta\ndata: {not json\n\n"]
@@ -129,24 +147,47 @@ def completions(answer: Answer, body: Json) -> list[bytes]:
     deltas += [{"content": piece} for piece in pieces(answer.text)]
     for index, (ident, name, arguments) in enumerate(answer.calls):
         function = {"name": name, "arguments": ""}
-        call = {"index": index, "id": ident, "type": "function", "function": function} | answer.extra
+        call = {
+            "index": index,
+            "id": ident,
+            "type": "function",
+            "function": function,
+        } | answer.extra
         deltas.append({"tool_calls": [call]})
-        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": p}}]} for p in pieces(arguments)]
-    base: Json = {"id": "c-1", "object": "chat.completion.chunk", "model": body.get("model"), "usage": None}
-    chunks = [base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+        deltas += [
+            {"tool_calls": [{"index": index, "function": {"arguments": p}}]}
+            for p in pieces(arguments)
+        ]
+    base: Json = {
+        "id": "c-1",
+        "object": "chat.completion.chunk",
+        "model": body.get("model"),
+        "usage": None,
+    }
+    chunks = [
+        base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
     stop = answer.stop or ("tool_calls" if answer.calls else "stop")
     chunks.append(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
-    usage = {"prompt_tokens": len(json.dumps(body)) // 4, "completion_tokens": len(answer.text) // 4 + 1}
+    usage = {
+        "prompt_tokens": len(json.dumps(body)) // 4,
+        "completion_tokens": len(answer.text) // 4 + 1,
+    }
     if answer.usage != {}:
         chunks.append(base | {"choices": [], "usage": answer.usage or usage})
     events = [b"data: " + _written(chunk) + b"\n\n" for chunk in chunks]
-    return faulty(answer, [b": a comment\n\n", *events, *([b"data: [DONE]\n\n"] if answer.done else [])])
+    return faulty(
+        answer, [b": a comment\n\n", *events, *([b"data: [DONE]\n\n"] if answer.done else [])]
+    )
 
 
 def message(answer: Answer, body: Json, usage: Json, ident: str) -> Json:
     """Return the whole message, as it is without `stream`."""
     content = _content(answer, body)
-    stop = answer.stop or ("tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn")
+    stop = answer.stop or (
+        "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+    )
     whole: Json = {
         "id": ident,
         "type": "message",
@@ -179,8 +220,13 @@ def events(answer: Answer, whole: Json) -> list[bytes]:
         out += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         out.append({"type": "content_block_stop", "index": index})
     end = {key: whole[key] for key in sorted(late)}
-    out += [{"type": "message_delta", "delta": end, "usage": whole["usage"]}, {"type": "message_stop"}]
-    return faulty(answer, [f"event: {e['type']}\ndata: ".encode() + _written(e) + b"\n\n" for e in out])
+    out += [
+        {"type": "message_delta", "delta": end, "usage": whole["usage"]},
+        {"type": "message_stop"},
+    ]
+    return faulty(
+        answer, [f"event: {e['type']}\ndata: ".encode() + _written(e) + b"\n\n" for e in out]
+    )
 
 
 def _written(value: Json) -> bytes:
@@ -196,14 +242,18 @@ def _content(answer: Answer, body: Json) -> list[Json]:
     scripted: list[Json] = list(answer.content)
     scripted += [{"type": "thinking", "thinking": answer.thinking}] if answer.thinking else []
     scripted += [{"type": "text", "text": answer.text}] if answer.text else []
-    scripted += [{"type": "tool_use", "id": i, "name": n, "input": _input(a)} for i, n, a in answer.calls]
+    scripted += [
+        {"type": "tool_use", "id": i, "name": n, "input": _input(a)} for i, n, a in answer.calls
+    ]
     quiet = known(body["model"]) and not profile(body["model"]).sampling
     shown = (body.get("thinking") or {}).get("display") or ("omitted" if quiet else "summarized")
     said: list[Json] = []
     for block in scripted:
         if block["type"] == "thinking":
             thought = "" if shown == "omitted" else block["thinking"]
-            said.append({"type": "thinking", "thinking": thought, "signature": sign(body, said, thought)})
+            said.append(
+                {"type": "thinking", "thinking": thought, "signature": sign(body, said, thought)}
+            )
         elif block["type"] == "redacted_thinking":
             said.append({"type": "redacted_thinking", "data": sign(body, said, "")})
         else:
@@ -212,11 +262,16 @@ def _content(answer: Answer, body: Json) -> list[Json]:
 
 
 def _streamed(block: Json, arguments: str | None) -> tuple[Json, list[Json]]:
-    """Return a block as it starts, and its deltas. `arguments`: as the model wrote them, perhaps no JSON."""
+    """Return a block as it starts, and its deltas. `arguments`: as the model wrote them, perhaps no
+    JSON."""
     if block["type"] == "text":
-        return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+        return {**block, "text": ""}, [
+            {"type": "text_delta", "text": piece} for piece in pieces(block["text"])
+        ]
     if block["type"] == "thinking":
-        thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+        thoughts = [
+            {"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])
+        ]
         signature = {"type": "signature_delta", "signature": block["signature"]}
         return {**block, "thinking": "", "signature": ""}, [*thoughts, signature]
     if block["type"] == "tool_use":
@@ -280,7 +335,9 @@ class Reply:
 class MessagesSide:
     """State: the cache, and the messages that `diagnostics` may name."""
 
-    def __init__(self, *, cache: MessagesCache | None, clock: Callable[[], float], window: int | None) -> None:
+    def __init__(
+        self, *, cache: MessagesCache | None, clock: Callable[[], float], window: int | None
+    ) -> None:
         self.cache = cache
         self._counter = cache or MessagesCache(lambda text: len(text) // 4 + 1)
         self._clock = clock
@@ -288,7 +345,9 @@ class MessagesSide:
         self._told: dict[str, Ticket] = {}
         self._last = 0
 
-    def refuse(self, path: str, headers: Mapping[str, str], body: Json, size: int) -> Complaint | None:
+    def refuse(
+        self, path: str, headers: Mapping[str, str], body: Json, size: int
+    ) -> Complaint | None:
         """Return why the request is refused. `size`: of the body, in bytes."""
         if size > MAX_BYTES:
             return Complaint("Request exceeds the maximum size", 413, "request_too_large")
@@ -302,14 +361,17 @@ class MessagesSide:
     def refusal(self, wrong: Complaint) -> Reply:
         ident = self._ident("req")
         told = json.dumps(wrong.wire(ident)).encode()
-        return Reply(answer=Answer(status=wrong.status, headers={"request-id": ident}, body=told), events=[])
+        return Reply(
+            answer=Answer(status=wrong.status, headers={"request-id": ident}, body=told), events=[]
+        )
 
     def count(self, body: Json) -> Reply:
         told = json.dumps({"input_tokens": self._counter.count(body)}).encode()
         return Reply(answer=Answer(headers=_JSON), events=[told])
 
     def reply(self, answer: Answer, headers: Mapping[str, str], body: Json) -> Reply:
-        """Word the answer. The cache sees the request now, and the answer's beginning when `began` is called."""
+        """Word the answer. The cache sees the request now, and the answer's beginning when `began`
+        is called."""
         if answer.status != 200:
             return Reply(answer=answer, events=[])
         verdict = verify(body, betas_of(headers))
@@ -318,7 +380,9 @@ class MessagesSide:
             workspace = headers.get("x-api-key") or headers.get("authorization", "")
             ticket = self.cache.begin(verdict.body, at_s=self._clock(), workspace=workspace)
         if body.get("max_tokens") == 0:
-            answer = replace(answer, text="", calls=(), thinking=None, content=(), stop="max_tokens")
+            answer = replace(
+                answer, text="", calls=(), thinking=None, content=(), stop="max_tokens"
+            )
         usage = answer.usage or self._usage(answer, verdict.body, ticket)
         whole = message(answer, verdict.body, usage, self._ident("msg"))
         if dropped := [*verdict.dropped, *answer.dropped]:
@@ -329,8 +393,17 @@ class MessagesSide:
             self._told[whole["id"]] = ticket
         out = events(answer, whole)
         if not body.get("stream"):
-            answer, out = replace(answer, headers=_JSON | answer.headers), [json.dumps(whole).encode()]
-        return Reply(answer=answer, events=out, began=lambda: self._began(ticket), message=whole, ticket=ticket)
+            answer, out = (
+                replace(answer, headers=_JSON | answer.headers),
+                [json.dumps(whole).encode()],
+            )
+        return Reply(
+            answer=answer,
+            events=out,
+            began=lambda: self._began(ticket),
+            message=whole,
+            ticket=ticket,
+        )
 
     def _began(self, ticket: Ticket | None) -> None:
         if self.cache is not None and ticket is not None:
@@ -342,7 +415,9 @@ class MessagesSide:
         thought = len(answer.thinking or "") // 4
         if ticket is None:
             return {"input_tokens": len(json.dumps(body)) // 4, "output_tokens": output}
-        return ticket.usage.wire(output + thought) | {"output_tokens_details": {"thinking_tokens": thought}}
+        return ticket.usage.wire(output + thought) | {
+            "output_tokens_details": {"thinking_tokens": thought}
+        }
 
     def _diagnose(self, asked: Json | None, ticket: Ticket | None) -> Json | None:
         """Return why the cache was missed. None: it was not, or nobody asked."""
@@ -352,7 +427,11 @@ class MessagesSide:
         if before not in self._told:
             return {"cache_miss_reason": {"type": "previous_message_not_found"}}
         why = missed(self._told[before], ticket)
-        return {"cache_miss_reason": {"type": why[0], "cache_missed_input_tokens": why[1]}} if why else None
+        return (
+            {"cache_miss_reason": {"type": why[0], "cache_missed_input_tokens": why[1]}}
+            if why
+            else None
+        )
 
     def _ident(self, kind: str) -> str:
         self._last += 1
@@ -392,7 +471,8 @@ class ModelApi:
         self._script.extend(answers)
 
     def then_counts(self, *answers: Answer) -> None:
-        """The same for count_tokens, which has a script of its own. An answer with status 200 counts."""
+        """The same for count_tokens, which has a script of its own. An answer with status 200
+        counts."""
         self._counts.extend(answers)
 
     async def __aenter__(self) -> Self:
@@ -448,17 +528,25 @@ class ModelApi:
             with suppress(ConnectionError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ahead: bytearray) -> bool:
+    async def _request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ahead: bytearray
+    ) -> bool:
         """Answer one request; whether another may follow on this connection."""
         head = (ahead + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         ahead.clear()
-        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        headers = {
+            k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)
+        }
         raw = await reader.readexactly(int(headers.get("content-length", "0")))
-        seen = Seen(at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=_parsed(raw))
+        seen = Seen(
+            at_s=time.monotonic(), path=head[0].split()[1], headers=headers, body=_parsed(raw)
+        )
         self.seen.append(seen)
         reply = self._reply(seen, len(raw))
         seen.message, seen.ticket = reply.message, reply.ticket
-        gone = asyncio.create_task(reader.read(1))  # ends with the connection, or begins the next request
+        gone = asyncio.create_task(
+            reader.read(1)
+        )  # ends with the connection, or begins the next request
         sending = asyncio.create_task(_send(writer, reply))
         try:
             await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
@@ -480,14 +568,26 @@ class ModelApi:
         if (door := self._door(seen)) is not None:
             return door
         if not native and not path.endswith("/chat/completions"):
-            return Reply(answer=Answer(status=404, body=b'{"error": {"message": "no such path"}}'), events=[])
+            return Reply(
+                answer=Answer(status=404, body=b'{"error": {"message": "no such path"}}'), events=[]
+            )
         if self.strict and (wrong := self._refused(native, seen, size)):
-            self.violations.append(Violation(status=wrong.status, complaint=wrong.message, path=path, body=body))
+            self.violations.append(
+                Violation(status=wrong.status, complaint=wrong.message, path=path, body=body)
+            )
             return self._messages.refusal(wrong)
         if path.endswith(COUNT):
             answer = self._counts.popleft() if self._counts else Answer()
-            return self._messages.count(body) if answer.status == 200 else Reply(answer=answer, events=[])
-        if native and body.get("max_tokens") == 0 and not (self._script and self._script[0].status != 200):
+            return (
+                self._messages.count(body)
+                if answer.status == 200
+                else Reply(answer=answer, events=[])
+            )
+        if (
+            native
+            and body.get("max_tokens") == 0
+            and not (self._script and self._script[0].status != 200)
+        ):
             answer = Answer()
         else:
             answer = self._script.popleft() if self._script else self.default(body)
@@ -496,8 +596,11 @@ class ModelApi:
         return Reply(answer=answer, events=completions(answer, body))
 
     def _door(self, seen: Seen) -> Reply | None:
-        """Whether the key is good, which models there are, and whether the one that is asked for is there."""
-        shown = seen.headers.get("x-api-key") or seen.headers.get("authorization", "").removeprefix("Bearer ")
+        """Whether the key is good, which models there are, and whether the one that is asked for is
+        there."""
+        shown = seen.headers.get("x-api-key") or seen.headers.get("authorization", "").removeprefix(
+            "Bearer "
+        )
         if self.key is not None and shown != self.key:
             told = failure(401, "authentication_error", code="invalid_api_key")
             return Reply(answer=told, events=[])
@@ -505,10 +608,15 @@ class ModelApi:
             return None
         if seen.path.partition("?")[0].endswith("/models"):
             listed = json.dumps({"object": "list", "data": self.models}).encode()
-            return Reply(answer=Answer(headers={"content-type": "application/json"}), events=[listed])
+            return Reply(
+                answer=Answer(headers={"content-type": "application/json"}), events=[listed]
+            )
         asked = seen.body.get("model")
         if asked not in [model["id"] for model in self.models]:
-            body = {"type": "error", "error": {"type": "not_found_error", "message": f"model: {asked}"}}
+            body = {
+                "type": "error",
+                "error": {"type": "not_found_error", "message": f"model: {asked}"},
+            }
             return Reply(answer=Answer(status=404, body=json.dumps(body).encode()), events=[])
         return None
 

@@ -1,11 +1,12 @@
 """What the model APIs refuse. Pure: a request in, a complaint or None out.
 
-Sources of the Messages API, below platform.claude.com/docs/en: api/messages, api/errors, build-with-claude/vision,
-prompt-caching, thinking, thinking-troubleshooting, mid-conversation-system-messages,
-handle-tool-calls and models/fable-5-1/whats-new-fable-5-1. Where the page quotes the refusal this says it in the same
-words; complaints name the place as the API does, `messages.1.content.0`. Server tools, files and most betas are not
-played. Of chat completions: platform.openai.com/docs/api-reference/chat and guides/images-vision; llama.cpp#13516 and
-vllm#13978 (content, tool_calls).
+Sources of the Messages API, below platform.claude.com/docs/en: api/messages, api/errors,
+build-with-claude/vision, prompt-caching, thinking, thinking-troubleshooting,
+mid-conversation-system-messages, handle-tool-calls and models/fable-5-1/whats-new-fable-5-1. Where
+the page quotes the refusal this says it in the same words; complaints name the place as the API
+does, `messages.1.content.0`. Server tools, files and most betas are not played. Of chat
+completions: platform.openai.com/docs/api-reference/chat and guides/images-vision; llama.cpp#13516
+and vllm#13978 (content, tool_calls).
 """
 
 import base64
@@ -20,7 +21,12 @@ _PDF_URL = "data:application/pdf;base64,"
 _IMAGE_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 _IMAGE_BYTES = 5 * 1024 * 1024
 """Of one image, as base64."""
-_MAGIC = {"image/jpeg": b"\xff\xd8\xff", "image/png": b"\x89PNG\r\n\x1a\n", "image/gif": b"GIF8", "image/webp": b"RIFF"}
+_MAGIC = {
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/gif": b"GIF8",
+    "image/webp": b"RIFF",
+}
 _DATA_URL = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 
 _OPENAI_KEYS = {
@@ -47,7 +53,8 @@ def openai(body: Json) -> str | None:
 
 
 def deepseek(body: Json) -> str | None:
-    """Check a request as DeepSeek does since V4: thinking of answers with calls is wanted in all later requests.
+    """Check a request as DeepSeek does since V4: thinking of answers with calls is wanted in all
+    later requests.
 
     api-docs.deepseek.com, guides/thinking_mode. V4 Pro takes no empty text for it.
     """
@@ -62,7 +69,11 @@ def mistral(body: Json) -> str | None:
     ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls") or ()]
     ids += [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
     wrong = [ident for ident in ids if not re.fullmatch(r"[a-zA-Z0-9]{9}", ident)]
-    return f"Tool call id was {wrong[0]} but must be a-z, A-Z, 0-9, with a length of 9." if wrong else None
+    return (
+        f"Tool call id was {wrong[0]} but must be a-z, A-Z, 0-9, with a length of 9."
+        if wrong
+        else None
+    )
 
 
 def picture(media_type: str, data: str) -> Iterator[str]:
@@ -84,7 +95,8 @@ def picture(media_type: str, data: str) -> Iterator[str]:
 
 
 def pdf(data: str) -> Iterator[str]:
-    """One PDF of either API: whole base64, not encrypted, at most 100 pages (docs/en/build-with-claude/pdf-support)."""
+    """One PDF of either API: whole base64, not encrypted, at most 100 pages
+    (docs/en/build-with-claude/pdf-support)."""
     try:
         raw = base64.b64decode(data, validate=True)
     except binascii.Error:
@@ -148,21 +160,31 @@ def _openai(body: Json) -> Iterator[str]:
             yield "Conversation roles must alternate user/assistant/user/assistant/..."
         if role == "tool":
             if message["tool_call_id"] not in asked:
-                yield "messages with role 'tool' must be a response to a preceding message with 'tool_calls'"
+                yield (
+                    "messages with role 'tool' must be a response to a preceding message with "
+                    "'tool_calls'"
+                )
             asked.discard(message["tool_call_id"])
         elif asked:
-            yield "An assistant message with 'tool_calls' must be followed by tool messages for each 'tool_call_id'"
+            yield (
+                "An assistant message with 'tool_calls' must be followed by tool messages for "
+                "each 'tool_call_id'"
+            )
         if message.get("tool_calls") == []:
             yield "[] is too short - 'messages.tool_calls'"
         if role == "assistant":
             asked = {call["id"] for call in message.get("tool_calls") or []}
         before = role
     if asked:
-        yield "An assistant message with 'tool_calls' must be followed by tool messages for each 'tool_call_id'"
+        yield (
+            "An assistant message with 'tool_calls' must be followed by tool messages for each "
+            "'tool_call_id'"
+        )
 
 
 _NO_DOCUMENTS_FROM = "2026-10-21"
-"""The version since which assistant messages hold no document (docs/en/api/migration-2026-10-21)."""
+"""The version since which assistant messages hold no document
+(docs/en/api/migration-2026-10-21)."""
 _CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
 _MAX_IMAGES = 100
 _MAX_PDF_PAGES = 100
@@ -190,7 +212,9 @@ _MAY_SAY = {
 }
 
 
-def conversation(messages: list[Json], model: Profile, version: str, betas: list[str]) -> Iterator[str]:
+def conversation(
+    messages: list[Json], model: Profile, version: str, betas: list[str]
+) -> Iterator[str]:
     """Check `messages`."""
     if not messages:
         yield "messages: at least one message is required"
@@ -204,14 +228,17 @@ def conversation(messages: list[Json], model: Profile, version: str, betas: list
     if messages[-1]["role"] == "assistant":
         if not model.prefill:
             yield (
-                "This model does not support assistant message prefill. The conversation must end with a user message."
+                "This model does not support assistant message prefill. The conversation must end "
+                "with a user message."
             )
         last = blocks(messages[-1]["content"])
         if last and last[-1]["type"] == "text" and last[-1]["text"] != last[-1]["text"].rstrip():
             yield "messages: final assistant content cannot end with trailing whitespace"
     yield from _systems(messages, model)
     yield from _pairs(messages)
-    shown = sum(block["type"] == "image" for message in messages for block in blocks(message["content"]))
+    shown = sum(
+        block["type"] == "image" for message in messages for block in blocks(message["content"])
+    )
     if shown > _MAX_IMAGES:
         yield f"Too many images: {shown} > {_MAX_IMAGES}"
 
@@ -231,18 +258,27 @@ def _message(where: str, message: Json, version: str, betas: list[str]) -> Itera
         yield f"{where}.content: Input should be a valid list"
         return
     if not content:
-        yield f"{where}: all messages must have non-empty content except for the optional final assistant message"
+        yield (
+            f"{where}: all messages must have non-empty content except for the optional final "
+            "assistant message"
+        )
     for index, block in enumerate(blocks(content)):
         if block.get("type") == "text" and len(block) == 2 and block["text"].strip():
             continue  # nearly all of them
         place = f"{where}.content.{index}"
         yield from _block(place, block)
         if block["type"] not in _MAY_SAY[role]:
-            yield f"{place}: {block['type']} blocks are only permitted in {_owner(block['type'])} messages"
+            yield (
+                f"{place}: {block['type']} blocks are only permitted in {_owner(block['type'])} "
+                "messages"
+            )
         if block["type"] == "document" and role == "assistant" and version >= _NO_DOCUMENTS_FROM:
             yield f"{place}: document blocks are only permitted in user messages"
     if role == "assistant" and content and blocks(content)[-1]["type"] in THINKING:
-        yield f"{where}: The final block in an assistant message cannot be `{blocks(content)[-1]['type']}`."
+        yield (
+            f"{where}: The final block in an assistant message cannot be "
+            f"`{blocks(content)[-1]['type']}`."
+        )
 
 
 def _owner(kind: str) -> str:
@@ -252,7 +288,10 @@ def _owner(kind: str) -> str:
 def _block(place: str, block: Json) -> Iterator[str]:
     kind = block.get("type")
     if kind not in _BLOCK_KEYS:
-        yield f"{place}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
+        yield (
+            f"{place}: Input tag '{kind}' found using 'type' does not match any of the expected "
+            "tags"
+        )
         return
     for key in block.keys() - _BLOCK_KEYS[kind] - {"type"}:
         yield f"{place}.{kind}.{key}: Extra inputs are not permitted"
@@ -279,7 +318,10 @@ def _block(place: str, block: Json) -> Iterator[str]:
         for index, inner in enumerate(block["content"]):
             within = f"{place}.tool_result.content.{index}"
             if inner.get("type") not in {"text", "image", "document"}:
-                yield f"{within}: Input tag '{inner.get('type')}' does not match any of the expected tags"
+                yield (
+                    f"{within}: Input tag '{inner.get('type')}' does not match any of the "
+                    "expected tags"
+                )
             if "cache_control" in inner:
                 yield f"{within}.{inner['type']}.cache_control: Extra inputs are not permitted"
             yield from _block(within, inner)
@@ -296,7 +338,8 @@ def _image(place: str, source: Json) -> Iterator[str]:
 
 
 def _document(place: str, source: Json) -> Iterator[str]:
-    """A PDF; the other sources (`text`, `content`, `url`, `file`) are taken there, too, and not used here."""
+    """A PDF; the other sources (`text`, `content`, `url`, `file`) are taken there, too, and not
+    used here."""
     if source.keys() != {"type", "media_type", "data"} or source["type"] != "base64":
         yield f"{place}.document.source: strict: expected a base64 source"
     elif source["media_type"] != "application/pdf":
@@ -321,7 +364,8 @@ def _systems(messages: list[Json], model: Profile) -> Iterator[str]:
 
 
 def merged(messages: list[Json]) -> list[tuple[str, list[Json]]]:
-    """Return role and content; neighbours of the same role are one message to the API, system messages none."""
+    """Return role and content; neighbours of the same role are one message to the API, system
+    messages none."""
     out: list[tuple[str, list[Json]]] = []
     for message in messages:
         content = blocks(message["content"])
@@ -341,15 +385,19 @@ def _pairs(messages: list[Json]) -> Iterator[str]:
         answers = [block["tool_use_id"] for block in content if block["type"] == "tool_result"]
         if missing := [ident for ident in asked if ident not in answers]:
             yield (
-                f"messages.{place - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
+                f"messages.{place - 1}: `tool_use` ids were found without `tool_result` blocks "
+                "immediately after: "
+                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding "
+                "`tool_result` block in the "
                 "next message."
             )
         for ident in answers:
             if ident not in asked:
                 yield (
-                    f"messages.{place}: unexpected `tool_use_id` found in `tool_result` blocks: {ident}. Each "
-                    "`tool_result` block must have a corresponding `tool_use` block in the previous message."
+                    f"messages.{place}: unexpected `tool_use_id` found in `tool_result` blocks: "
+                    f"{ident}. Each "
+                    "`tool_result` block must have a corresponding `tool_use` block in the "
+                    "previous message."
                 )
         if len(set(answers)) < len(answers):
             yield f"messages.{place}: each tool_use must have a single result."
@@ -360,7 +408,10 @@ def _pairs(messages: list[Json]) -> Iterator[str]:
             yield f"messages.{place}: `tool_use` ids must be unique"
         ever |= set(asked)
     if asked:
-        yield f"`tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(asked)}."
+        yield (
+            "`tool_use` ids were found without `tool_result` blocks immediately after: "
+            f"{', '.join(asked)}."
+        )
 
 
 _MAX_MARKS = 4
@@ -378,16 +429,24 @@ def marks(body: Json) -> Iterator[str]:
         if own is None:
             marked.append(("", automatic))
         elif own.get("ttl", "5m") != automatic.get("ttl", "5m"):
-            yield "cache_control: the last cacheable block already has a cache_control with a different ttl"
+            yield (
+                "cache_control: the last cacheable block already has a cache_control with a "
+                "different ttl"
+            )
     if len(marked) > _MAX_MARKS:
-        yield f"A maximum of {_MAX_MARKS} blocks with cache_control may be provided. Found {len(marked)}."
+        yield (
+            f"A maximum of {_MAX_MARKS} blocks with cache_control may be provided. Found "
+            f"{len(marked)}."
+        )
     short = False
     for where, mark in marked:
         ttl = mark.get("ttl", "5m")
         if short and ttl == "1h":
             yield (
-                f"{f'{where}.cache_control.ttl'.lstrip('.')}: a ttl='1h' cache_control block must not come after a "
-                "ttl='5m' cache_control block. Note that blocks are processed in the following order: `tools`, "
+                f"{f'{where}.cache_control.ttl'.lstrip('.')}: a ttl='1h' cache_control block must "
+                "not come after a "
+                "ttl='5m' cache_control block. Note that blocks are processed in the following "
+                "order: `tools`, "
                 "`system`, `messages`."
             )
         short = short or ttl == "5m"
@@ -395,7 +454,10 @@ def marks(body: Json) -> Iterator[str]:
 
 def _mark(where: str, mark: Json) -> Iterator[str]:
     if mark.get("type") != "ephemeral":
-        yield f"{where}: Input tag '{mark.get('type')}' found using 'type' does not match any of the expected tags"
+        yield (
+            f"{where}: Input tag '{mark.get('type')}' found using 'type' does not match any of "
+            "the expected tags"
+        )
     for key in mark.keys() - {"type", "ttl"}:
         yield f"{where}.ephemeral.{key}: Extra inputs are not permitted"
     if mark.get("ttl", "5m") not in {"5m", "1h"}:
@@ -427,14 +489,43 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_MESSAGES = 100_000
 _MAX_OUTPUT = 128_000
 _VERSIONS = {"2023-01-01", "2023-06-01", "2026-10-21"}
-_COUNTED = {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control"}
+_COUNTED = {
+    "model",
+    "messages",
+    "system",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "cache_control",
+}
 _SAMPLING = {"temperature": 1, "top_p": 1, "top_k": None}
 """What is sent without harm: the defaults. `top_k` has none."""
-_KEYS = _COUNTED | {*_SAMPLING, "max_tokens", "stream", "metadata", "stop_sequences", "service_tier", "diagnostics"}
+_KEYS = _COUNTED | {
+    *_SAMPLING,
+    "max_tokens",
+    "stream",
+    "metadata",
+    "stop_sequences",
+    "service_tier",
+    "diagnostics",
+}
 _BETA_KEYS = {"speed": "fast-mode-"}
 """Known only to who sends a beta header that begins so."""
-_THINKING_KEYS = {"adaptive": {"display"}, "between_tools": {"display"}, "enabled": {"display", "budget_tokens"}}
-_TOOL_KEYS = {"type", "name", "description", "input_schema", "cache_control", "strict", "input_examples"}
+_THINKING_KEYS = {
+    "adaptive": {"display"},
+    "between_tools": {"display"},
+    "enabled": {"display", "budget_tokens"},
+}
+_TOOL_KEYS = {
+    "type",
+    "name",
+    "description",
+    "input_schema",
+    "cache_control",
+    "strict",
+    "input_examples",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,11 +537,18 @@ class Complaint:
     kind: str = "invalid_request_error"
 
     def wire(self, request_id: str) -> Json:
-        return {"type": "error", "error": {"type": self.kind, "message": self.message}, "request_id": request_id}
+        return {
+            "type": "error",
+            "error": {"type": self.kind, "message": self.message},
+            "request_id": request_id,
+        }
 
 
-def check(body: Json, headers: Mapping[str, str] | None = None, *, counting: bool = False) -> Complaint | None:
-    """Return the first thing that is wrong. `headers`: lower case names; None: those are not looked at.
+def check(
+    body: Json, headers: Mapping[str, str] | None = None, *, counting: bool = False
+) -> Complaint | None:
+    """Return the first thing that is wrong. `headers`: lower case names; None: those are not looked
+    at.
 
     `counting`: as /v1/messages/count_tokens takes it.
     """
@@ -464,7 +562,9 @@ def check(body: Json, headers: Mapping[str, str] | None = None, *, counting: boo
     try:
         wrong = next(_wrong(body, version, betas, counting), None)
     except (KeyError, TypeError, AttributeError) as error:
-        wrong = f"messages: Input should be of the documented form ({type(error).__name__}: {error})"
+        wrong = (
+            f"messages: Input should be of the documented form ({type(error).__name__}: {error})"
+        )
     return Complaint(wrong) if wrong else None
 
 
@@ -474,7 +574,9 @@ def betas_of(headers: Mapping[str, str]) -> list[str]:
 
 
 def _wrong(body: Json, version: str, betas: list[str], counting: bool) -> Iterator[str]:
-    known = {key for key, beta in _BETA_KEYS.items() if any(name.startswith(beta) for name in betas)}
+    known = {
+        key for key, beta in _BETA_KEYS.items() if any(name.startswith(beta) for name in betas)
+    }
     for key in body.keys() - known - (_COUNTED if counting else _KEYS):
         yield f"{key}: Extra inputs are not permitted"
     if not isinstance(body.get("model"), str) or not body["model"]:
@@ -510,7 +612,8 @@ def _output(body: Json) -> Iterator[str]:
         yield "max_tokens: Input should be greater than or equal to 0"
     elif limit > _MAX_OUTPUT:
         yield (
-            f"max_tokens: {limit} > {_MAX_OUTPUT}, which is the maximum allowed number of output tokens "
+            f"max_tokens: {limit} > {_MAX_OUTPUT}, which is the maximum allowed number of output "
+            "tokens "
             f"for {body['model']}"
         )
     elif limit == 0:
@@ -559,11 +662,21 @@ def _thinking(body: Json, model: Profile, betas: list[str]) -> Iterator[str]:
     kind = thinking.get("type")
     if kind not in {"adaptive", "between_tools", "enabled", "disabled"}:
         yield "thinking: Input tag found using 'type' does not match any of the expected tags"
-    allowed = {"type"} | _THINKING_KEYS.get(kind, set()) | ({"block_binding"} if CONTROLS in betas else set())
+    allowed = (
+        {"type"}
+        | _THINKING_KEYS.get(kind, set())
+        | ({"block_binding"} if CONTROLS in betas else set())
+    )
     for key in thinking.keys() - allowed:
         yield f"thinking.{kind}.{key}: Extra inputs are not permitted"
-    if (thinking.get("block_binding") or {}).get("prefix_mismatch_behavior", "error") not in {"error", "drop_block"}:
-        yield "thinking.block_binding.prefix_mismatch_behavior: Input should be 'error' or 'drop_block'"
+    if (thinking.get("block_binding") or {}).get("prefix_mismatch_behavior", "error") not in {
+        "error",
+        "drop_block",
+    }:
+        yield (
+            "thinking.block_binding.prefix_mismatch_behavior: Input should be 'error' or "
+            "'drop_block'"
+        )
     if thinking.get("display", "omitted") not in {"summarized", "omitted"}:
         yield f"thinking.{kind}.display: Input should be 'summarized' or 'omitted'"
     effort = (body.get("output_config") or {}).get("effort") or model.effort
@@ -574,7 +687,8 @@ def _thinking(body: Json, model: Profile, betas: list[str]) -> Iterator[str]:
             kind == "disabled" and "between_tools" in model.thinking
         )
         yield (
-            f'"thinking.type.{kind}" is not supported for this model. Use {lowest}"thinking.type.adaptive" and '
+            f'"thinking.type.{kind}" is not supported for this model. Use '
+            f'{lowest}"thinking.type.adaptive" and '
             '"output_config.effort" to control thinking behavior.'
         )
     if kind in model.mild_only and effort in {"xhigh", "max"}:
@@ -621,5 +735,7 @@ def _choice(body: Json, model: Profile) -> Iterator[str]:
         yield 'tool_choice: type "tool" and "any" are not supported for this model.'
     if kind in {"any", "tool"} and (body.get("thinking") or {}).get("type") == "enabled":
         yield "Thinking may not be enabled when tool_choice forces tool use."
-    if kind == "tool" and choice.get("name") not in {tool["name"] for tool in body.get("tools") or []}:
+    if kind == "tool" and choice.get("name") not in {
+        tool["name"] for tool in body.get("tools") or []
+    }:
         yield f"Tool '{choice.get('name')}' not found in provided tools"

@@ -1,4 +1,5 @@
-"""A proxy on loopback, for tests: SOCKS5 (RFC 1928, RFC 1929) and HTTP (RFC 9110, 9.3.6 and 7.1) on one port.
+"""A proxy on loopback, for tests: SOCKS5 (RFC 1928, RFC 1929) and HTTP (RFC 9110, 9.3.6 and 7.1) on
+one port.
 
     async with Proxy(user="ann", password="pw") as proxy:      # without a user: no login
         proxy.url           # socks5://ann:pw@127.0.0.1:PORT
@@ -38,7 +39,10 @@ class Proxy:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._server is not None
         await stop_listening(self._server)
@@ -53,7 +57,9 @@ class Proxy:
                 writer.write(b"\x05\x00\x00\x01" + bytes(6))
                 await self._tunnel(host, port, reader, writer)
 
-    async def _serve_http(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_http(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         head = (first + await reader.readuntil(b"\r\n\r\n")).decode()
         method, target, rest = head.split(" ", 2)
         login = base64.b64encode(f"{self._user}:{self._password}".encode()).decode()
@@ -67,10 +73,18 @@ class Proxy:
             await self._tunnel(host, port, reader, writer)
         else:
             origin = url._replace(scheme="", netloc="").geturl() or "/"
-            await self._tunnel(host, port, reader, writer, request=f"{method} {origin} {rest}".encode())
+            await self._tunnel(
+                host, port, reader, writer, request=f"{method} {origin} {rest}".encode()
+            )
 
     async def _tunnel(
-        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, request: bytes = b""
+        self,
+        host: str,
+        port: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        request: bytes = b"",
     ) -> None:
         self.asked.append((host, port))
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -86,7 +100,9 @@ class Proxy:
         if not is_offered or method == _NO_LOGIN:
             return is_offered
         await reader.readexactly(1)
-        user, password = [await reader.readexactly((await reader.readexactly(1))[0]) for _ in range(2)]
+        user, password = [
+            await reader.readexactly((await reader.readexactly(1))[0]) for _ in range(2)
+        ]
         is_right = (user.decode(), password.decode()) == (self._user, self._password)
         writer.write(bytes([1, not is_right]))
         return is_right

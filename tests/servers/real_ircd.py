@@ -1,8 +1,8 @@
-"""Real IRC servers, ZNC, and Atheme services linked to InspIRCd, on free loopback ports, from throw-away configuration.
+"""Real IRC servers, ZNC, and Atheme services linked to InspIRCd, on free loopback ports, from
+throw-away configuration.
 
-with inspircd(directory) as port: ...
-with ngircd(directory) as port: ...
-with services(link_port): ...     # once it is linked; the server needs `link(link_port)` in its configuration
+with inspircd(directory) as port: ... with ngircd(directory) as port: ... with services(link_port):
+...     # once it is linked; the server needs `link(link_port)` in its configuration
 
 They run in the foreground as children and are ended on the way out. Raises FileNotFoundError if the
 program is not installed, and RuntimeError with its output if it does not come up.
@@ -38,11 +38,14 @@ _INSPIRCD = """
 {more}
 """
 _UNLIMITED = (
-    'hardsendq="1M" softsendq="100k" recvq="64k" threshold="1000" commandrate="1000000" fakelag="no" maxchans="20"'
+    'hardsendq="1M" softsendq="100k" recvq="64k" threshold="1000" commandrate="1000000" '
+    'fakelag="no" maxchans="20"'
 )
 _MODULES = (
-    "ircv3 ircv3_accounttag ircv3_batch ircv3_capnotify ircv3_chghost ircv3_ctctags ircv3_echomessage "
-    "ircv3_labeledresponse ircv3_msgid ircv3_servertime cap namesx uhnames services_account setname botmode"
+    "ircv3 ircv3_accounttag ircv3_batch ircv3_capnotify ircv3_chghost ircv3_ctctags "
+    "ircv3_echomessage "
+    "ircv3_labeledresponse ircv3_msgid ircv3_servertime cap namesx uhnames services_account "
+    "setname botmode"
 )
 _NGIRCD = """
 [Global]
@@ -67,31 +70,40 @@ SyslogFacility = local1
 
 
 @contextlib.contextmanager
-def inspircd(directory: Path, *, limits: bool | str = False, more: str = "", port: int = 0) -> Iterator[int]:
+def inspircd(
+    directory: Path, *, limits: bool | str = False, more: str = "", port: int = 0
+) -> Iterator[int]:
     """InspIRCd 3 with the IRCv3 modules; the port it listens on, `port` if that is not 0.
 
-    `limits`: True for its own defaults against floods, or attributes of `<connect>`. `more` is added to its
-    configuration.
+    `limits`: True for its own defaults against floods, or attributes of `<connect>`. `more` is
+    added to its configuration.
     """
     port = port or free_port()
     modules = "\n".join(f'<module name="{name}">' for name in _MODULES.split())
     (directory / "motd").write_text("hello\n")
     file = directory / "inspircd.conf"
     against = limits if isinstance(limits, str) else "" if limits else _UNLIMITED
-    file.write_text(_INSPIRCD.format(port=port, directory=directory, modules=modules, limits=against, more=more))
-    with _running([_program("inspircd"), "--nofork", "--runasroot", f"--config={file}"], port, directory):
+    file.write_text(
+        _INSPIRCD.format(port=port, directory=directory, modules=modules, limits=against, more=more)
+    )
+    with _running(
+        [_program("inspircd"), "--nofork", "--runasroot", f"--config={file}"], port, directory
+    ):
         yield port
 
 
 @contextlib.contextmanager
 def ngircd(directory: Path, *, limits: bool = False, more: str = "") -> Iterator[int]:
-    """ngIRCd, which knows little of CAP; the port it listens on. `limits`: its own defaults against floods.
+    """ngIRCd, which knows little of CAP; the port it listens on. `limits`: its own defaults against
+    floods.
 
     `more` is added to its options.
     """
     port = free_port()
     file = directory / "ngircd.conf"
-    file.write_text(_NGIRCD.format(port=port, limits="" if limits else "MaxPenaltyTime = 0", more=more))
+    file.write_text(
+        _NGIRCD.format(port=port, limits="" if limits else "MaxPenaltyTime = 0", more=more)
+    )
     with _running([_program("ngircd"), "-n", "-f", str(file)], port, directory):
         yield port
 
@@ -104,17 +116,25 @@ def _program(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], port: int, directory: Path, user: str | None = None) -> Iterator[None]:
+def _running(
+    command: list[str], port: int, directory: Path, user: str | None = None
+) -> Iterator[None]:
     output = directory / "output"
     with output.open("wb") as sink:
         process = subprocess.Popen(
-            command, stdout=sink, stderr=subprocess.STDOUT, cwd="/" if user else directory, user=user
+            command,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            cwd="/" if user else directory,
+            user=user,
         )
     try:
         give_up_s = time.monotonic() + _START_S
         while not _listening(port):
             if process.poll() is not None or time.monotonic() > give_up_s:
-                raise RuntimeError(f"{command[0]} did not come up:\n{output.read_text(errors='replace')}")
+                raise RuntimeError(
+                    f"{command[0]} did not come up:\n{output.read_text(errors='replace')}"
+                )
             time.sleep(0.02)
         yield
     finally:
@@ -193,13 +213,28 @@ def services(port: int) -> Iterator[None]:
         if user is not None:
             shutil.chown(directory, user)
         log = directory / "log"
-        command = [program, "-n", "-c", f"{name}/atheme.conf", "-l", str(log), "-D", name, "-p", f"{name}/pid"]
-        process = subprocess.Popen(command, cwd=name, user=user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            program,
+            "-n",
+            "-c",
+            f"{name}/atheme.conf",
+            "-l",
+            str(log),
+            "-D",
+            name,
+            "-p",
+            f"{name}/pid",
+        ]
+        process = subprocess.Popen(
+            command, cwd=name, user=user, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             give_up_s = time.monotonic() + _START_S
             while not (log.exists() and "finished synching" in log.read_text(errors="replace")):
                 if process.poll() is not None or time.monotonic() > give_up_s:
-                    raise RuntimeError(f"services did not link:\n{log.read_text(errors='replace')[-3000:]}")
+                    raise RuntimeError(
+                        f"services did not link:\n{log.read_text(errors='replace')[-3000:]}"
+                    )
                 time.sleep(0.05)
             yield
         finally:
@@ -242,7 +277,8 @@ ZNC_LOGIN = "bot/test:hush"
 
 @contextlib.contextmanager
 def znc(directory: Path, upstream: int, *rooms: str) -> Iterator[int]:
-    """ZNC, connected to a server at the port `upstream`, and in these rooms; the port it listens on.
+    """ZNC, connected to a server at the port `upstream`, and in these rooms; the port it listens
+    on.
 
     It refuses to run as root, so there it runs as nobody.
     """

@@ -2,8 +2,8 @@
 
 with PostgresServer() as server: ...
 
-Started by `initdb` and `pg_ctl` of the newest version that is installed; as root by the user `postgres`, for PostgreSQL
-refuses to run as root. Raises FileNotFoundError if it is not installed.
+Started by `initdb` and `pg_ctl` of the newest version that is installed; as root by the user
+`postgres`, for PostgreSQL refuses to run as root. Raises FileNotFoundError if it is not installed.
 """
 
 import importlib.util
@@ -26,12 +26,20 @@ def missing_part() -> str:
     """Return what is not installed. Empty: all is there."""
     if importlib.util.find_spec("psycopg") is None:
         return "psycopg is not installed: make install"
-    return "" if find_programs() is not None else "PostgreSQL is not installed: apt-get install postgresql"
+    return (
+        ""
+        if find_programs() is not None
+        else "PostgreSQL is not installed: apt-get install postgresql"
+    )
 
 
 def find_programs() -> Path | None:
     """Return the directory of PostgreSQL's programs. None: it is not installed."""
-    found = sorted(_VERSIONS.glob("*/bin/initdb"), key=lambda one: int(one.parts[-3])) if _VERSIONS.is_dir() else []
+    found = (
+        sorted(_VERSIONS.glob("*/bin/initdb"), key=lambda one: int(one.parts[-3]))
+        if _VERSIONS.is_dir()
+        else []
+    )
     return found[-1].parent if found else None
 
 
@@ -39,19 +47,30 @@ class PostgresServer:
     """A server with one database, `reverie`, whose owner has that name too."""
 
     def __init__(self, *, is_durable: bool = False, is_archived: bool = False) -> None:
-        """`is_durable`: commits wait for the disk. Tests need not. `is_archived`: `restore` needs it."""
+        """`is_durable`: commits wait for the disk. Tests need not. `is_archived`: `restore` needs
+        it."""
         programs = find_programs()
         if programs is None:
             raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
         self.port = free_port()
-        self._programs, self._directory = programs, Path(tempfile.mkdtemp(prefix="reverie-postgresql-"))
+        self._programs, self._directory = (
+            programs,
+            Path(tempfile.mkdtemp(prefix="reverie-postgresql-")),
+        )
         self._fsync = "on" if is_durable else "off"
         self._archive = self._directory / "archive" if is_archived else None
         self._user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         if self._archive is not None:
             self._archive.mkdir()
         self._give_away(self._directory)
-        self._run("initdb", "--username=reverie", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
+        self._run(
+            "initdb",
+            "--username=reverie",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        )
         self.start()
 
     def __enter__(self) -> Self:
@@ -73,9 +92,19 @@ class PostgresServer:
         }
         if self._archive is not None:  # as docs/cluster.md says
             copied = f"{self._archive}/%f"
-            settings |= {"archive_mode": "on", "archive_command": f"test ! -f {copied} && cp %p {copied}"}
+            settings |= {
+                "archive_mode": "on",
+                "archive_command": f"test ! -f {copied} && cp %p {copied}",
+            }
         options = " ".join(f"-c {name}={value!r}" for name, value in settings.items())
-        self._run("pg_ctl", "--wait", "--silent", f"--log={self._directory}/log", f"--options={options}", "start")
+        self._run(
+            "pg_ctl",
+            "--wait",
+            "--silent",
+            f"--log={self._directory}/log",
+            f"--options={options}",
+            "start",
+        )
 
     def stop(self, mode: str = "immediate") -> None:
         """Stop it: `immediate` as a crash does, `fast` in order."""
@@ -115,7 +144,10 @@ class PostgresServer:
 
     def end_connections(self) -> None:
         """End all connections of gateways."""
-        self._execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'reverie%'")
+        self._execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE "
+            "'reverie%'"
+        )
 
     def execute(self, statement: str) -> list[Any]:
         """Execute a statement that has rows."""

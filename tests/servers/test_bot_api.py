@@ -64,7 +64,11 @@ def test_texts_that_are_refused(words: str, text: str, entities: list[Json]) -> 
         ("abcdef", [entity("blockquote", 0, 6), entity("pre", 0, 6)]),
         (
             "abcdef",
-            [entity("bold", 0, 6), entity("italic", 0, 6), entity("text_link", 1, 2, url="https://example.org")],
+            [
+                entity("bold", 0, 6),
+                entity("italic", 0, 6),
+                entity("text_link", 1, 2, url="https://example.org"),
+            ],
         ),
     ],
 )
@@ -86,7 +90,12 @@ def test_places_where_a_bot_may_not_write() -> None:
     ):
         with pytest.raises(ApiError, match=words):
             call(api, "sendMessage", text="x", **where)
-    assert call(api, "sendMessage", text="x", chat_id=forum.id, message_thread_id=topic)["message_thread_id"] == topic
+    assert (
+        call(api, "sendMessage", text="x", chat_id=forum.id, message_thread_id=topic)[
+            "message_thread_id"
+        ]
+        == topic
+    )
     api.blocks(api.world.people[chat])
     with pytest.raises(ApiError, match="blocked by the user") as told:
         call(api, "sendMessage", text="x", chat_id=chat)
@@ -130,7 +139,11 @@ def test_what_is_delivered_is_what_was_asked_for_last() -> None:
     api.private_says(person, "unheard")
     call(api, "getUpdates", allowed_updates=[])  # the default again
     api.private_says(person, "heard")
-    assert [list(update)[1] for update in call(api, "getUpdates")] == ["message", "message_reaction", "message"]
+    assert [list(update)[1] for update in call(api, "getUpdates")] == [
+        "message",
+        "message_reaction",
+        "message",
+    ]
     assert api.updates.refused == ["message_reaction", "message"]
 
 
@@ -143,7 +156,11 @@ def test_privacy_mode_lets_through_what_is_for_the_bot() -> None:
     api.commands(lounge, ann, "/why")
     said = call(api, "sendMessage", chat_id=lounge.id, text="yes?")["message_id"]
     api.group_says(lounge, ann, "no", reply_to=said)
-    assert [update["message"]["text"] for update in call(api, "getUpdates")] == ["@reverie_bot you", "/why", "no"]
+    assert [update["message"]["text"] for update in call(api, "getUpdates")] == [
+        "@reverie_bot you",
+        "/why",
+        "no",
+    ]
 
 
 async def test_a_second_poller_ends_the_first_and_a_webhook_both() -> None:
@@ -163,7 +180,11 @@ async def test_a_second_poller_ends_the_first_and_a_webhook_both() -> None:
 
 def test_flood_limits_count_by_chat_group_and_overall() -> None:
     flood = Flood(group_per_min=2, chat_burst=3, overall_per_s=4)
-    private, group, other = Chat(1, "private", "a"), Chat(-1, "supergroup", "g"), Chat(2, "private", "b")
+    private, group, other = (
+        Chat(1, "private", "a"),
+        Chat(-1, "supergroup", "g"),
+        Chat(2, "private", "b"),
+    )
     for chat in (private, group, group):
         flood.spend(chat)
     with pytest.raises(ApiError) as told:

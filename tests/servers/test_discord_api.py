@@ -1,4 +1,5 @@
-"""The loopback Discord refuses what Discord refuses: or the proofs that rest on it would prove little."""
+"""The loopback Discord refuses what Discord refuses: or the proofs that rest on it would prove
+little."""
 
 import json
 from collections.abc import AsyncIterator
@@ -17,11 +18,15 @@ IDENTIFY = {"op": 2, "d": {"token": Options().token, "intents": 1 << 9 | 1, "pro
 
 @asynccontextmanager
 async def http(api: DiscordApi, token: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bot {token or api.token}"}) as session:
+    async with aiohttp.ClientSession(
+        headers={"Authorization": f"Bot {token or api.token}"}
+    ) as session:
         yield session
 
 
-async def ask(session: aiohttp.ClientSession, api: DiscordApi, line: str, **body: Any) -> tuple[int, Any]:
+async def ask(
+    session: aiohttp.ClientSession, api: DiscordApi, line: str, **body: Any
+) -> tuple[int, Any]:
     method, path = line.split()
     async with session.request(method, api.api_url + path, json=body or None) as response:
         assert response.headers["Content-Type"] == "application/json"
@@ -33,7 +38,8 @@ async def test_http_refuses_what_discord_refuses() -> None:
     async with DiscordApi() as api, http(api) as session, http(api, "wrong") as stranger:
         say = f"POST /channels/{api.room}/messages"
         forum, hidden, muted = (
-            api.world.add_channel(name, kind=kind) for name, kind in (("f", FORUM), ("h", 0), ("m", 0))
+            api.world.add_channel(name, kind=kind)
+            for name, kind in (("f", FORUM), ("h", 0), ("m", 0))
         )
         api.world.hidden.add(hidden)
         api.world.muted.add(muted)
@@ -73,8 +79,13 @@ async def test_http_refuses_what_discord_refuses() -> None:
 
 async def test_a_nonce_that_is_enforced_gives_the_message_that_exists() -> None:
     async with DiscordApi() as api, http(api) as session:
-        say, body = f"POST /channels/{api.room}/messages", {"content": "x", "allowed_mentions": {"parse": []}}
-        same = [await ask(session, api, say, nonce="1", enforce_nonce=True, **body) for _ in range(2)]
+        say, body = (
+            f"POST /channels/{api.room}/messages",
+            {"content": "x", "allowed_mentions": {"parse": []}},
+        )
+        same = [
+            await ask(session, api, say, nonce="1", enforce_nonce=True, **body) for _ in range(2)
+        ]
         assert same[0][1]["id"] == same[1][1]["id"]
         await ask(session, api, say, nonce="1", **body)  # without being enforced it is only an echo
         assert len(api.texts(api.room)) == 2
@@ -96,7 +107,9 @@ async def test_history_is_newest_first_and_in_pages() -> None:
             (f"?limit=2&after={ids[0]}", [ids[2], ids[1]]),
             (f"?limit=9&before={ids[2]}", [ids[1], ids[0]]),
         ):
-            assert [message["id"] for message in (await ask(session, api, path + query))[1]] == expected
+            assert [
+                message["id"] for message in (await ask(session, api, path + query))[1]
+            ] == expected
 
 
 @pytest.mark.parametrize(
@@ -115,7 +128,11 @@ async def test_history_is_newest_first_and_in_pages() -> None:
 )
 async def test_the_gateway_closes_with_the_right_code(payloads: list[Any], code: int) -> None:
     options = Options(message_content=False)
-    async with DiscordApi(options) as api, http(api) as session, session.ws_connect(api.gateway_url) as socket:
+    async with (
+        DiscordApi(options) as api,
+        http(api) as session,
+        session.ws_connect(api.gateway_url) as socket,
+    ):
         for payload in payloads:
             await socket.send_str(payload if isinstance(payload, str) else json.dumps(payload))
         while (message := await socket.receive()).type is aiohttp.WSMsgType.TEXT:
@@ -125,7 +142,9 @@ async def test_the_gateway_closes_with_the_right_code(payloads: list[Any], code:
 
 
 @pytest.mark.parametrize(("code", "kept"), [(1000, False), (1001, False), (4000, True)])
-async def test_how_the_client_says_goodbye_decides_whether_it_may_come_back(code: int, kept: bool) -> None:
+async def test_how_the_client_says_goodbye_decides_whether_it_may_come_back(
+    code: int, kept: bool
+) -> None:
     async with DiscordApi() as api, http(api) as session:
         async with session.ws_connect(api.gateway_url) as socket:
             await socket.send_json(IDENTIFY)
@@ -138,5 +157,7 @@ async def test_how_the_client_says_goodbye_decides_whether_it_may_come_back(code
             resume = {"token": api.token, "session_id": known.id, "seq": 2}
             await socket.send_json({"op": 6, "d": resume})
             told = [await socket.receive_json() for _ in range(3 if kept else 2)]
-            assert [event["t"] or event["op"] for event in told[1:]] == (["MESSAGE_CREATE", "RESUMED"] if kept else [9])
+            assert [event["t"] or event["op"] for event in told[1:]] == (
+                ["MESSAGE_CREATE", "RESUMED"] if kept else [9]
+            )
             assert not kept or (told[1]["d"]["id"], told[1]["d"]["content"]) == (missed, "")

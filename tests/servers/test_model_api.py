@@ -1,4 +1,5 @@
-"""The Messages API fake: streams, usage, cache, thinking bound to its prompt, and what it refuses in its own words."""
+"""The Messages API fake: streams, usage, cache, thinking bound to its prompt, and what it refuses
+in its own words."""
 
 import base64
 import json
@@ -35,12 +36,18 @@ class Client:
     async def stream(self, asked: Json, **headers: str) -> list[Json]:
         answer = await self.post(asked | {"stream": True}, **headers)
         assert answer.status_code == 200, answer.text
-        return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+        return [
+            json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")
+        ]
 
     async def usage(self, asked: Json, **headers: str) -> tuple[int, int, int]:
         """Read, written, and the rest."""
         told = (await self.post(asked, **headers)).json()["usage"]
-        return told["cache_read_input_tokens"], told["cache_creation_input_tokens"], told["input_tokens"]
+        return (
+            told["cache_read_input_tokens"],
+            told["cache_creation_input_tokens"],
+            told["input_tokens"],
+        )
 
 
 @asynccontextmanager
@@ -48,7 +55,10 @@ async def served(**options: Any) -> AsyncIterator[tuple[Client, ManualClock]]:
     """A server with a cache whose tokens are characters."""
     clock = ManualClock()
     cache = MessagesCache(len, minimum=10)
-    async with ModelApi(cache=cache, clock=clock.monotonic, **options) as api, httpx.AsyncClient() as http:
+    async with (
+        ModelApi(cache=cache, clock=clock.monotonic, **options) as api,
+        httpx.AsyncClient() as http,
+    ):
         yield Client(api, http), clock
 
 
@@ -61,7 +71,13 @@ async def client() -> AsyncIterator[Client]:
 def hello(words: str = "hi", **more: Any) -> Json:
     system = [{"type": "text", "text": "You are Reverie.", "cache_control": SHORT}]
     messages = [{"role": "user", "content": words}]
-    return {"model": "claude-opus-5-5", "max_tokens": 50, "system": system, "messages": messages, **more}
+    return {
+        "model": "claude-opus-5-5",
+        "max_tokens": 50,
+        "system": system,
+        "messages": messages,
+        **more,
+    }
 
 
 def kinds(events: list[Json]) -> list[str]:
@@ -93,9 +109,15 @@ async def test_a_stream_bills_what_the_cache_says() -> None:
         assert start["usage"] == told | {"output_tokens": 1}
         assert (start["content"], start["stop_reason"]) == ([], None)
         assert events[-2]["usage"] == told | {"output_tokens": 4}
-        assert events[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None, "stop_details": None}
+        assert events[-2]["delta"] == {
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "stop_details": None,
+        }
         clock.advance(299)
-        assert (await client.stream(hello()))[0]["message"]["usage"]["cache_read_input_tokens"] == 16
+        assert (await client.stream(hello()))[0]["message"]["usage"][
+            "cache_read_input_tokens"
+        ] == 16
         clock.advance(300)
         assert (await client.stream(hello()))[0]["message"]["usage"]["cache_read_input_tokens"] == 0
         assert client.api.seen[1].ticket is not None
@@ -107,7 +129,10 @@ async def test_what_is_refused_is_kept(client: Client) -> None:
     refused = await client.post(hello(tools=[], cats=1))
     assert refused.status_code == 400
     told = refused.json()
-    assert told["error"] == {"type": "invalid_request_error", "message": "cats: Extra inputs are not permitted"}
+    assert told["error"] == {
+        "type": "invalid_request_error",
+        "message": "cats: Extra inputs are not permitted",
+    }
     assert told["request_id"] == refused.headers["request-id"]
     nobody = await client.post(hello(), **{"x-api-key": ""})
     assert (nobody.status_code, nobody.json()["error"]["type"]) == (401, "authentication_error")
@@ -127,22 +152,38 @@ async def test_thinking_goes_round(client: Client) -> None:
     shown = hello(thinking={"type": "adaptive", "display": "summarized"})
     call = ("t1", "look_up", "{}")
     client.api.then(
-        Answer(content=({"type": "redacted_thinking"},), thinking="a thought of some length", calls=(call,))
+        Answer(
+            content=({"type": "redacted_thinking"},),
+            thinking="a thought of some length",
+            calls=(call,),
+        )
     )
     events = await client.stream(shown)
     deltas = [e["delta"]["type"] for e in events if e["type"] == "content_block_delta"]
-    assert deltas == ["thinking_delta", "thinking_delta", "signature_delta", "input_json_delta", "input_json_delta"]
+    assert deltas == [
+        "thinking_delta",
+        "thinking_delta",
+        "signature_delta",
+        "input_json_delta",
+        "input_json_delta",
+    ]
     message = client.api.seen[0].message
     assert message is not None
     results = [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]
-    turns = [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": results}]
+    turns = [
+        {"role": "assistant", "content": message["content"]},
+        {"role": "user", "content": results},
+    ]
     again = shown | {"messages": [*shown["messages"], *turns]}
     assert (await client.post(again)).status_code == 200
 
     edited = again | {"system": "You are another."}
     refused = await client.post(edited)
     assert "The block is bound to a different conversation." in refused.json()["error"]["message"]
-    edited["thinking"] = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    edited["thinking"] = {
+        "type": "adaptive",
+        "block_binding": {"prefix_mismatch_behavior": "drop_block"},
+    }
     dropped = (await client.post(edited, **{"anthropic-beta": CONTROLS})).json()
     assert [told["path"] for told in dropped["input_transformations"]] == [
         "messages.1.content.0",
@@ -169,7 +210,8 @@ def thoughtful(model: str = "claude-opus-5-5") -> Json:
 
 
 def answered(body: Json, *content: Json, result: str = "found") -> Json:
-    """Let the model answer with `content`, and go on with a tool's result, or with words where there was no called."""
+    """Let the model answer with `content`, and go on with a tool's result, or with words where
+    there was no called."""
     said = message(Answer(content=content), body, {}, "msg_1")["content"]
     calls = [block["id"] for block in said if block["type"] == "tool_use"]
     results = [{"type": "tool_result", "tool_use_id": ident, "content": result} for ident in calls]
@@ -185,7 +227,12 @@ def called(ident: str) -> Json:
 def loop(model: str = "claude-opus-5-5") -> Json:
     """Two rounds, with thinking before and between the calls."""
     first = answered(
-        thoughtful(model), THINKING, {"type": "text", "text": "Let me see."}, called("a"), HIDDEN, called("b")
+        thoughtful(model),
+        THINKING,
+        {"type": "text", "text": "Let me see."},
+        called("a"),
+        HIDDEN,
+        called("b"),
     )
     return answered(first, {"type": "thinking", "thinking": "so"}, called("c"))
 
@@ -209,7 +256,9 @@ def without(body: Json, *places: tuple[int, int]) -> Json:
 
 
 def thinking(body: Json) -> int:
-    return sum("thinking" in block["type"] for m in body["messages"] for block in blocks(m["content"]))
+    return sum(
+        "thinking" in block["type"] for m in body["messages"] for block in blocks(m["content"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,14 +266,22 @@ def thinking(body: Json) -> int:
     [
         (
             "marks move",
-            loop() | {"system": [{"type": "text", "text": "You are Reverie.", "cache_control": {"type": "x"}}]},
+            loop()
+            | {
+                "system": [
+                    {"type": "text", "text": "You are Reverie.", "cache_control": {"type": "x"}}
+                ]
+            },
         ),
         ("marks come", changed(loop(), 2, 0, cache_control={"type": "ephemeral"})),
         ("another effort", loop() | {"output_config": {"effort": "low"}}),
         ("the oldest thinking is gone", without(loop(), (1, 0))),
         ("the two oldest are gone", without(loop(), (1, 0), (1, 3))),
         ("all of it is gone", without(loop(), (1, 0), (1, 3), (3, 0))),
-        ("more is said", loop() | {"messages": [*loop()["messages"], {"role": "user", "content": "more"}]}),
+        (
+            "more is said",
+            loop() | {"messages": [*loop()["messages"], {"role": "user", "content": "more"}]},
+        ),
     ],
 )
 def test_what_keeps_thinking_valid(name: str, body: Json) -> None:
@@ -240,7 +297,11 @@ EDITED = [
         1,
         loop() | {"messages": [{"role": "user", "content": "ho"}, *loop()["messages"][1:]]},
     ),
-    ("An earlier message differs", 1, changed(loop(), 1, 1, text="Let me look.")),  # its own thinking is in front
+    (
+        "An earlier message differs",
+        1,
+        changed(loop(), 1, 1, text="Let me look."),
+    ),  # its own thinking is in front
     ("An earlier message differs", 3, changed(loop(), 2, 0, content="stubbed")),
     ("An earlier message differs", 3, without(loop(), (1, 3))),  # out of the middle of the run
 ]
@@ -253,7 +314,8 @@ def test_editing_what_came_before_invalidates_thinking(why: str, place: int, bod
     index = 3 if "look." in str(body["messages"][1]["content"]) else 0
     kind = body["messages"][place]["content"][index]["type"]
     assert wrong.startswith(
-        f"messages.{place}.content.{index}: Invalid `signature` in `{kind}` block. The block is bound to a different "
+        f"messages.{place}.content.{index}: Invalid `signature` in `{kind}` block. The block is "
+        "bound to a different "
         "conversation. Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior`"
     )
     assert why in wrong
@@ -263,7 +325,8 @@ def test_thinking_that_was_changed_is_refused() -> None:
     body = loop()
     latest = verify(changed(body, 3, 0, thinking="edited"), []).wrong
     assert latest == (
-        "messages.3.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be "
+        "messages.3.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
+        "message cannot be "
         "modified. These blocks must remain as they were in the original response."
     )
     for change in (
@@ -291,7 +354,13 @@ def said(*content: Json, role: str = "user") -> Json:
 
 def prompt(*content: Json, system: tuple[Json, ...] = (), **more: Any) -> Json:
     """Make a request of one message; a text's tokens are its characters."""
-    return {"model": MODEL, "max_tokens": 1, "system": list(system), "messages": [said(*content)], **more}
+    return {
+        "model": MODEL,
+        "max_tokens": 1,
+        "system": list(system),
+        "messages": [said(*content)],
+        **more,
+    }
 
 
 def fresh(minimum: int | None = 0) -> MessagesCache:
@@ -313,7 +382,10 @@ def test_a_mark_is_written_once_and_then_read() -> None:
 
 def test_a_later_mark_reads_the_longest_entry_in_front_of_it() -> None:
     cache = fresh()
-    first, second = [block("a" * 10), block("b" * 20, "5m")], [block("a" * 10), block("b" * 20), block("c" * 30, "5m")]
+    first, second = (
+        [block("a" * 10), block("b" * 20, "5m")],
+        [block("a" * 10), block("b" * 20), block("c" * 30, "5m")],
+    )
     send(cache, prompt(*first))
     assert send(cache, prompt(*second)) == Usage(0, 30, 30, 0)
     assert send(cache, prompt(*second, block("tail"))) == Usage(4, 60, 0, 0)
@@ -324,7 +396,10 @@ def test_a_mark_looks_back_twenty_positions_its_own_first(added: int, read: int)
     cache = fresh()
     send(cache, prompt(block("a" * 10, "5m")))
     more = [block(f"{i:02}") for i in range(added - 1)]
-    assert send(cache, prompt(block("a" * 10), *more, block("zz", "5m"))).cache_read_input_tokens == read
+    assert (
+        send(cache, prompt(block("a" * 10), *more, block("zz", "5m"))).cache_read_input_tokens
+        == read
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,7 +424,10 @@ def test_a_prefix_below_the_minimum_is_silently_not_cached(model: str, minimum: 
     short = prompt(block("now"), system=(block("x" * (minimum - 1), "5m"),), model=model)
     assert [send(cache, short), send(cache, short)] == [Usage(minimum + 2, 0, 0, 0)] * 2
     enough = prompt(block("now"), system=(block("x" * minimum, "5m"),), model=model)
-    assert [send(cache, enough), send(cache, enough)] == [Usage(3, 0, minimum, 0), Usage(3, minimum, 0, 0)]
+    assert [send(cache, enough), send(cache, enough)] == [
+        Usage(3, 0, minimum, 0),
+        Usage(3, minimum, 0, 0),
+    ]
 
 
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
@@ -381,7 +459,9 @@ def test_segments_live_for_what_was_paid() -> None:
     asked = prompt(block("b" * 20, "5m"), block("tail"), system=(block("a" * 100, "1h"),))
     assert send(cache, asked) == Usage(4, 0, 20, 100)
     assert send(cache, asked, 299) == Usage(4, 120, 0, 0)
-    assert send(cache, asked, 650) == Usage(4, 100, 20, 0), "the 5m part is over, the 1h part is not"
+    assert send(cache, asked, 650) == Usage(4, 100, 20, 0), (
+        "the 5m part is over, the 1h part is not"
+    )
     assert send(cache, asked, 650 + 3600) == Usage(4, 0, 20, 100)
 
 
@@ -406,17 +486,29 @@ def test_a_use_refreshes_every_segment_that_it_covers() -> None:
         (("1h", "1h", "5m"), 3, Usage(0, 30, 0, 0)),
     ],
 )
-def test_mixed_lifetimes_are_billed_by_a_b_and_c(marks: tuple[str, ...], read: int, expected: Usage) -> None:
+def test_mixed_lifetimes_are_billed_by_a_b_and_c(
+    marks: tuple[str, ...], read: int, expected: Usage
+) -> None:
     cache = fresh()
     if read:
-        send(cache, prompt(*(block(c * 10, "1h" if i == read - 1 else "") for i, c in enumerate("abc"[:read]))))
-    assert send(cache, prompt(*(block(c * 10, ttl) for c, ttl in zip("abc", marks, strict=True)))) == expected
+        send(
+            cache,
+            prompt(
+                *(block(c * 10, "1h" if i == read - 1 else "") for i, c in enumerate("abc"[:read]))
+            ),
+        )
+    assert (
+        send(cache, prompt(*(block(c * 10, ttl) for c, ttl in zip("abc", marks, strict=True))))
+        == expected
+    )
 
 
 BASE = prompt(
     block("c" * 10, "5m"),
     system=(block("b" * 10, "5m"),),
-    tools=[{"name": "t", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}],
+    tools=[
+        {"name": "t", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}
+    ],
 )
 TOOLS_TOKENS = len('{"input_schema":{"type":"object"},"name":"t"}')
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
@@ -469,7 +561,10 @@ def requests(draw: st.DrawFn) -> Json:
     return prompt(*out[cut:], system=tuple(out[:cut]))
 
 
-days = st.lists(st.tuples(requests(), st.sampled_from([0.0, 1.0, 299.0, 300.0, 3599.0]), st.booleans()), max_size=12)
+days = st.lists(
+    st.tuples(requests(), st.sampled_from([0.0, 1.0, 299.0, 300.0, 3599.0]), st.booleans()),
+    max_size=12,
+)
 
 
 def flat(asked: Json) -> list[Json]:
@@ -505,9 +600,16 @@ def test_whatever_is_sent(day: list[tuple[Json, float, bool]]) -> None:
             assert usage.cache_read_input_tokens >= 20
             last = max(at_s for other, at_s in used if texts(other, ticket.read) == read)
             assert now - last < LIFETIME_S["1h"]
-            if all(b["cache_control"]["ttl"] == "5m" for o, _ in used for b in flat(o) if "cache_control" in b):
+            if all(
+                b["cache_control"]["ttl"] == "5m"
+                for o, _ in used
+                for b in flat(o)
+                if "cache_control" in b
+            ):
                 assert now - last < LIFETIME_S["5m"]
-        used.append((asked, now))  # also if its answer never begins: what it reads is used by asking
+        used.append(
+            (asked, now)
+        )  # also if its answer never begins: what it reads is used by asking
         if begins:
             cache.began(ticket)
             written |= {texts(asked, place + 1) for place, _ in ticket.writes}
@@ -539,7 +641,11 @@ def document(data: bytes = b"%PDF-1.7", kind: str = "application/pdf", **more: A
 
 
 def image(data: str = PNG, **more: Any) -> Json:
-    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}, **more}
+    return {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": data},
+        **more,
+    }
 
 
 def call(ident: str = "t1") -> Json:
@@ -555,7 +661,12 @@ OPERATOR = {"role": "system", "content": "Answer briefly."}
 
 
 def body(*messages: Json, **more: Any) -> Json:
-    return {"model": "claude-sonnet-5-5", "max_tokens": 100, "messages": list(messages) or [user(text())], **more}
+    return {
+        "model": "claude-sonnet-5-5",
+        "max_tokens": 100,
+        "messages": list(messages) or [user(text())],
+        **more,
+    }
 
 
 def asked(effort: str) -> Json:
@@ -564,23 +675,38 @@ def asked(effort: str) -> Json:
 
 ACCEPTED: dict[str, Json] = {
     "plain": body({"role": "user", "content": "hi"}, stream=True, system="You are Reverie."),
-    "blocks": body(system=[text(cache_control=LONG)], tools=[TOOL | {"cache_control": LONG}], stream=False),
+    "blocks": body(
+        system=[text(cache_control=LONG)], tools=[TOOL | {"cache_control": LONG}], stream=False
+    ),
     "neighbours of one role": body(user(text()), user(text())),
-    "a loop": body(user(text()), bot(text(), call(), call("t2")), user(result("t2"), result(is_error=True), text())),
-    "results in two messages": body(user(text()), bot(call(), call("t2")), user(result()), user(result("t2"))),
-    "a result without content": body(user(text()), bot(call()), user({"type": "tool_result", "tool_use_id": "t1"})),
+    "a loop": body(
+        user(text()),
+        bot(text(), call(), call("t2")),
+        user(result("t2"), result(is_error=True), text()),
+    ),
+    "results in two messages": body(
+        user(text()), bot(call(), call("t2")), user(result()), user(result("t2"))
+    ),
+    "a result without content": body(
+        user(text()), bot(call()), user({"type": "tool_result", "tool_use_id": "t1"})
+    ),
     "a document": body(user(text(), document(title="plan", cache_control=SHORT))),
     "a picture": body(user(text(), image(cache_control=SHORT))),
-    "a picture in a result": body(user(text()), bot(call()), user(result(content=[text(), image()]))),
+    "a picture in a result": body(
+        user(text()), bot(call()), user(result(content=[text(), image()]))
+    ),
     "four marks": body(
-        user(text(cache_control=SHORT), text(cache_control=SHORT)), system=[text(cache_control=LONG)] * 2
+        user(text(cache_control=SHORT), text(cache_control=SHORT)),
+        system=[text(cache_control=LONG)] * 2,
     ),
     "automatic": body(cache_control=SHORT),
     "automatic, marked alike": body(user(text(cache_control=SHORT)), cache_control=SHORT),
     "automatic as the fourth": body(system=[text(cache_control=LONG)] * 3, cache_control=LONG),
     "a word of the operator": body(user(text()), OPERATOR),
     "a word of the operator, later": body(user(text()), OPERATOR, bot(text()), user(text())),
-    "a word of the operator after a result": body(user(text()), bot(call()), user(result()), OPERATOR),
+    "a word of the operator after a result": body(
+        user(text()), bot(call()), user(result()), OPERATOR
+    ),
     "warming": body(max_tokens=0),
     "adaptive": body(thinking={"type": "adaptive", "display": "summarized"}),
     "between tools": body(thinking={"type": "between_tools"}),
@@ -588,9 +714,13 @@ ACCEPTED: dict[str, Json] = {
     "old sampling": body(model="claude-opus-4-5", temperature=0.2, top_k=5),
     "old prefill": body(user(text()), bot(text("Sure")), model="claude-haiku-4-5"),
     "old thinking": body(
-        model="claude-sonnet-4-5", max_tokens=2000, thinking={"type": "enabled", "budget_tokens": 1024}
+        model="claude-sonnet-4-5",
+        max_tokens=2000,
+        thinking={"type": "enabled", "budget_tokens": 1024},
     ),
-    "forced where it may be": body(model="claude-opus-4-8", tools=[TOOL], tool_choice={"type": "any"}),
+    "forced where it may be": body(
+        model="claude-opus-4-8", tools=[TOOL], tool_choice={"type": "any"}
+    ),
     "thinking sent back": body(user(text()), bot(THOUGHT, call()), user(result())),
     "a document of the assistant's": body(user(text()), bot(document(), text()), user(text())),
 }
@@ -610,11 +740,18 @@ REFUSED: list[tuple[str, Json]] = [
     ("max_tokens: Field required", {"model": "m", "messages": [user(text())]}),
     ("max_tokens: Input should be a valid integer", body(max_tokens="1")),
     ("max_tokens: Input should be greater than or equal to 0", body(max_tokens=-1)),
-    ("which is the maximum allowed number of output tokens for claude-sonnet-5-5", body(max_tokens=128_001)),
+    (
+        "which is the maximum allowed number of output tokens for claude-sonnet-5-5",
+        body(max_tokens=128_001),
+    ),
     ("max_tokens: 0 is not supported when `stream`", body(max_tokens=0, stream=True)),
     (
         'max_tokens: 0 is not supported with "thinking.type.enabled"',
-        body(max_tokens=0, model="claude-opus-4-5", thinking={"type": "enabled", "budget_tokens": 1024}),
+        body(
+            max_tokens=0,
+            model="claude-opus-4-5",
+            thinking={"type": "enabled", "budget_tokens": 1024},
+        ),
     ),
     (
         "max_tokens: 0 is not supported with `output_config.format`",
@@ -632,7 +769,10 @@ REFUSED: list[tuple[str, Json]] = [
     ("Found 5.", body(system=[text(cache_control=SHORT)] * 4, cache_control=SHORT)),
     ("already has a cache_control", body(user(text(cache_control=LONG)), cache_control=SHORT)),
     (
-        "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come after a ttl='5m'",
+        (
+            "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come "
+            "after a ttl='5m'"
+        ),
         body(user(text(cache_control=LONG)), system=[text(cache_control=SHORT)]),
     ),
     (
@@ -649,10 +789,16 @@ REFUSED: list[tuple[str, Json]] = [
         body(user(text("", cache_control=SHORT))),
     ),
     (
-        "messages.2.content.0.tool_result.content.0.text.cache_control: Extra inputs are not permitted",
+        (
+            "messages.2.content.0.tool_result.content.0.text.cache_control: Extra inputs are not "
+            "permitted"
+        ),
         body(user(text()), bot(call()), user(result(content=[text(cache_control=SHORT)]))),
     ),
-    ("ephemeral.ttl: Input should be '5m' or '1h'", body(user(text(cache_control={"type": "ephemeral", "ttl": "2h"})))),
+    (
+        "ephemeral.ttl: Input should be '5m' or '1h'",
+        body(user(text(cache_control={"type": "ephemeral", "ttl": "2h"}))),
+    ),
     ("Input tag 'forever'", body(user(text(cache_control={"type": "forever"})))),
     ("ephemeral.scope: Extra inputs", body(cache_control=SHORT | {"scope": "global"})),
     # blocks
@@ -663,7 +809,10 @@ REFUSED: list[tuple[str, Json]] = [
     ("system: text content blocks must contain non-whitespace text", body(system=[text(" ")])),
     ("system.0.type: Input should be 'text'", body(system=[image()])),
     ("messages.0.content.0: Input tag 'video'", body(user({"type": "video"}))),
-    ("messages.0.content.0.text.name: Extra inputs are not permitted", body(user(text(name="ann")))),
+    (
+        "messages.0.content.0.text.name: Extra inputs are not permitted",
+        body(user(text(name="ann"))),
+    ),
     ("messages.0.name: Extra inputs are not permitted", body(user(text()) | {"name": "ann"})),
     ("messages.0.content: Input should be a valid list", body({"role": "user", "content": None})),
     (
@@ -691,9 +840,15 @@ REFUSED: list[tuple[str, Json]] = [
         "document.source: strict: expected a base64",
         body(user(document() | {"source": {"type": "url", "url": "http://a"}})),
     ),
-    ("image blocks are only permitted in user messages", body(user(text()), bot(image()), user(text()))),
+    (
+        "image blocks are only permitted in user messages",
+        body(user(text()), bot(image()), user(text())),
+    ),
     ("image: invalid base64 data", body(user(image("not base64")))),
-    ("image does not match the provided media type", body(user(image(base64.b64encode(b"GIF8").decode())))),
+    (
+        "image does not match the provided media type",
+        body(user(image(base64.b64encode(b"GIF8").decode()))),
+    ),
     ("image exceeds 5 MB maximum", body(user(image(PNG + "A" * 5 * 1024 * 1024)))),
     (
         "source.type: Input should be 'base64'",
@@ -704,21 +859,42 @@ REFUSED: list[tuple[str, Json]] = [
     # roles
     ("messages.0.role: Input should be", body({"role": "tool", "content": "x"})),
     ('messages: first message must use the "user" role', body(bot(text()), user(text()))),
-    ("messages.0: use the top-level 'system' parameter for the initial system prompt", body(OPERATOR, user(text()))),
-    ("role 'system' must directly follow a user message", body(user(text()), bot(text()), OPERATOR)),
-    ("role 'system' must directly follow a user message", body(user(text()), OPERATOR, user(text()))),
+    (
+        "messages.0: use the top-level 'system' parameter for the initial system prompt",
+        body(OPERATOR, user(text())),
+    ),
+    (
+        "role 'system' must directly follow a user message",
+        body(user(text()), bot(text()), OPERATOR),
+    ),
+    (
+        "role 'system' must directly follow a user message",
+        body(user(text()), OPERATOR, user(text())),
+    ),
     ("role 'system' must directly follow a user message", body(user(text()), OPERATOR, OPERATOR)),
-    ("image blocks are only permitted in user messages", body(user(text()), OPERATOR | {"content": [image()]})),
-    ("messages.1.clear_at: Extra inputs", body(user(text()), OPERATOR | {"clear_at": "next_user_message"})),
+    (
+        "image blocks are only permitted in user messages",
+        body(user(text()), OPERATOR | {"content": [image()]}),
+    ),
+    (
+        "messages.1.clear_at: Extra inputs",
+        body(user(text()), OPERATOR | {"clear_at": "next_user_message"}),
+    ),
     *(
         ("role 'system' is not supported on this model", body(user(text()), OPERATOR, model=model))
         for model in ("claude-sonnet-5", "claude-opus-4-7", "claude-haiku-4-5", "some-model")
     ),
     *(
-        ("This model does not support assistant message prefill", body(user(text()), bot(text()), model=model))
+        (
+            "This model does not support assistant message prefill",
+            body(user(text()), bot(text()), model=model),
+        )
         for model in ("claude-opus-5-5", "claude-sonnet-4-6", "claude-opus-4-6", "some-model")
     ),
-    ("cannot end with trailing whitespace", body(user(text()), bot(text("a ")), model="claude-opus-4-5")),
+    (
+        "cannot end with trailing whitespace",
+        body(user(text()), bot(text("a ")), model="claude-opus-4-5"),
+    ),
     # tools
     (
         "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: t1.",
@@ -730,22 +906,45 @@ REFUSED: list[tuple[str, Json]] = [
     ),
     ("`tool_use` ids were found without", body(user(text()), bot(call()), model="claude-opus-4-5")),
     ("unexpected `tool_use_id` found in `tool_result` blocks: t1", body(user(result()))),
-    ("tool_result blocks must come first in content", body(user(text()), bot(call()), user(text(), result()))),
-    ("each tool_use must have a single result", body(user(text()), bot(call()), user(result(), result()))),
-    ("`tool_use` ids must be unique", body(user(text()), bot(call()), user(result()), bot(call()), user(result()))),
+    (
+        "tool_result blocks must come first in content",
+        body(user(text()), bot(call()), user(text(), result())),
+    ),
+    (
+        "each tool_use must have a single result",
+        body(user(text()), bot(call()), user(result(), result())),
+    ),
+    (
+        "`tool_use` ids must be unique",
+        body(user(text()), bot(call()), user(result()), bot(call()), user(result())),
+    ),
     ("tools: Tool names must be unique.", body(tools=[TOOL, TOOL])),
     ("tools.0.custom.input_schema.type", body(tools=[TOOL | {"input_schema": {}}])),
-    ("tools.0.custom.parameters: Extra inputs are not permitted", body(tools=[TOOL | {"parameters": {}}])),
-    ("tool_choice: may only be specified while providing tools", body(tool_choice={"type": "auto"})),
+    (
+        "tools.0.custom.parameters: Extra inputs are not permitted",
+        body(tools=[TOOL | {"parameters": {}}]),
+    ),
+    (
+        "tool_choice: may only be specified while providing tools",
+        body(tool_choice={"type": "auto"}),
+    ),
     *(
         (
             'tool_choice: type "tool" and "any" are not supported for this model.',
             body(model=model, tools=[TOOL], tool_choice=choice),
         )
-        for model in ("claude-opus-5-5", "claude-sonnet-5-5", "claude-fable-5-1", "claude-mythos-5-1")
+        for model in (
+            "claude-opus-5-5",
+            "claude-sonnet-5-5",
+            "claude-fable-5-1",
+            "claude-mythos-5-1",
+        )
         for choice in ({"type": "any"}, {"type": "tool", "name": "look_up"})
     ),
-    ("Tool 'x' not found", body(model="claude-opus-5", tools=[TOOL], tool_choice={"type": "tool", "name": "x"})),
+    (
+        "Tool 'x' not found",
+        body(model="claude-opus-5", tools=[TOOL], tool_choice={"type": "tool", "name": "x"}),
+    ),
     (
         "Thinking may not be enabled when tool_choice forces tool use.",
         body(
@@ -764,10 +963,16 @@ REFUSED: list[tuple[str, Json]] = [
     ("temperature: range: 0..1", body(model="claude-opus-4-5", temperature=1.5)),
     ("output_config.effort: Input should be 'low'", body(**asked("huge"))),
     (
-        "This model does not support effort level 'xhigh'. Supported levels: high, low, max, medium.",
+        (
+            "This model does not support effort level 'xhigh'. Supported levels: high, low, max, "
+            "medium."
+        ),
         body(model="claude-opus-4-6", **asked("xhigh")),
     ),
-    ("This model does not support the effort parameter.", body(model="claude-haiku-4-5", **asked("low"))),
+    (
+        "This model does not support the effort parameter.",
+        body(model="claude-haiku-4-5", **asked("low")),
+    ),
     ("output_config.style: Extra inputs", body(output_config={"style": 1})),
 ]
 
@@ -811,12 +1016,18 @@ def test_which_model_takes_which_thinking(model: str, taken: str) -> None:
         if complaint and kind == "adaptive":
             assert complaint.message == "adaptive thinking is not supported on this model"
         elif complaint:
-            assert complaint.message.startswith(f'"thinking.type.{kind}" is not supported for this model.')
+            assert complaint.message.startswith(
+                f'"thinking.type.{kind}" is not supported for this model.'
+            )
 
 
 @pytest.mark.parametrize(
     ("model", "kind"),
-    [("claude-sonnet-5-5", "between_tools"), ("claude-haiku-5-5", "disabled"), ("claude-opus-5", "disabled")],
+    [
+        ("claude-sonnet-5-5", "between_tools"),
+        ("claude-haiku-5-5", "disabled"),
+        ("claude-opus-5", "disabled"),
+    ],
 )
 def test_less_thinking_needs_at_most_high_effort(model: str, kind: str) -> None:
     for effort in ("low", "high", "xhigh", "max"):
@@ -828,12 +1039,21 @@ def test_less_thinking_needs_at_most_high_effort(model: str, kind: str) -> None:
     ("said", "thinking"),
     [
         ("Input tag found using 'type'", {"type": "deep"}),
-        ("thinking.adaptive.budget_tokens: Extra inputs", {"type": "adaptive", "budget_tokens": 1024}),
-        ("thinking.adaptive.block_binding: Extra inputs", {"type": "adaptive", "block_binding": {}}),
+        (
+            "thinking.adaptive.budget_tokens: Extra inputs",
+            {"type": "adaptive", "budget_tokens": 1024},
+        ),
+        (
+            "thinking.adaptive.block_binding: Extra inputs",
+            {"type": "adaptive", "block_binding": {}},
+        ),
         ("display: Input should be", {"type": "adaptive", "display": "loud"}),
         ("greater than or equal to 1024", {"type": "enabled", "budget_tokens": 10}),
         ("budget_tokens: Field required", {"type": "enabled"}),
-        ("`max_tokens` must be greater than `thinking.budget_tokens`", {"type": "enabled", "budget_tokens": 2000}),
+        (
+            "`max_tokens` must be greater than `thinking.budget_tokens`",
+            {"type": "enabled", "budget_tokens": 2000},
+        ),
     ],
 )
 def test_malformed_thinking_is_refused(said: str, thinking: Json) -> None:
@@ -855,9 +1075,13 @@ def test_headers() -> None:
 
 
 def test_documents_of_the_assistant_ended_with_a_version() -> None:
-    wrong = check(ACCEPTED["a document of the assistant's"], HEADERS | {"anthropic-version": "2026-10-21"})
+    wrong = check(
+        ACCEPTED["a document of the assistant's"], HEADERS | {"anthropic-version": "2026-10-21"}
+    )
     assert wrong is not None
-    assert wrong.message == "messages.1.content.0: document blocks are only permitted in user messages"
+    assert (
+        wrong.message == "messages.1.content.0: document blocks are only permitted in user messages"
+    )
 
 
 def test_betas_open_what_they_name() -> None:
@@ -867,7 +1091,9 @@ def test_betas_open_what_they_name() -> None:
     cleared = body(user(text()), OPERATOR | {"clear_at": "next_user_message"})
     assert check(cleared, betas("mid-conversation-system-clear-at-2026-08-21")) is None
     assert check(body(speed="fast"), betas("x", "fast-mode-2026-02-01")) is None
-    bound = body(thinking={"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}})
+    bound = body(
+        thinking={"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    )
     controls = betas("thinking-binding-controls-2026-08-01")
     assert check(bound, controls) is None
     bound["thinking"]["block_binding"]["prefix_mismatch_behavior"] = "ignore"
@@ -875,7 +1101,9 @@ def test_betas_open_what_they_name() -> None:
 
 
 def test_counting_takes_what_makes_the_prompt_and_nothing_else() -> None:
-    prompt = body(system="s", tools=[TOOL], thinking={"type": "adaptive"}, cache_control=SHORT, **asked("low"))
+    prompt = body(
+        system="s", tools=[TOOL], thinking={"type": "adaptive"}, cache_control=SHORT, **asked("low")
+    )
     del prompt["max_tokens"]
     assert check(prompt, HEADERS, counting=True) is None
     for more in ({"max_tokens": 1}, {"stream": False}, {"temperature": 1}):

@@ -27,7 +27,8 @@ class Page:
     headers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
     length: int | None = None
-    """Instead of the true Content-Length. Negative: none is said, and the end of the connection is the body's."""
+    """Instead of the true Content-Length. Negative: none is said, and the end of the connection is
+    the body's."""
     endless: bytes = b""
     """Sent after the body, again and again, until the client has gone. Then no length is said."""
     every_s: float = 0.0
@@ -112,7 +113,10 @@ class WebServer:
         raw = await reader.readuntil(b"\r\n\r\n")
         first, *lines = raw.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines if line)
+        }
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         heard = Heard(method, path, headers, body, raw)
         self.seen.append(heard)
@@ -134,6 +138,14 @@ class WebServer:
 
 
 def _head(page: Page) -> bytes:
-    length = [] if page.endless or (page.length or 0) < 0 else [f"content-length: {page.length or len(page.body)}"]
-    lines = [f"HTTP/1.1 {page.status} Whatever", *(f"{name}: {value}" for name, value in page.headers.items()), *length]
+    length = (
+        []
+        if page.endless or (page.length or 0) < 0
+        else [f"content-length: {page.length or len(page.body)}"]
+    )
+    lines = [
+        f"HTTP/1.1 {page.status} Whatever",
+        *(f"{name}: {value}" for name, value in page.headers.items()),
+        *length,
+    ]
     return ("\r\n".join([*lines, "connection: close"]) + "\r\n\r\n").encode("latin-1")

@@ -1,8 +1,8 @@
 """The Textual application: widgets, key bindings, orders to the gateway and style.
 
-Each pane is a RichLog, with what is still being written below it. Colours are the terminal's own sixteen on its own
-background, without blue and yellow, so that they are readable on dark and light ones; whatever a colour says is also
-said by words or signs.
+Each pane is a RichLog, with what is still being written below it. Colours are the terminal's own
+sixteen on its own background, without blue and yellow, so that they are readable on dark and light
+ones; whatever a colour says is also said by words or signs.
 """
 
 import asyncio
@@ -105,7 +105,12 @@ class Prompt(Input):
         """Return the input, with its line breaks, and empty it."""
         if self.value.strip() and (not self._sent or self._sent[-1] != self.value):
             self._sent.append(self.value)
-        text, self.value, self._age, self._draft = self.value.replace(LINE_BREAK, "\n").strip(), "", 0, ""
+        text, self.value, self._age, self._draft = (
+            self.value.replace(LINE_BREAK, "\n").strip(),
+            "",
+            0,
+            "",
+        )
         return text
 
     def action_recall(self, by: int) -> None:
@@ -283,9 +288,27 @@ class ConsoleApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     CSS = CSS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "thinking", "reasoning", priority=True, tooltip="Show or hide what agents think"),
-        Binding("ctrl+k", "kill", "kill tool", priority=True, tooltip="End the tool that runs; the turn goes on"),
-        Binding("escape", "stop", "stop turn", priority=True, tooltip="In another conversation: press it twice"),
+        Binding(
+            "ctrl+r",
+            "thinking",
+            "reasoning",
+            priority=True,
+            tooltip="Show or hide what agents think",
+        ),
+        Binding(
+            "ctrl+k",
+            "kill",
+            "kill tool",
+            priority=True,
+            tooltip="End the tool that runs; the turn goes on",
+        ),
+        Binding(
+            "escape",
+            "stop",
+            "stop turn",
+            priority=True,
+            tooltip="In another conversation: press it twice",
+        ),
         Binding("tab", "app.focus_next", "pane", show=False),
         Binding("ctrl+l", "empty", "clear", priority=True, tooltip="Empty the pane"),
         Binding("f1", "toggle_help", "help", priority=True),
@@ -307,7 +330,10 @@ class ConsoleApp(App[int]):
         self._growing: dict[PaneName, Static] = {
             name: Static(classes="growing", markup=False) for name in ("autonomous", "conversation")
         }
-        self._hint, self._status = Static(id="hint", markup=False), Static(id="status", markup=False)
+        self._hint, self._status = (
+            Static(id="hint", markup=False),
+            Static(id="status", markup=False),
+        )
         self._api, self._by = api, by
         self._connection = "connecting"
         """What is the matter with the connection; empty: it is up."""
@@ -336,14 +362,18 @@ class ConsoleApp(App[int]):
         """Start the timers and the connection."""
         self.query_one(Prompt).focus()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            with contextlib.suppress(ValueError, RuntimeError):  # in another thread signals are not ours
+            with contextlib.suppress(
+                ValueError, RuntimeError
+            ):  # in another thread signals are not ours
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
         self.set_interval(TICK_S, self._tick)
         self.set_interval(POLL_S, self._poll)
         self._run_in_background(self._listen())
 
     async def _listen(self) -> None:
-        """Show what happens, until cancelled. Reconnects with growing waits and continues behind the last position."""
+        """Show what happens, until cancelled. Reconnects with growing waits and continues behind
+        the last position.
+        """
         backoff, last = Backoff(MAX_RECONNECT_S), ""
         past: ConversationDetail | None = None
         while True:
@@ -376,7 +406,9 @@ class ConsoleApp(App[int]):
         """Show events."""
         for event in received:
             self.model.apply_event(event)
-        self._is_status_stale |= any(isinstance(event, TurnSummary) and event.state != "started" for event in received)
+        self._is_status_stale |= any(
+            isinstance(event, TurnSummary) and event.state != "started" for event in received
+        )
         self.schedule_draw()
 
     def schedule_draw(self) -> None:
@@ -402,9 +434,13 @@ class ConsoleApp(App[int]):
         self._draw_status()
 
     def _draw_status(self) -> None:
-        connection = f"○ {self._connection}" if self._connection else f"● attached {self._api.address}"
+        connection = (
+            f"○ {self._connection}" if self._connection else f"● attached {self._api.address}"
+        )
         rows = render_status(self.model, connection, datetime.now(UTC))
-        self._status.update(Text("\n").join(Text(row, BAD if self._connection else "") for row in rows))
+        self._status.update(
+            Text("\n").join(Text(row, BAD if self._connection else "") for row in rows)
+        )
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -440,11 +476,17 @@ class ConsoleApp(App[int]):
 
     async def _follow(self, wanted: str) -> None:
         """Follow another conversation: `own`, `all`, its title or its address."""
-        conversation = {"": OPERATOR_CONVERSATION, "own": OPERATOR_CONVERSATION, "all": ALL_CONVERSATIONS}.get(
-            wanted
-        ) or self.model.find_conversation(wanted)
+        conversation = {
+            "": OPERATOR_CONVERSATION,
+            "own": OPERATOR_CONVERSATION,
+            "all": ALL_CONVERSATIONS,
+        }.get(wanted) or self.model.find_conversation(wanted)
         try:
-            past = None if conversation == ALL_CONVERSATIONS else await self._api.get_history(conversation)
+            past = (
+                None
+                if conversation == ALL_CONVERSATIONS
+                else await self._api.get_history(conversation)
+            )
             if past is None:
                 await self._list_conversations()
         except ConsoleApiError as error:
@@ -460,7 +502,9 @@ class ConsoleApp(App[int]):
         self.model.learn_titles(self.model.conversations)
 
     async def _refresh_model(self, *, places: bool) -> None:
-        """Fetch the status, and with `places` the conversations. Failures show up as a lost connection."""
+        """Fetch the status, and with `places` the conversations. Failures show up as a lost
+        connection.
+        """
         with contextlib.suppress(ConsoleApiError):
             self.model.update_status(await self._api.get_status())
             if places:
@@ -520,11 +564,15 @@ class ConsoleApp(App[int]):
             self.action_hide_help_panel()
         elif turn is None:
             self.model.add_remark("no turn is running")
-        elif not self.model.needs_confirmation(turn) or self._is_confirmed(f"stop {turn.conversation}"):
+        elif not self.model.needs_confirmation(turn) or self._is_confirmed(
+            f"stop {turn.conversation}"
+        ):
             what = f"stopping the turn in {self.model.title(turn.conversation)}"
             self._run_in_background(self._send_order("stop", turn.conversation, what))
         else:
-            self.model.add_remark(f"Esc again stops the turn in {self.model.title(turn.conversation)}")
+            self.model.add_remark(
+                f"Esc again stops the turn in {self.model.title(turn.conversation)}"
+            )
         self.schedule_draw()
 
     def action_empty(self) -> None:

@@ -75,7 +75,9 @@ async def _read_batches(response: "httpx.Response") -> AsyncGenerator[EventBatch
     try:
         async for data in response.aiter_bytes():
             found = parser.feed(data)
-            events = [event for one in found if (event := parse_event(one.name, one.data)) is not None]
+            events = [
+                event for one in found if (event := parse_event(one.name, one.data)) is not None
+            ]
             yield next((one.id for one in reversed(found) if one.id), ""), events
     except (httpx.HTTPError, SseEventTooLarge) as error:
         raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
@@ -91,7 +93,10 @@ class GatewayApiClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is no address: write http://127.0.0.1:9090")
         if parts.scheme == "http" and not is_loopback_host(parts.hostname):
-            raise ValueError(f"http://{parts.hostname} is not this machine, and all on the way would read the token")
+            raise ValueError(
+                f"http://{parts.hostname} is not this machine, and all on the way would read the "
+                "token"
+            )
         if not (token.isascii() and token.isprintable() and token.strip()):
             raise ValueError("the token is empty, or holds what no header can")
         self.address = parts.netloc.rpartition("@")[2]
@@ -116,7 +121,9 @@ class GatewayApiClient:
 
     async def list_conversations(self, limit: int = 50) -> Page[ConversationSummary]:
         """Return conversations, the most recently active first."""
-        return await self._request(Page[ConversationSummary], "GET", "/api/conversations", query={"limit": str(limit)})
+        return await self._request(
+            Page[ConversationSummary], "GET", "/api/conversations", query={"limit": str(limit)}
+        )
 
     async def say(self, text: str) -> None:
         """Post a text as the operator; return when it is durable."""
@@ -129,13 +136,17 @@ class GatewayApiClient:
 
     @asynccontextmanager
     async def open_stream(self, last: str) -> AsyncGenerator[AsyncGenerator[EventBatch]]:
-        """Open the event stream. `last`: continue behind this position of the log; empty: from now on."""
+        """Open the event stream. `last`: continue behind this position of the log; empty: from now
+        on.
+        """
         import httpx  # noqa: PLC0415 - as below
 
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
         limits = httpx.Timeout(REQUEST_TIMEOUT_S, read=STREAM_TIMEOUT_S)
         try:
-            async with self._http_client().stream("GET", "/api/events", headers=headers, timeout=limits) as response:
+            async with self._http_client().stream(
+                "GET", "/api/events", headers=headers, timeout=limits
+            ) as response:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
                     _raise_for_status(response)
@@ -175,7 +186,9 @@ class GatewayApiClient:
         try:
             return kind.model_validate_json(response.content)
         except ValueError as error:
-            raise ApiRejected("the gateway's answer is not one: it is of another version, or no gateway") from error
+            raise ApiRejected(
+                "the gateway's answer is not one: it is of another version, or no gateway"
+            ) from error
 
 
 def _raise_for_status(response: "httpx.Response") -> None:

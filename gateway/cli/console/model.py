@@ -1,8 +1,8 @@
 """Contents of the console: what the panes, the status rows and the input line show.
 
-Pure: times come with the events. The autonomous pane shows autonomous turns, and the thinking of all agents; the
-conversation pane the followed conversation; the tools pane every tool call in full. `ConsoleModel` makes entries for
-them out of the events of the API.
+Pure: times come with the events. The autonomous pane shows autonomous turns, and the thinking of
+all agents; the conversation pane the followed conversation; the tools pane every tool call in full.
+`ConsoleModel` makes entries for them out of the events of the API.
 """
 
 import json
@@ -54,7 +54,9 @@ MAX_MESSAGE_CHARS: Final = 16_000
 
 
 def parse_input(typed: str) -> tuple[LocalCommandName | None, str]:
-    """Parse the input: a command of the console and its arguments, or None and a text for the gateway."""
+    """Parse the input: a command of the console and its arguments, or None and a text for the
+    gateway.
+    """
     name, _, args = typed.strip().partition(" ")
     match name, args.strip():
         case ("/quit", "") | ("/clear", ""):
@@ -65,12 +67,18 @@ def parse_input(typed: str) -> tuple[LocalCommandName | None, str]:
 
 
 def find_completions(typed: str, conversations: Iterable[str] = ()) -> list[str]:
-    """Return possible completions of the last word of a command; empty: no command, or nothing to complete."""
+    """Return possible completions of the last word of a command; empty: no command, or nothing to
+    complete.
+    """
     if not typed.startswith("/") or "\n" in typed:
         return []
     *before, word = typed[1:].split(" ")
     before = [one for one in before if one]
-    return [one for one in _list_candidates(before, conversations) if one.startswith(word) and one != word]
+    return [
+        one
+        for one in _list_candidates(before, conversations)
+        if one.startswith(word) and one != word
+    ]
 
 
 def format_usage(typed: str) -> str:
@@ -81,7 +89,10 @@ def format_usage(typed: str) -> str:
         return LOCAL_COMMANDS.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
     sub = row.find_sub(words[0]) if words else None
     args = " ".join(map(format_arg, sub.args if sub else row.args))
-    return " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args))) + f": {(sub or row).summary}"
+    return (
+        " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args)))
+        + f": {(sub or row).summary}"
+    )
 
 
 def _list_candidates(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]:
@@ -166,7 +177,9 @@ def format_clock(at: datetime | None, zone: tzinfo | None) -> str:
     return at.astimezone(zone).strftime("%H:%M:%S ") if at is not None else ""
 
 
-def render_lines(time: str, head: Sequence[tuple[str, str]], text: str = "", style: str = "") -> Text:
+def render_lines(
+    time: str, head: Sequence[tuple[str, str]], text: str = "", style: str = ""
+) -> Text:
     """Return styled pieces on one line, and the text on lines of its own."""
     shown = Text()
     for piece, look in ((piece, look) for piece, look in head if piece):
@@ -176,7 +189,9 @@ def render_lines(time: str, head: Sequence[tuple[str, str]], text: str = "", sty
     return Text.assemble((time, TIME)).append_text(shown)
 
 
-def render_message(time: str, who: str, text: str, *, ours: bool, place: str = "", kind: str = "") -> Text:
+def render_message(
+    time: str, who: str, text: str, *, ours: bool, place: str = "", kind: str = ""
+) -> Text:
     """Render a message. `place`: conversation to show; `kind`: kind of notification."""
     shown = Text.assemble((time, TIME), (f"{one_line(place, 40)} " if place else "", TIME))
     shown.append(one_line(who, 40) or "?", WE if ours else THEY)
@@ -206,7 +221,10 @@ def describe_turn_end(turn: TurnSummary, seconds: float | None) -> str:
         parts.append(format_duration(seconds))
     prompt_tokens = turn.input_tokens + turn.read_tokens + turn.written_tokens
     if prompt_tokens:
-        parts.append(f"{format_tokens(prompt_tokens)} in ({turn.read_tokens / prompt_tokens * 100:.0f} % read)")
+        parts.append(
+            f"{format_tokens(prompt_tokens)} in ({turn.read_tokens / prompt_tokens * 100:.0f} % "
+            "read)"
+        )
     if turn.output_tokens:
         parts.append(f"{format_tokens(turn.output_tokens)} out")
     if turn.cost_usd:
@@ -231,16 +249,23 @@ def format_arguments(arguments: str) -> str:
     if not isinstance(found, dict):
         return arguments
     written = {
-        name: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for name, one in found.items()
+        name: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+        for name, one in found.items()
     }
-    return "\n".join(f"{one_line(name, 40)}: {one}".replace("\n", "\n  ") for name, one in written.items())
+    return "\n".join(
+        f"{one_line(name, 40)}: {one}".replace("\n", "\n  ") for name, one in written.items()
+    )
 
 
 def format_tokens(number: int) -> str:
     """Format a number of tokens with about three digits."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if number >= size:
-            return f"{number / size:.1f}{unit}" if number < 100 * size else f"{number / size:.0f}{unit}"
+            return (
+                f"{number / size:.1f}{unit}"
+                if number < 100 * size
+                else f"{number / size:.0f}{unit}"
+            )
     return str(number)
 
 
@@ -274,12 +299,17 @@ class ConsoleModel:
                 if self._is_new_here(event):
                     place = self._place_title(event.conversation)
                     text, kind = message_text(event), event.kind
-                    self._add("conversation", render_message(time, event.who, text, ours=False, place=place, kind=kind))
+                    self._add(
+                        "conversation",
+                        render_message(time, event.who, text, ours=False, place=place, kind=kind),
+                    )
             case PostRecord():
                 self._add_post(event, time)
             case DeliveryRecord():
                 if event.outcome != "sent" and self._is_followed(event.conversation):
-                    self.add_remark(f"not delivered ({event.outcome}): {event.reason}", bad=True, at=event.at)
+                    self.add_remark(
+                        f"not delivered ({event.outcome}): {event.reason}", bad=True, at=event.at
+                    )
             case FateEvent():
                 if event.fate == "refused" and self._is_followed(event.conversation):
                     self.add_remark(f"refused by {event.rule}", at=event.at)
@@ -298,7 +328,9 @@ class ConsoleModel:
                 self._update_dmn(event, event.at)
             case ChannelStats():
                 reason = f": {event.reason}" if event.reason else ""
-                self.add_gateway_note(f"channel {event.channel} is {event.state}{reason}", at=event.since)
+                self.add_gateway_note(
+                    f"channel {event.channel} is {event.state}{reason}", at=event.since
+                )
             case ReloadedEvent():
                 self.add_gateway_note(describe_reload(event), bad=bool(event.problems), at=event.at)
             case LogEvent():
@@ -309,17 +341,30 @@ class ConsoleModel:
                 self.add_gateway_note(words, bad=True, at=event.at)
 
     def growing(self, pane: PaneName) -> Text:
-        """Return the end of what is being thought and written, a paragraph for each turn; empty: nothing is."""
+        """Return the end of what is being thought and written, a paragraph for each turn; empty:
+        nothing is.
+        """
         shown, size = Text(), _GROWING_CHARS[pane]
         for turn in self.turns.values():
-            parts = [("thinks", turn.thinking, THINKING), ("writes", turn.written if turn.autonomous else "", "")]
+            parts = [
+                ("thinks", turn.thinking, THINKING),
+                ("writes", turn.written if turn.autonomous else "", ""),
+            ]
             if pane == "conversation":
-                parts = [("is writing ...", turn.written if self._is_followed(turn.conversation) else "", NOTE)]
+                parts = [
+                    (
+                        "is writing ...",
+                        turn.written if self._is_followed(turn.conversation) else "",
+                        NOTE,
+                    )
+                ]
             for what, text, style in parts:
                 if text:
                     end = " ".join(safe_lines(text[-size:]))
                     shown.append("\n" if shown else "").append(one_line(turn.agent, 40), WE)
-                    shown.append(f"  {what} ", TIME).append("…" if size < len(text) else "", TIME).append(end, style)
+                    shown.append(f"  {what} ", TIME).append(
+                        "…" if size < len(text) else "", TIME
+                    ).append(end, style)
         return shown
 
     def learn_titles(self, models: Iterable[object]) -> None:
@@ -335,22 +380,32 @@ class ConsoleModel:
 
     def find_conversation(self, wanted: str) -> str:
         """Return the conversation with this title if it is unambiguous, else the name as given."""
-        named = [one for one, title in self._titles.items() if title.casefold() == wanted.strip().casefold()]
+        named = [
+            one
+            for one, title in self._titles.items()
+            if title.casefold() == wanted.strip().casefold()
+        ]
         return named[0] if len(named) == 1 else wanted
 
     def add_remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """Add a remark to the conversation pane."""
-        self._add("conversation", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE))
+        self._add(
+            "conversation", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE)
+        )
 
     def add_gateway_note(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """Add a remark about the gateway to the autonomous pane."""
-        self._add("autonomous", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE))
+        self._add(
+            "autonomous", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE)
+        )
 
     def handle_connected(self, status: GatewayStatus) -> None:
         """Handle a new connection: turns that the status does not list have ended meanwhile."""
         for turn in self.turns.keys() - {one.turn for one in status.activity}:
             self._end_turn(turn)
-        self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn in self.turns}
+        self.tool_calls = {
+            call: one for call, one in self.tool_calls.items() if one.turn in self.turns
+        }
         self.update_status(status)
         for mind in status.agents:
             self._update_dmn(mind, status.now)
@@ -368,40 +423,65 @@ class ConsoleModel:
             self.turns.setdefault(
                 one.turn,
                 ConsoleActiveTurn(
-                    agent=one.agent, conversation=one.conversation, since=one.at, autonomous=one.autonomous
+                    agent=one.agent,
+                    conversation=one.conversation,
+                    since=one.at,
+                    autonomous=one.autonomous,
                 ),
             )
 
     def follow(self, conversation: str, past: ConversationDetail | None) -> None:
-        """Follow another conversation. `past`: its newest messages; None: the newest message of each conversation."""
+        """Follow another conversation. `past`: its newest messages; None: the newest message of
+        each conversation.
+        """
         self.followed, self._history_seq = conversation, 0
         self.entries = [one for one in self.entries if one.pane != "conversation"]
         if past is None:
             for place in reversed(self.conversations):
                 if place.last_text:
-                    who, time = place.last_who or place.agent or "agent", format_clock(place.last_at, self._zone)
+                    who, time = (
+                        place.last_who or place.agent or "agent",
+                        format_clock(place.last_at, self._zone),
+                    )
                     ours, title = not place.last_who, self.title(place.conversation)
-                    self._add("conversation", render_message(time, who, place.last_text, ours=ours, place=title))
+                    self._add(
+                        "conversation",
+                        render_message(time, who, place.last_text, ours=ours, place=title),
+                    )
             return
         if past.agent:
             self._agent_names[conversation] = past.agent
         for one in past.messages:
             self._history_seq = max(self._history_seq, one.seq)
             who, time = one.who or self._agent_name(conversation), format_clock(one.at, self._zone)
-            self._add("conversation", render_message(time, who, message_text(one), ours=one.ours, kind=one.kind))
+            self._add(
+                "conversation",
+                render_message(time, who, message_text(one), ours=one.ours, kind=one.kind),
+            )
 
     def find_call_to_kill(self) -> ConsoleActiveCall | None:
-        """Return the tool call that `kill` applies to: the newest, preferably in the followed conversation."""
-        calls = sorted(self.tool_calls.values(), key=lambda call: self._is_followed(call.conversation))
+        """Return the tool call that `kill` applies to: the newest, preferably in the followed
+        conversation.
+        """
+        calls = sorted(
+            self.tool_calls.values(), key=lambda call: self._is_followed(call.conversation)
+        )
         return calls[-1] if calls else None
 
     def find_turn_to_stop(self) -> ConsoleActiveTurn | None:
-        """Return the turn that `stop` applies to: preferably in the followed conversation, then an autonomous one."""
-        turns = sorted(self.turns.values(), key=lambda turn: (self._is_followed(turn.conversation), turn.autonomous))
+        """Return the turn that `stop` applies to: preferably in the followed conversation, then an
+        autonomous one.
+        """
+        turns = sorted(
+            self.turns.values(),
+            key=lambda turn: (self._is_followed(turn.conversation), turn.autonomous),
+        )
         return turns[-1] if turns else None
 
     def needs_confirmation(self, turn: ConsoleActiveTurn) -> bool:
-        """Return whether stopping the turn affects people in a conversation that is not followed."""
+        """Return whether stopping the turn affects people in a conversation that is not
+        followed.
+        """
         return not turn.autonomous and not self._is_followed(turn.conversation)
 
     def _add(self, pane: PaneName, text: Text, *, is_thinking: bool = False) -> None:
@@ -413,7 +493,9 @@ class ConsoleModel:
         )
 
     def _place_title(self, conversation: str | None) -> str:
-        return self.title(conversation) if conversation and self.followed == ALL_CONVERSATIONS else ""
+        return (
+            self.title(conversation) if conversation and self.followed == ALL_CONVERSATIONS else ""
+        )
 
     def _is_followed(self, conversation: str | None) -> bool:
         return bool(conversation) and self.followed in (ALL_CONVERSATIONS, conversation)
@@ -434,26 +516,39 @@ class ConsoleModel:
         self._agent_names[event.conversation] = event.agent
         if event.state == "started":
             self.turns[event.turn] = ConsoleActiveTurn(
-                agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
+                agent=event.agent,
+                conversation=event.conversation,
+                since=event.at,
+                autonomous=event.autonomous,
             )
             if event.autonomous:
                 why = TURN_CAUSE_TEXTS.get(event.cause, event.cause)
-                self._add_heading(time, f"{event.agent} starts by itself: {why}", event.conversation)
+                self._add_heading(
+                    time, f"{event.agent} starts by itself: {why}", event.conversation
+                )
             return
         before = self.turns.get(event.turn)
         since = before.since if before is not None else None
         self._end_turn(event.turn, time)
         if event.autonomous:
             seconds = (event.at - since).total_seconds() if since is not None else None
-            self.add_gateway_note(f"{event.agent} is done: {describe_turn_end(event, seconds)}", at=event.at)
+            self.add_gateway_note(
+                f"{event.agent} is done: {describe_turn_end(event, seconds)}", at=event.at
+            )
         elif event.outcome not in _NORMAL_OUTCOMES and self._is_followed(event.conversation):
-            self.add_remark(f"{event.agent} {event.outcome or 'ended'}: nothing more comes", bad=True, at=event.at)
+            self.add_remark(
+                f"{event.agent} {event.outcome or 'ended'}: nothing more comes",
+                bad=True,
+                at=event.at,
+            )
 
     def _end_turn(self, key: str, time: str = "") -> None:
         self._finish(key, time)
         self._ended_turns.append(key)
         if self.turns.pop(key, None) is not None:
-            self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn != key}
+            self.tool_calls = {
+                call: one for call, one in self.tool_calls.items() if one.turn != key
+            }
 
     def _finish(self, key: str, time: str) -> None:
         """Make entries of what a turn thought, and wrote by itself."""
@@ -468,14 +563,18 @@ class ConsoleModel:
             turn.written = ""
 
     def _add_heading(self, time: str, what: str, conversation: str, text: str = "") -> None:
-        self._add("autonomous", render_lines(time, [(what, HEAD), (self.title(conversation), TIME)], text))
+        self._add(
+            "autonomous", render_lines(time, [(what, HEAD), (self.title(conversation), TIME)], text)
+        )
 
     def _add_thinking(self, agent: str, conversation: str, text: str, time: str) -> None:
         head = [(f"{agent} thinks, in {self.title(conversation)}", THINKING)]
         self._add("autonomous", render_lines(time, head, text, THINKING), is_thinking=True)
 
     def _append_text(self, event: TextEvent, time: str) -> None:
-        if event.turn in self._ended_turns:  # the log reported the end before the last text was flushed
+        if (
+            event.turn in self._ended_turns
+        ):  # the log reported the end before the last text was flushed
             if event.autonomous:
                 self._add("autonomous", render_lines("", [], event.delta))
             return
@@ -488,7 +587,10 @@ class ConsoleModel:
     def _ensure_turn(self, event: TextEvent | ThinkingEvent) -> ConsoleActiveTurn:
         """Return the turn of this text; its start event may be missing."""
         started = ConsoleActiveTurn(
-            agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
+            agent=event.agent,
+            conversation=event.conversation,
+            since=event.at,
+            autonomous=event.autonomous,
         )
         turn = self.turns.setdefault(event.turn, started)
         turn.autonomous = event.autonomous  # the status does not tell
@@ -506,13 +608,20 @@ class ConsoleModel:
         before = self.tool_calls.pop(event.call, None)
         since = before.since if before is not None else None
         took = format_duration((event.at - since).total_seconds()) if since is not None else ""
-        head = [(f"✗ {event.name}", BAD) if event.error else (f"✓ {event.name}", GOOD), (took, TIME)]
+        head = [
+            (f"✗ {event.name}", BAD) if event.error else (f"✓ {event.name}", GOOD),
+            (took, TIME),
+        ]
         self._add("tools", render_lines(time, head, event.result, BAD if event.error else ""))
 
     def _update_dmn(self, mind: DmnStatus, at: datetime) -> None:
         before = self.dmn_states.get(mind.agent)
         self.dmn_states[mind.agent] = mind
-        if before is None or (before.mode, before.quiet, before.held) != (mind.mode, mind.quiet, mind.held):
+        if before is None or (before.mode, before.quiet, before.held) != (
+            mind.mode,
+            mind.quiet,
+            mind.held,
+        ):
             held = f"; it starts nothing by itself: {'; '.join(mind.held)}" if mind.held else ""
             self.add_gateway_note(f"{format_dmn_status(mind, at)[0]}{held}", at=at)
 
@@ -551,5 +660,9 @@ def _list_usage(console: ConsoleModel) -> list[str]:
         for one in console.dmn_states.values()
         if one.daily_turns
     ]
-    parts = [f"{used} {format_usd(today.cost_usd)}", f"model {one_line(status.model, 60) or '-'}", *turns]
+    parts = [
+        f"{used} {format_usd(today.cost_usd)}",
+        f"model {one_line(status.model, 60) or '-'}",
+        *turns,
+    ]
     return [*([] if status.ready else ["not ready"]), *parts]

@@ -1,11 +1,11 @@
 """Setup answers as configuration: as entries, as a new file, and as changes of existing files.
 
-An existing file is edited by ruamel.yaml, and only lines that the change touches are taken from what it writes, so that
-everything else stays as it is to the byte. The result is read again: if it does not say exactly what was meant,
-`CannotEdit` is raised and nothing is changed.
+An existing file is edited by ruamel.yaml, and only lines that the change touches are taken from
+what it writes, so that everything else stays as it is to the byte. The result is read again: if it
+does not say exactly what was meant, `CannotEdit` is raised and nothing is changed.
 
-Files are checked as a whole in a directory beside the configuration and then put in place together. Everything up to
-`ConfigDraft` is pure except for that.
+Files are checked as a whole in a directory beside the configuration and then put in place together.
+Everything up to `ConfigDraft` is pure except for that.
 """
 
 import contextlib
@@ -76,14 +76,20 @@ def build_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
         yield ConfigEntry((*at, "platform"), "telegram")
         yield ConfigEntry((*at, "token"), bot.token.reference, "from @BotFather")
         yield ConfigEntry((*at, "base_url"), bot.base_url)
-        yield ConfigEntry((*at, "rooms"), [*bot.rooms], 'groups where it may act: ids in quotes, or "*"')
+        yield ConfigEntry(
+            (*at, "rooms"), [*bot.rooms], 'groups where it may act: ids in quotes, or "*"'
+        )
     if answers.discord:
         app, at = answers.discord, ("channels", answers.discord.channel)
         yield ConfigEntry((*at, "platform"), "discord")
         yield ConfigEntry((*at, "token"), app.token.reference, "from the developer portal")
         yield ConfigEntry((*at, "api_url"), app.api_url)
         yield ConfigEntry((*at, "gateway_url"), app.gateway_url)
-        yield ConfigEntry((*at, "rooms"), [*app.rooms], 'guilds or channels where it may act: ids in quotes, or "*"')
+        yield ConfigEntry(
+            (*at, "rooms"),
+            [*app.rooms],
+            'guilds or channels where it may act: ids in quotes, or "*"',
+        )
     if answers.irc:
         yield from _irc_entries(answers.irc)
     yield ConfigEntry(("agents", 0, "id"), answers.agent_id)
@@ -100,7 +106,9 @@ def build_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
         yield ConfigEntry((*at, "name"), chosen.name)
         yield ConfigEntry((*at, "context_tokens"), chosen.context_tokens)
     if answers.owners:
-        yield ConfigEntry(("access", "roles", "owner"), [*answers.owners], "<channel>:<id>, as /whoami shows it")
+        yield ConfigEntry(
+            ("access", "roles", "owner"), [*answers.owners], "<channel>:<id>, as /whoami shows it"
+        )
     if answers.ops_token:
         comment = "the password of the dashboard at 127.0.0.1:9090"
         yield ConfigEntry(("ops", "token"), answers.ops_token.reference, comment)
@@ -111,7 +119,9 @@ def _irc_entries(answers: IrcAnswers) -> Iterator[ConfigEntry]:
     yield ConfigEntry((*at, "platform"), "irc")
     yield ConfigEntry((*at, "host"), answers.host)
     yield ConfigEntry((*at, "port"), answers.port)
-    yield ConfigEntry((*at, "tls", "ca_file") if answers.ca_file else (*at, "tls"), answers.ca_file or answers.tls)
+    yield ConfigEntry(
+        (*at, "tls", "ca_file") if answers.ca_file else (*at, "tls"), answers.ca_file or answers.tls
+    )
     yield ConfigEntry((*at, "nick"), answers.nick)
     password = answers.server_password
     yield ConfigEntry((*at, "password"), password.reference if password else None, "of the server")
@@ -121,25 +131,36 @@ def _irc_entries(answers: IrcAnswers) -> Iterator[ConfigEntry]:
         yield ConfigEntry((*at, "sasl", "password"), answers.account_password.reference)
     elif answers.mechanism != "external":  # then nothing was asked
         yield ConfigEntry((*at, "sasl"), None)
-    yield ConfigEntry((*at, "contact"), answers.contact, "shown to anybody who asks who runs the bot")
+    yield ConfigEntry(
+        (*at, "contact"), answers.contact, "shown to anybody who asks who runs the bot"
+    )
     yield ConfigEntry((*at, "rooms"), [*answers.rooms])
 
 
 def read_answers(data: Mapping[str, Tree], value_of: Callable[[str], str | None]) -> SetupAnswers:
-    """Read the answers back from a configuration. Texts are as written, so references stay references.
+    """Read the answers back from a configuration. Texts are as written, so references stay
+    references.
 
-    `value_of`: returns the value of a reference, None: not known. What setup would not write like that is left out.
+    `value_of`: returns the value of a reference, None: not known. What setup would not write like
+    that is left out.
     """
     tree: Tree = dict(data)
     channels = value_at(tree, "channels")
     named: Mapping[str, Tree] = channels if isinstance(channels, dict) else {}
 
     def first(platform: str) -> str | None:
-        return next((name for name, channel in named.items() if value_at(channel, "platform") == platform), None)
+        return next(
+            (name for name, channel in named.items() if value_at(channel, "platform") == platform),
+            None,
+        )
 
     def secret(*keys: str | int) -> SecretReference | None:
         text = _as_text(value_at(tree, *keys))
-        return SecretReference(reference=text, value=value_of(text) if "${" in text else text) if text else None
+        return (
+            SecretReference(reference=text, value=value_of(text) if "${" in text else text)
+            if text
+            else None
+        )
 
     def text(*keys: str | int) -> str | None:
         return _as_text(value_at(tree, *keys))
@@ -153,12 +174,19 @@ def read_answers(data: Mapping[str, Tree], value_of: Callable[[str], str | None]
         telegram = TelegramAnswers(channel=name, token=token, rooms=rooms(name), base_url=url)
     if (name := first("discord")) and (token := secret("channels", name, "token")):
         api_url, gateway_url = (text("channels", name, key) for key in ("api_url", "gateway_url"))
-        discord = DiscordAnswers(channel=name, token=token, rooms=rooms(name), api_url=api_url, gateway_url=gateway_url)
+        discord = DiscordAnswers(
+            channel=name, token=token, rooms=rooms(name), api_url=api_url, gateway_url=gateway_url
+        )
     irc = first("irc")
     return SetupAnswers(
         telegram=telegram,
         discord=discord,
-        irc=_read_irc(tree, irc, secret("channels", irc, "sasl", "password"), secret("channels", irc, "password"))
+        irc=_read_irc(
+            tree,
+            irc,
+            secret("channels", irc, "sasl", "password"),
+            secret("channels", irc, "password"),
+        )
         if irc
         else None,
         model=_read_model(tree, secret),
@@ -238,8 +266,15 @@ def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
     """Render a new file. `today`: the date for its first line."""
     wanted = [entry for entry in entries if entry.value is not None]
     head = (
-        f"{WRITTEN_BY} on {today}. You may edit it: setup, run again, changes only what you answer differently.",
-        "# reverie.example.yaml lists every key with its default. ${NAME} is an environment variable,",
+        (
+            f"{WRITTEN_BY} on {today}. You may edit it: setup, run again, changes only what you "
+            "answer "
+            "differently."
+        ),
+        (
+            "# reverie.example.yaml lists every key with its default. ${NAME} is an environment "
+            "variable,"
+        ),
         "# ${file:PATH} the content of a file. `reverie check-config` finds mistakes.",
     )
     parts = ["".join(f"{line}\n" for line in head)]
@@ -247,7 +282,10 @@ def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
         tree = CommentedMap()
         for entry in (one for one in wanted if one.keys[0] == section):
             parent = _put(tree, entry.keys, entry.value)
-            if entry.comment and len(entry.comment) + max(len(str(entry.value)), 24) < _MAX_LINE_CHARS - 22:
+            if (
+                entry.comment
+                and len(entry.comment) + max(len(str(entry.value)), 24) < _MAX_LINE_CHARS - 22
+            ):
                 parent.yaml_add_eol_comment(entry.comment, entry.keys[-1], column=_COMMENT_COLUMN)
         tree.yaml_add_eol_comment(_SECTIONS.get(section, ""), section, column=_COMMENT_COLUMN)
         parts.append(_dump(tree, ""))
@@ -255,7 +293,8 @@ def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
 
 
 def _put(tree: Any, keys: Keys, value: Tree) -> Any:  # noqa: ANN401 - both kinds of trees
-    """Set a value in a plain tree or in one of ruamel.yaml's, None: take its key out, and return what holds it.
+    """Set a value in a plain tree or in one of ruamel.yaml's, None: take its key out, and return
+    what holds it.
 
     Raises CannotEdit.
     """
@@ -279,7 +318,9 @@ def _put(tree: Any, keys: Keys, value: Tree) -> Any:  # noqa: ANN401 - both kind
 
 
 def _change_list(held: list[Tree], value: list[Tree]) -> bool:
-    """Take items out and append others, so that the rest stays as it is written. Return whether that does."""
+    """Take items out and append others, so that the rest stays as it is written. Return whether
+    that does.
+    """
     new = [one for one in value if one not in held]
     if [*(one for one in held if one in value), *new] != value:
         return False
@@ -292,14 +333,18 @@ def _change_list(held: list[Tree], value: list[Tree]) -> bool:
 def _set_item(node: Any, key: str | int, value: object) -> None:  # noqa: ANN401 - as above
     if isinstance(node, list) and key == len(node):
         node.append(value)
-    elif isinstance(node, dict) == isinstance(key, str) and (isinstance(node, dict) or int(key) < len(node)):
+    elif isinstance(node, dict) == isinstance(key, str) and (
+        isinstance(node, dict) or int(key) < len(node)
+    ):
         node[key] = value
     else:
         raise CannotEdit(f"{key} cannot be added there")
 
 
 def _to_node(value: Tree, *, quoted: bool = False) -> object:
-    """Return the value as it is to be written: on one line, and in quotes if it might be read as anything else."""
+    """Return the value as it is to be written: on one line, and in quotes if it might be read as
+    anything else.
+    """
     if isinstance(value, list):
         node = CommentedSeq([_to_node(one, quoted=True) for one in value])
         node.fa.set_flow_style()
@@ -307,7 +352,11 @@ def _to_node(value: Tree, *, quoted: bool = False) -> object:
     if not isinstance(value, str):
         return value
     plain = _PLAIN_SCALAR.match(value) and value.lower() not in _YAML_1_1_BOOLEANS
-    return value if plain and not quoted and parse_scalar(value) == value else DoubleQuotedScalarString(value)
+    return (
+        value
+        if plain and not quoted and parse_scalar(value) == value
+        else DoubleQuotedScalarString(value)
+    )
 
 
 def _yaml_like(text: str) -> YAML:
@@ -316,7 +365,9 @@ def _yaml_like(text: str) -> YAML:
     yaml.preserve_quotes, yaml.width = True, _MAX_WIDTH
     nested, listed = _NESTED.search(text), _LISTED.search(text)
     offset = len(listed[2]) - len(listed[1]) if listed else 2
-    yaml.indent(mapping=len(nested[2]) - len(nested[1]) if nested else 2, sequence=offset + 2, offset=offset)
+    yaml.indent(
+        mapping=len(nested[2]) - len(nested[1]) if nested else 2, sequence=offset + 2, offset=offset
+    )
     return yaml
 
 
@@ -356,13 +407,17 @@ def _node_value(node: yaml.Node) -> Tree:
 
 
 def find_changes(tree: Tree, entries: Iterable[ConfigEntry]) -> list[tuple[Keys, Tree]]:
-    """Return keys and values of the entries that differ from the tree. None: the key is to be removed."""
+    """Return keys and values of the entries that differ from the tree. None: the key is to be
+    removed.
+    """
     found = []
     for entry in entries:
         now, wanted = value_at(tree, *entry.keys), entry.value
         if wanted == now and type(wanted) is type(now):
             continue
-        if now is None and (wanted in (None, [], "") or _IMPLICIT_VALUES.get(str(entry.keys[-1])) == wanted):
+        if now is None and (
+            wanted in (None, [], "") or _IMPLICIT_VALUES.get(str(entry.keys[-1])) == wanted
+        ):
             continue
         if wanted is True and isinstance(now, dict):
             continue  # a mapping under `tls` means that TLS is on
@@ -391,7 +446,8 @@ def change_value(text: str, keys: Keys, value: Tree) -> str:
 
 
 def _replace_lines(text: str, before: str, after: str) -> str:
-    """Make in a text the changes that lead from `before`, which is the text written anew, to `after`.
+    """Make in a text the changes that lead from `before`, which is the text written anew, to
+    `after`.
 
     Blank lines and comments above a line belong to it, not to what stands above them.
     """
@@ -399,7 +455,9 @@ def _replace_lines(text: str, before: str, after: str) -> str:
     sources: list[list[str]] = []
     first: list[str] = []
     text_words, old_words = (["".join(line.split()) for line in one] for one in (lines, old))
-    for _, i, j, k, m in difflib.SequenceMatcher(None, text_words, old_words, autojunk=False).get_opcodes():
+    for _, i, j, k, m in difflib.SequenceMatcher(
+        None, text_words, old_words, autojunk=False
+    ).get_opcodes():
         if j - i == m - k:
             sources += [[line] for line in lines[i:j]]
         elif k == m:
@@ -440,10 +498,16 @@ class SetupFile:
 
 
 def read_config_files(directory: Path) -> dict[str, str]:
-    """Read the files of a configuration by name, in the order of loading. Raises OSError, UnicodeError."""
+    """Read the files of a configuration by name, in the order of loading. Raises OSError,
+    UnicodeError.
+    """
     if not directory.is_dir():
         return {}
-    return {one.name: one.read_text(encoding="utf-8") for one in sorted(directory.iterdir()) if is_config_file(one)}
+    return {
+        one.name: one.read_text(encoding="utf-8")
+        for one in sorted(directory.iterdir())
+        if is_config_file(one)
+    }
 
 
 def is_writable(directory: Path) -> bool:
@@ -454,8 +518,12 @@ def is_writable(directory: Path) -> bool:
     return os.access(parent, os.W_OK | os.X_OK)
 
 
-def check_files(directory: Path, files: tuple[SetupFile, ...], env: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the errors and the warnings of the configuration with the files in place. Raises OSError."""
+def check_files(
+    directory: Path, files: tuple[SetupFile, ...], env: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the errors and the warnings of the configuration with the files in place. Raises
+    OSError.
+    """
     with _staging_directory(directory) as stage:
         for one in directory.iterdir() if directory.is_dir() else ():
             if one != stage and one.name not in {Path(file.path).parts[0] for file in files}:
@@ -508,8 +576,8 @@ def _nearest_existing_parent(directory: Path) -> Path:
 def write_files(directory: Path, files: tuple[SetupFile, ...]) -> None:
     """Write all files, secrets first and the configuration last.
 
-    Raises OSError; then nothing has changed, unless the disk fails between two renames (each file is still whole).
-    SIGINT and SIGTERM are blocked for the milliseconds that this takes.
+    Raises OSError; then nothing has changed, unless the disk fails between two renames (each file
+    is still whole). SIGINT and SIGTERM are blocked for the milliseconds that this takes.
     """
     created: list[Path] = []
     waiting: list[tuple[Path, Path]] = []
@@ -519,7 +587,9 @@ def write_files(directory: Path, files: tuple[SetupFile, ...]) -> None:
         for folder in _missing_folders(directory, files):
             folder.mkdir(mode=_PRIVATE_DIRECTORY if folder in private else _DIRECTORY)
             created.append(folder)
-        for file in sorted(files, key=lambda one: (not one.secret, Path(one.path).suffix in {".yaml", ".yml"})):
+        for file in sorted(
+            files, key=lambda one: (not one.secret, Path(one.path).suffix in {".yaml", ".yml"})
+        ):
             target = directory / file.path
             if target.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
@@ -561,7 +631,8 @@ def _write_file(path: Path, file: SetupFile, like: Path | None = None) -> None:
 
 MAIN_FILE = "reverie.yaml"
 ASIDE_FILE = "reverie.setup.example.yaml"
-"""File for the answers if a file cannot be edited; under this name it is not read as configuration."""
+"""File for the answers if a file cannot be edited; under this name it is not read as
+configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -577,21 +648,31 @@ class ConfigDraft:
 
 
 def draft_config(
-    answers: SetupAnswers, now: Mapping[str, str], persona: Mapping[str, str], current: Mapping[str, str], today: str
+    answers: SetupAnswers,
+    now: Mapping[str, str],
+    persona: Mapping[str, str],
+    current: Mapping[str, str],
+    today: str,
 ) -> ConfigDraft:
     """Draft the files for the answers.
 
-    `now`: texts of the configuration's files by name. `persona`: the files of the default persona. `here`: current
-    texts of other files that may be written, by path.
+    `now`: texts of the configuration's files by name. `persona`: the files of the default persona.
+    `here`: current texts of other files that may be written, by path.
     """
     wanted = tuple(build_entries(answers))
-    secrets = [SetupFile(path=one.path, text=f"{one.value}\n", secret=True) for one in answers.secrets if one.is_new]
+    secrets = [
+        SetupFile(path=one.path, text=f"{one.value}\n", secret=True)
+        for one in answers.secrets
+        if one.is_new
+    ]
     files = _persona_files(answers, persona, current)
     notices: tuple[str, ...] = ()
     if answers.identity is not None and not files:
         notices = (f"Its persona is in {answers.workspace}: edit it there.",)
     if not now:
-        return ConfigDraft(files=(*secrets, *files, SetupFile(path=MAIN_FILE, text=render_config(wanted, today))))
+        return ConfigDraft(
+            files=(*secrets, *files, SetupFile(path=MAIN_FILE, text=render_config(wanted, today)))
+        )
     trees = {name: parse_yaml(text) for name, text in now.items()}
     whole, texts = merge_trees(trees.values()), dict(now)
     try:
@@ -605,7 +686,10 @@ def draft_config(
             f"Your answers are in {ASIDE_FILE} beside it: copy from there what you want.",
         )
         return ConfigDraft(files=(*secrets, aside), notices=notices)
-    files = [*files, *(SetupFile(path=name, text=text) for name, text in texts.items() if text != now.get(name))]
+    files = [
+        *files,
+        *(SetupFile(path=name, text=text) for name, text in texts.items() if text != now.get(name)),
+    ]
     diff: list[str] = []
     for file in files:
         old, new = {**current, **now}.get(file.path, "").splitlines(), file.text.splitlines()
@@ -619,8 +703,14 @@ def redact_diff(draft: ConfigDraft, secrets: list[str]) -> list[str]:
     return [redactor(line) for line in draft.diff]
 
 
-def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], current: Mapping[str, str]) -> list[SetupFile]:
-    if answers.identity is None or answers.workspace is None or answers.workspace.startswith(("/", "~", "..")):
+def _persona_files(
+    answers: SetupAnswers, persona: Mapping[str, str], current: Mapping[str, str]
+) -> list[SetupFile]:
+    if (
+        answers.identity is None
+        or answers.workspace is None
+        or answers.workspace.startswith(("/", "~", ".."))
+    ):
         return []
     folder = answers.workspace.removeprefix("./").rstrip("/")
     texts = {**persona, "IDENTITY.md": answers.identity}
@@ -635,7 +725,10 @@ def _choose_file(keys: Keys, trees: Mapping[str, Tree]) -> str:
 
 
 def _matched_depth(tree: Tree, keys: Keys) -> int:
-    return next((depth for depth in range(len(keys)) if value_at(tree, *keys[: depth + 1]) is None), len(keys))
+    return next(
+        (depth for depth in range(len(keys)) if value_at(tree, *keys[: depth + 1]) is None),
+        len(keys),
+    )
 
 
 def merge_trees(trees: Iterable[Tree]) -> Tree:

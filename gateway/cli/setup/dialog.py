@@ -16,7 +16,8 @@ class SecretReference:
     """A secret that the configuration refers to."""
 
     reference: str = field(repr=False)
-    """Text in the configuration: `${NAME}`, `${file:PATH}`, or the secret itself where somebody wrote it there by hand.
+    """Text in the configuration: `${NAME}`, `${file:PATH}`, or the secret itself where somebody
+    wrote it there by hand.
     """
     value: str | None = field(default=None, repr=False)
     """The secret. None: not known here, e.g. because the variable is not set."""
@@ -144,7 +145,8 @@ class SetupQuestion:
     noninteractive_default: str | None = None
     """Answer when unattended and without a flag. None: `default`."""
     secret_key: str = ""
-    """Key of a secret: when unattended and the secret's flag is given, the answer is `yes`. Empty: none."""
+    """Key of a secret: when unattended and the secret's flag is given, the answer is `yes`. Empty:
+    none."""
     choices: tuple[str, ...] = ()
     """If not empty: one of these, its number from 1, or an unambiguous prefix."""
     allows_other: bool = False
@@ -169,13 +171,14 @@ class SecretQuestion:
     """Existing secret, the answer for empty input. None: an answer is required."""
     parse: Callable[[str], str] = str.strip
     is_optional: bool = False
-    """True: asked only through its flags; otherwise the answer is `existing`, or a `SecretReference` without a
-    reference.
+    """True: asked only through its flags; otherwise the answer is `existing`, or a
+    `SecretReference` without a reference.
     """
 
 
 ProblemChoice = Literal["correct", "again", "go on", "skip"]
-"""correct: answer the question again; again: probe again; go on: accept; skip: leave the platform out."""
+"""correct: answer the question again; again: probe again; go on: accept; skip: leave the platform
+out."""
 
 
 class PlatformSkipped(Exception):
@@ -204,8 +207,12 @@ class Respondent(Protocol):
 
     def show_findings(self, findings: Sequence[Finding]) -> None: ...
 
-    def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
-        """Return what to do about findings that are not ok. The first choice is the answer for empty input."""
+    def choose_remedy(
+        self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]
+    ) -> ProblemChoice:
+        """Return what to do about findings that are not ok. The first choice is the answer for
+        empty input.
+        """
         ...
 
 
@@ -223,19 +230,28 @@ _RETRY_FIRST_CODES = (
 
 
 def review_findings(
-    person: Respondent, findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()
+    person: Respondent,
+    findings: Iterable[Finding],
+    *,
+    skip: bool = True,
+    also: tuple[str, ...] = (),
 ) -> ProblemChoice:
-    """Show findings. Where something does not work, ask what to do about it. Raises PlatformSkipped.
+    """Show findings. Where something does not work, ask what to do about it. Raises
+    PlatformSkipped.
 
     `also`: codes of warnings that are asked about, too.
     """
     found = tuple(findings)
     person.show_findings(found)
-    wrong = [one for one in found if one.level == "bad" or (one.level == "warning" and one.code in also)]
+    wrong = [
+        one for one in found if one.level == "bad" or (one.level == "warning" and one.code in also)
+    ]
     if not wrong:
         return "go on"
     elsewhere = all(one.code.startswith(_RETRY_FIRST_CODES) for one in wrong)
-    ways: tuple[ProblemChoice, ...] = ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
+    ways: tuple[ProblemChoice, ...] = (
+        ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
+    )
     reply = person.choose_remedy((*ways, "skip") if skip else ways, wrong)
     if reply == "skip":
         raise PlatformSkipped

@@ -44,10 +44,16 @@ def _farewell_lines(answers: SetupAnswers, directory: str, *, running: bool) -> 
     yield "Talking to it"
     if answers.telegram:
         name = answers.telegram.username
-        yield f"  Telegram  write to @{name}: https://t.me/{name}" if name else "  Telegram  write to the bot"
+        yield (
+            f"  Telegram  write to @{name}: https://t.me/{name}"
+            if name
+            else "  Telegram  write to the bot"
+        )
     if answers.discord:
         name = f" {answers.discord.name}" if answers.discord.name else ""
-        yield f"  Discord   write to{name or ' the bot'} in a direct message, or name it in a channel"
+        yield (
+            f"  Discord   write to{name or ' the bot'} in a direct message, or name it in a channel"
+        )
         if answers.discord.invitation:
             yield "            to add it to a guild, open:"
             yield answers.discord.invitation
@@ -60,7 +66,9 @@ def _farewell_lines(answers: SetupAnswers, directory: str, *, running: bool) -> 
 
 def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
     channels = [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one]
-    without = [name for name in channels if not any(one.startswith(f"{name}:") for one in answers.owners)]
+    without = [
+        name for name in channels if not any(one.startswith(f"{name}:") for one in answers.owners)
+    ]
     if without and len(without) == len(channels):
         yield ""
         yield "It has no owner yet, so it gives everybody a code first"
@@ -69,7 +77,9 @@ def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
         yield f"You are its owner, but not on {', '.join(without)} yet"
     if without:
         irc = answers.irc.channel if answers.irc else ""
-        forms = ["/whoami"] * any(one != irc for one in without) + ["!whoami on IRC"] * (irc in without)
+        forms = ["/whoami"] * any(one != irc for one in without) + ["!whoami on IRC"] * (
+            irc in without
+        )
         yield f"  Write {' or '.join(forms)} to it in a direct chat: it shows you an id. Then run"
         yield f"  reverie ctl pair seed ID owner --config {shlex.quote(directory)}"
 
@@ -116,7 +126,9 @@ def run_interview(person: Respondent, situation: SetupSituation) -> SetupAnswers
     answers = replace(answers, model=model)
     answers = _ask_persona(person, answers, situation)
     if answers.ops_token is None:
-        token = SecretReference(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
+        token = SecretReference(
+            reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True
+        )
         answers = replace(answers, ops_token=token)
     return answers
 
@@ -139,20 +151,31 @@ def _ask_platforms(person: Respondent, before: SetupAnswers) -> tuple[str, ...]:
 
 
 def _ask_platform(
-    person: Respondent, platform: str, answers: SetupAnswers, before: SetupAnswers, situation: SetupSituation
+    person: Respondent,
+    platform: str,
+    answers: SetupAnswers,
+    before: SetupAnswers,
+    situation: SetupSituation,
 ) -> SetupAnswers:
     """Ask about one platform; return the answers with it and its owner. Raises PlatformSkipped."""
     if platform == "telegram":
         name = before.telegram.channel if before.telegram else "telegram.main"
         owner = _find_owner(answers, name)
         telegram, new_owner = ask_telegram(
-            person, before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
+            person,
+            before.telegram,
+            owner,
+            name,
+            polled=situation.is_running,
+            url=situation.telegram_url,
         )
         return _with_owner(replace(answers, telegram=telegram), name, owner, new_owner)
     if platform == "discord":
         name = before.discord.channel if before.discord else "discord.main"
         owner = _find_owner(answers, name)
-        discord, new_owner = ask_discord(person, before.discord, owner, name, situation.discord_urls)
+        discord, new_owner = ask_discord(
+            person, before.discord, owner, name, situation.discord_urls
+        )
         return _with_owner(replace(answers, discord=discord), name, owner, new_owner)
     owner = _find_owner(answers, before.irc.channel) if before.irc else None
     irc, new_owner = ask_irc(person, before.irc, owner)
@@ -160,35 +183,52 @@ def _ask_platform(
 
 
 def _find_owner(answers: SetupAnswers, channel: str) -> str | None:
-    return next((one.partition(":")[2] for one in answers.owners if one.startswith(f"{channel}:")), None)
+    return next(
+        (one.partition(":")[2] for one in answers.owners if one.startswith(f"{channel}:")), None
+    )
 
 
-def _with_owner(answers: SetupAnswers, channel: str, old: str | None, new: str | None) -> SetupAnswers:
+def _with_owner(
+    answers: SetupAnswers, channel: str, old: str | None, new: str | None
+) -> SetupAnswers:
     owners = [one for one in answers.owners if old is None or one != f"{channel}:{old}"]
     if new is not None and f"{channel}:{new}" not in owners:
         owners.append(f"{channel}:{new}")
     return replace(answers, owners=answers.owners if old == new else tuple(owners))
 
 
-def _ask_persona(person: Respondent, answers: SetupAnswers, situation: SetupSituation) -> SetupAnswers:
+def _ask_persona(
+    person: Respondent, answers: SetupAnswers, situation: SetupSituation
+) -> SetupAnswers:
     person.tell("", "Who it is")
     if situation.existing is None:
-        name = person.ask(SetupQuestion("persona.name", "Its name", default=_DEFAULT_NAME, parse=_parse_name))
+        name = person.ask(
+            SetupQuestion("persona.name", "Its name", default=_DEFAULT_NAME, parse=_parse_name)
+        )
         answers = replace(answers, agent_id=slug(name))
     else:
         name = answers.agent_id
     words = person.ask(
-        SetupQuestion("persona.text", "Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
+        SetupQuestion(
+            "persona.text", "Its character, in a paragraph", default=_UNCHANGED, parse=str.strip
+        )
     )
     if words == _UNCHANGED and (situation.existing is not None or name == _DEFAULT_NAME):
         return answers
-    text = situation.identity.replace(_DEFAULT_NAME, name) if words == _UNCHANGED else render_identity(name, words)
+    text = (
+        situation.identity.replace(_DEFAULT_NAME, name)
+        if words == _UNCHANGED
+        else render_identity(name, words)
+    )
     return replace(answers, workspace=answers.workspace or WORKSPACE, identity=text)
 
 
 def render_identity(name: str, words: str) -> str:
     """Render IDENTITY.md."""
-    return f"You are {name}. {words}\n\nYou are software and say so when it matters or when somebody asks.\n"
+    return (
+        f"You are {name}. {words}\n\nYou are software and say so when it matters or when "
+        "somebody asks.\n"
+    )
 
 
 def slug(name: str) -> str:

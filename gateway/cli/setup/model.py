@@ -6,7 +6,14 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from agent.cache.prices import PriceTable
-from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, ModelConfig, OpenAIConfig, ProviderConfig
+from agent.models.config import (
+    AnthropicConfig,
+    LlamaCppConfig,
+    LocalConfig,
+    ModelConfig,
+    OpenAIConfig,
+    ProviderConfig,
+)
 from agent.models.http import join_endpoint
 from gateway.cli.setup.dialog import (
     ModelAnswers,
@@ -40,7 +47,9 @@ _MAX_LISTED = 12
 _KEYLESS = "none"
 
 
-def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None = None) -> ModelAnswers:
+def ask_model(
+    person: Respondent, before: ModelAnswers | None, url: str | None = None
+) -> ModelAnswers:
     """Ask for a model until it answers, or the person accepts that it does not.
 
     `url`: address of the provider, instead of the default of its kind.
@@ -53,7 +62,10 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
         way, offered = "again", ModelListing()
         while way == "again":
             if answers.api_key is not None and answers.api_key.value is None:
-                person.tell(f"  {answers.api_key.reference} is not set here, so setup cannot test the model now.")
+                person.tell(
+                    f"  {answers.api_key.reference} is not set here, so setup cannot test the "
+                    "model now."
+                )
                 return _ask_model_name(person, answers, ModelListing())
             if answers.kind in {"anthropic", "openai"}:
                 person.tell("  Asking the server for its models ...")
@@ -63,19 +75,32 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
                     continue
             answers = _ask_model_name(person, answers, offered)
             person.tell("  Asking the model for one word ...")
-            model = ModelConfig(provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens)
+            model = ModelConfig(
+                provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens
+            )
             provider = build_provider_config(answers)
-            findings, window = person.probe(probe_model(model, provider, _load_prices(person.directory)))
+            findings, window = person.probe(
+                probe_model(model, provider, _load_prices(person.directory))
+            )
             way = review_findings(person, findings, skip=False)
-            if window and any(one.code == "model.context" and one.level == "warning" for one in findings):
+            if window and any(
+                one.code == "model.context" and one.level == "warning" for one in findings
+            ):
                 answers = replace(answers, context_tokens=window)
-            if way == "correct" and all(one.code == "model.name" for one in findings if one.level == "bad"):
+            if way == "correct" and all(
+                one.code == "model.name" for one in findings if one.level == "bad"
+            ):
                 way = "again"
         if way == "go on":
             return answers
-        keyed = answers.api_key is not None or any(one.code == "model.key" for one in offered.findings)
+        keyed = answers.api_key is not None or any(
+            one.code == "model.key" for one in offered.findings
+        )
         before = replace(
-            answers, api_key=answers.api_key if answers.api_key is None or not answers.api_key.is_new else existing_key
+            answers,
+            api_key=answers.api_key
+            if answers.api_key is None or not answers.api_key.is_new
+            else existing_key,
         )
 
 
@@ -87,11 +112,19 @@ def _load_prices(directory: Path) -> PriceTable:
         return load_price_table(None)
 
 
-def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | None, *, keyed: bool) -> ModelAnswers:
+def _ask_provider(
+    person: Respondent, before: ModelAnswers | None, other: str | None, *, keyed: bool
+) -> ModelAnswers:
     """Ask for the provider, its address and its key. `keyed`: it wanted one a moment ago."""
     known = _provider_choice(before) if before else "anthropic"
     choice = person.ask(
-        SetupQuestion("model.provider", "Who answers", default=known, choices=tuple(_PROVIDERS), parse=str.lower)
+        SetupQuestion(
+            "model.provider",
+            "Who answers",
+            default=known,
+            choices=tuple(_PROVIDERS),
+            parse=str.lower,
+        )
     )
     kind, address = _PROVIDERS[choice]
     same = before if before is not None and known == choice else None
@@ -101,27 +134,41 @@ def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | 
         answers = replace(answers, base_url=_parse_url(other))
     elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
         default = (same.base_url if same else None) or address
-        url = person.ask(SetupQuestion("model.url", "Its address", default=default, parse=_parse_url))
+        url = person.ask(
+            SetupQuestion("model.url", "Its address", default=default, parse=_parse_url)
+        )
         answers = replace(answers, base_url=url)
     if kind == "local":
         return replace(answers, api_key=None, base_url=None)
     return _ask_key(person, answers, needed=address is None, keyed=keyed)
 
 
-def _ask_key(person: Respondent, answers: ModelAnswers, *, needed: bool, keyed: bool) -> ModelAnswers:
+def _ask_key(
+    person: Respondent, answers: ModelAnswers, *, needed: bool, keyed: bool
+) -> ModelAnswers:
     if not needed:
         default = "yes" if keyed or answers.api_key else "no"
-        question = SetupQuestion("model.keyed", "Does it need a key", default=default, choices=("no", "yes"))
+        question = SetupQuestion(
+            "model.keyed", "Does it need a key", default=default, choices=("no", "yes")
+        )
         wants = person.ask(replace(question, secret_key="model.key"))  # noqa: S106 - the name of an answer
         if wants == "no":
             return replace(answers, api_key=None)
     key = person.ask_secret(
-        SecretQuestion("model.key", "Key", f"{answers.provider}.key", existing=answers.api_key, parse=_parse_key)
+        SecretQuestion(
+            "model.key",
+            "Key",
+            f"{answers.provider}.key",
+            existing=answers.api_key,
+            parse=_parse_key,
+        )
     )
     return replace(answers, api_key=None if key.value == _KEYLESS else key)
 
 
-def _ask_model_name(person: Respondent, answers: ModelAnswers, offered: ModelListing) -> ModelAnswers:
+def _ask_model_name(
+    person: Respondent, answers: ModelAnswers, offered: ModelListing
+) -> ModelAnswers:
     if answers.kind in {"llamacpp", "local"}:
         return answers
     names = offered.names
@@ -133,9 +180,18 @@ def _ask_model_name(person: Respondent, answers: ModelAnswers, offered: ModelLis
     if names and default not in names:
         default = names[0]
     name = person.ask(
-        SetupQuestion("model.name", "Model", default=default, choices=names, allows_other=True, parse=_parse_model_name)
+        SetupQuestion(
+            "model.name",
+            "Model",
+            default=default,
+            choices=names,
+            allows_other=True,
+            parse=_parse_model_name,
+        )
     )
-    return replace(answers, name=name, context_tokens=answers.context_tokens if name == answers.name else None)
+    return replace(
+        answers, name=name, context_tokens=answers.context_tokens if name == answers.name else None
+    )
 
 
 def build_provider_config(answers: ModelAnswers) -> ProviderConfig:
@@ -155,7 +211,11 @@ def build_provider_config(answers: ModelAnswers) -> ProviderConfig:
 
 def _provider_choice(before: ModelAnswers) -> str:
     if before.kind == "openai":
-        return "openai" if before.base_url is None or "api.openai.com" in before.base_url else "compatible"
+        return (
+            "openai"
+            if before.base_url is None or "api.openai.com" in before.base_url
+            else "compatible"
+        )
     return {"anthropic": "anthropic", "llamacpp": "llama.cpp", "local": "embedded"}[before.kind]
 
 

@@ -57,21 +57,26 @@ def ask_token(
 
     Return it with the result, `unseen` if its value is not known. Raises PlatformSkipped.
 
-    `name`: returns the bot's name; empty: not known. `later`: code of a finding that is shown with another question.
+    `name`: returns the bot's name; empty: not known. `later`: code of a finding that is shown with
+    another question.
     """
     existing, platform = question.existing, question.key.partition(".")[0].capitalize()
     while True:
         token = person.ask_secret(replace(question, existing=existing))
         existing = token if not token.is_new else existing
         if token.value is None:
-            person.tell(f"  {token.reference} is not set here, so setup cannot check the token now.")
+            person.tell(
+                f"  {token.reference} is not set here, so setup cannot check the token now."
+            )
             return token, unseen
         way, result = "again", unseen
         while way == "again":
             person.tell(f"  Asking {platform} ...")
             result = person.probe(probe(token))
             way = review_findings(person, (one for one in result.findings if one.code != later))
-        if way != "correct" and (not name(result) or person.confirm(f"Is {name(result)} the right bot?")):
+        if way != "correct" and (
+            not name(result) or person.confirm(f"Is {name(result)} the right bot?")
+        ):
             return token, result
 
 
@@ -86,8 +91,9 @@ def ask_owner(
 ) -> str | None:
     """Ask for the owner's id; None: later.
 
-    `find_name`: returns the name of an id; None: nobody can be looked up. `doubt`: asks whether to accept an id that
-    nobody has. `known`: ids that are not looked up. `find_id`: returns the id for empty input; its None: ask again.
+    `find_name`: returns the name of an id; None: nobody can be looked up. `doubt`: asks whether to
+    accept an id that nobody has. `known`: ids that are not looked up. `find_id`: returns the id for
+    empty input; its None: ask again.
     """
     while True:
         answer = person.ask(question)
@@ -127,12 +133,18 @@ def ask_discord(
     """
     person.tell(*_DISCORD_INTRO)
     answers = before or DiscordAnswers(channel=channel, token=SecretReference(reference=""))
-    answers = replace(answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url)
+    answers = replace(
+        answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url
+    )
     token, result = ask_token(
         person,
-        SecretQuestion("discord.token", "Token", f"{channel}.token", existing=before.token if before else None),
+        SecretQuestion(
+            "discord.token", "Token", f"{channel}.token", existing=before.token if before else None
+        ),
         DiscordProbeResult(),
-        probe=lambda token: probe_discord(build_discord_config(replace(answers, token=token, rooms=()))),
+        probe=lambda token: probe_discord(
+            build_discord_config(replace(answers, token=token, rooms=()))
+        ),
         name=lambda result: result.name,
         later="discord.guilds",
     )
@@ -142,20 +154,27 @@ def ask_discord(
     return replace(answers, rooms=rooms), owner_id
 
 
-def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: DiscordProbeResult) -> tuple[str, ...]:
+def _ask_discord_rooms(
+    person: Respondent, answers: DiscordAnswers, result: DiscordProbeResult
+) -> tuple[str, ...]:
     while not result.guilds and result.id:
         person.tell("", "  It is in no guild yet. Open this address and choose a guild:", "")
         person.tell(f"  {result.invitation_url}", "")
         answer = person.ask(
             SetupQuestion(
-                "", "Press Enter when it is there, or write `go on`", default="", noninteractive_default="go on"
+                "",
+                "Press Enter when it is there, or write `go on`",
+                default="",
+                noninteractive_default="go on",
             )
         )
         if answer:
             break
         result = person.probe(probe_discord(build_discord_config(answers)))
     person.tell("", *(f"  {number}  {name}" for number, name in result.guilds[:10]))
-    default = " ".join(answers.rooms) or (result.guilds[0][0] if len(result.guilds) == 1 else "none")
+    default = " ".join(answers.rooms) or (
+        result.guilds[0][0] if len(result.guilds) == 1 else "none"
+    )
     while True:
         answer = person.ask(
             SetupQuestion(
@@ -166,10 +185,16 @@ def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: Disc
             )
         )
         rooms = () if answer == "none" else split_words(answer)
-        wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in result.guilds}]
+        wanted = [
+            room
+            for room in rooms
+            if room != "*" and room not in {number for number, _ in result.guilds}
+        ]
         if answers.token.value is None or not wanted:
             return rooms
-        checked = person.probe(probe_discord(build_discord_config(replace(answers, rooms=tuple(wanted)))))
+        checked = person.probe(
+            probe_discord(build_discord_config(replace(answers, rooms=tuple(wanted))))
+        )
         way = review_findings(
             person,
             [one for one in checked.findings if one.code == "discord.rooms"],
@@ -188,14 +213,23 @@ def _ask_discord_owner(
     if before is None and number:
         person.tell(f"  The application belongs to {name} ({number}).")
     elif before is None:
-        person.tell("  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID.")
+        person.tell(
+            "  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID."
+        )
     return ask_owner(
         person,
         SetupQuestion(
-            "discord.owner", f"Your id, or `{LATER}`", default=before or number or LATER, parse=_parse_discord_id
+            "discord.owner",
+            f"Your id, or `{LATER}`",
+            default=before or number or LATER,
+            parse=_parse_discord_id,
         ),
-        partial(find_discord_name, build_discord_config(answers)) if answers.token.value is not None else None,
-        lambda answer: person.confirm(f"Discord knows nobody with the id {answer}. Use it anyway?", default=False),
+        partial(find_discord_name, build_discord_config(answers))
+        if answers.token.value is not None
+        else None,
+        lambda answer: person.confirm(
+            f"Discord knows nobody with the id {answer}. Use it anyway?", default=False
+        ),
         known=(before, number),
     )
 
@@ -221,7 +255,10 @@ def _parse_discord_rooms(words: str) -> str:
         return "none"
     for one in split_words(words):
         if not re.fullmatch(r"[0-9]{1,20}|\*", one):
-            raise ValueError(f"{one} is not an id: right-click the channel or the guild, Copy ID (in developer mode)")
+            raise ValueError(
+                f"{one} is not an id: right-click the channel or the guild, Copy ID (in developer "
+                "mode)"
+            )
     return " ".join(split_words(words))
 
 
@@ -275,7 +312,9 @@ def parse_irc_account(words: str) -> str:
         return LATER
     name = words.removeprefix("account:")
     if not name or not re.fullmatch(r"[^\s:!@*]+", name):
-        raise ValueError("that is not an account: write the name with which you log in to the services")
+        raise ValueError(
+            "that is not an account: write the name with which you log in to the services"
+        )
     return name
 
 
@@ -287,7 +326,9 @@ def parse_irc_contact(words: str) -> str:
 
 
 def _validate_irc(**given: object) -> None:
-    """Validate values with the model of the channel's configuration. Raises ValueError with its message."""
+    """Validate values with the model of the channel's configuration. Raises ValueError with its
+    message.
+    """
     try:
         IrcConfig.model_validate({"host": "127.0.0.1", "nick": "reverie", "contact": "x"} | given)
     except ValidationError as error:
@@ -316,20 +357,28 @@ _QUESTION_BY_CODE = {
 """Question to repeat, by the beginning of a finding's code."""
 
 
-def ask_irc(person: Respondent, before: IrcAnswers | None, owner: str | None) -> tuple[IrcAnswers, str | None]:
-    """Ask about an IRC account; return it and its owner as `account:NAME`. Raises PlatformSkipped."""
+def ask_irc(
+    person: Respondent, before: IrcAnswers | None, owner: str | None
+) -> tuple[IrcAnswers, str | None]:
+    """Ask about an IRC account; return it and its owner as `account:NAME`. Raises
+    PlatformSkipped.
+    """
     person.tell(*_IRC_INTRO)
     answers = before or IrcAnswers(channel="", host="", nick="")
     wanted: tuple[str, ...] = _ALL_QUESTIONS
     while True:
         for one in wanted:
             answers = _IRC_QUESTIONS[one](person, answers)
-        answers = replace(answers, channel=before.channel if before else irc_channel_name(answers.host))
+        answers = replace(
+            answers, channel=before.channel if before else irc_channel_name(answers.host)
+        )
         if not _are_passwords_known(answers):
             person.tell("  A password is not set here, so setup cannot test this now.")
             break
         person.tell(f"  Logging in to {answers.host}:{answers.port} ...")
-        findings = person.probe(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
+        findings = person.probe(
+            probe_irc(_with_ca_path(build_irc_config(answers), person.directory))
+        )
         way = review_findings(person, findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
             break
@@ -354,8 +403,16 @@ def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
         for one in findings
         if one.level == "bad" or (one.level == "warning" and one.code in _REVIEWED_WARNINGS)
     ]
-    found = {question for code in wrong for start, question in _QUESTION_BY_CODE.items() if code.startswith(start)}
-    return tuple(one for one in ("server", "nick", "account", "password") if one in found) or _ALL_QUESTIONS
+    found = {
+        question
+        for code in wrong
+        for start, question in _QUESTION_BY_CODE.items()
+        if code.startswith(start)
+    }
+    return (
+        tuple(one for one in ("server", "nick", "account", "password") if one in found)
+        or _ALL_QUESTIONS
+    )
 
 
 def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
@@ -366,7 +423,9 @@ def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
         way = "again"
         while way == "again":
             person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
-            findings = person.probe(probe_irc_server(_with_ca_path(build_irc_config(bare), person.directory)))
+            findings = person.probe(
+                probe_irc_server(_with_ca_path(build_irc_config(bare), person.directory))
+            )
             way = review_findings(person, findings)
         if way != "correct":
             return answers
@@ -374,7 +433,9 @@ def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
 
 def _ask_irc_address(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     address = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
-    words = person.ask(SetupQuestion("irc.server", "Server", default=address, parse=parse_irc_address))
+    words = person.ask(
+        SetupQuestion("irc.server", "Server", default=address, parse=parse_irc_address)
+    )
     host, _, port = words.rpartition(":")
     number = int(port)
     same = answers.host == host and answers.port == number
@@ -389,12 +450,16 @@ def _ask_irc_address(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
         )
     )
     tls = answer.lower() not in {"no", "n", "off", "false"}
-    ca_file = None if answer.lower() in {"yes", "y", "no", "n", "on", "off", "true", "false"} else answer
+    ca_file = (
+        None if answer.lower() in {"yes", "y", "no", "n", "on", "off", "true", "false"} else answer
+    )
     return replace(answers, host=host, port=number, tls=tls, ca_file=ca_file)
 
 
 def _ask_irc_nick(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    nick = person.ask(SetupQuestion("irc.nick", "Nick", default=answers.nick or "reverie", parse=parse_irc_nick))
+    nick = person.ask(
+        SetupQuestion("irc.nick", "Nick", default=answers.nick or "reverie", parse=parse_irc_nick)
+    )
     return replace(answers, nick=nick)
 
 
@@ -402,7 +467,10 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     if answers.mechanism == "external":
         return answers
     if _is_password_exposed(answers):
-        person.tell("  Without TLS, the bot sends no password to another machine, so it has no account there.")
+        person.tell(
+            "  Without TLS, the bot sends no password to another machine, so it has no account "
+            "there."
+        )
         return replace(answers, account=None, account_password=None)
     # A private server mostly has no services, so the default there is no account.
     default = answers.account or (NONE if is_loopback_host(answers.host) else answers.nick)
@@ -420,12 +488,16 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     existing = answers.account_password if account == answers.account else None
     channel = answers.channel or irc_channel_name(answers.host)
     password = person.ask_secret(
-        SecretQuestion("irc.password", "Password of that account", f"{channel}.password", existing=existing)
+        SecretQuestion(
+            "irc.password", "Password of that account", f"{channel}.password", existing=existing
+        )
     )
     return replace(answers, account=account, account_password=password)
 
 
-def _ask_irc_password(person: Respondent, answers: IrcAnswers, *, quiet: bool = False) -> IrcAnswers:
+def _ask_irc_password(
+    person: Respondent, answers: IrcAnswers, *, quiet: bool = False
+) -> IrcAnswers:
     if _is_password_exposed(answers):
         return replace(answers, server_password=None)
     channel = answers.channel or irc_channel_name(answers.host)
@@ -476,7 +548,9 @@ _IRC_QUESTIONS: Mapping[str, Callable[[Respondent, IrcAnswers], IrcAnswers]] = {
     "nick": _ask_irc_nick,
     "account": _ask_irc_account,
     "password": _ask_irc_password,
-    "given": partial(_ask_irc_password, quiet=True),  # few servers have a password, so it is only asked for when missed
+    "given": partial(
+        _ask_irc_password, quiet=True
+    ),  # few servers have a password, so it is only asked for when missed
     "contact": _ask_irc_contact,
     "rooms": _ask_irc_rooms,
 }
@@ -491,18 +565,25 @@ def _ask_irc_owner(person: Respondent, answers: IrcAnswers, before: str | None) 
     while True:
         name = person.ask(
             SetupQuestion(
-                "irc.owner", f"Your own account there, or `{LATER}`", default=known or LATER, parse=parse_irc_account
+                "irc.owner",
+                f"Your own account there, or `{LATER}`",
+                default=known or LATER,
+                parse=parse_irc_account,
             )
         )
         if name == LATER:
             return None
         same = answers.account is not None and name.lower() == answers.account.lower()
-        if not same or (person.confirm("That is the bot's own account. Is it also yours?", default=False)):
+        if not same or (
+            person.confirm("That is the bot's own account. Is it also yours?", default=False)
+        ):
             return f"account:{name}"
 
 
 def build_irc_config(answers: IrcAnswers) -> IrcConfig:
-    """Build the channel as the configuration will have it, without rooms, which a probe does not need."""
+    """Build the channel as the configuration will have it, without rooms, which a probe does not
+    need.
+    """
     sasl = None
     if answers.account and answers.account_password:
         password = SecretStr(answers.account_password.value or "")
@@ -522,7 +603,9 @@ def build_irc_config(answers: IrcAnswers) -> IrcConfig:
 
 
 def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
-    """Return the configuration with the path of its root certificate resolved as the loader does it."""
+    """Return the configuration with the path of its root certificate resolved as the loader does
+    it.
+    """
     if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
         return irc
     ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
@@ -530,7 +613,11 @@ def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
 
 
 def _are_passwords_known(answers: IrcAnswers) -> bool:
-    return all(secret.value is not None for secret in (answers.account_password, answers.server_password) if secret)
+    return all(
+        secret.value is not None
+        for secret in (answers.account_password, answers.server_password)
+        if secret
+    )
 
 
 _TELEGRAM_INTRO = (
@@ -551,12 +638,15 @@ def ask_telegram(
 ) -> tuple[TelegramAnswers, str | None]:
     """Ask about a Telegram bot; return it and its owner's id. Raises PlatformSkipped.
 
-    `polled`: a gateway of ours runs with this bot, so its updates must not be requested. `url`: of another Bot API
-    server.
+    `polled`: a gateway of ours runs with this bot, so its updates must not be requested. `url`: of
+    another Bot API server.
     """
     person.tell(*_TELEGRAM_INTRO)
     base = url or (before.base_url if before else None)
-    answers = replace(before or TelegramAnswers(channel=channel, token=SecretReference(reference="")), base_url=base)
+    answers = replace(
+        before or TelegramAnswers(channel=channel, token=SecretReference(reference="")),
+        base_url=base,
+    )
     question = SecretQuestion(
         "telegram.token",
         "Token",
@@ -568,7 +658,9 @@ def ask_telegram(
         person,
         question,
         TelegramProbeResult(),
-        probe=lambda token: probe_telegram(build_telegram_config(replace(answers, token=token, rooms=()))),
+        probe=lambda token: probe_telegram(
+            build_telegram_config(replace(answers, token=token, rooms=()))
+        ),
         name=lambda result: f"@{result.username}" if result.username else "",
         later="telegram.commands",
     )
@@ -588,7 +680,8 @@ def _ask_telegram_owner(
     lines = ["", "  The owner may do everything, and is identified by a Telegram id."]
     if before is None and not polled and answers.token.value is not None:
         lines.append(
-            f"  Write anything to {name} in Telegram now, then press Enter here: setup reads your id from that message."
+            f"  Write anything to {name} in Telegram now, then press Enter here: setup reads your "
+            "id from that message."
         )
     elif before is None:
         lines.append(f"  To see yours, write /whoami to {name} when it runs.")
@@ -605,7 +698,9 @@ def _ask_telegram_owner(
     return ask_owner(
         person,
         question,
-        partial(find_telegram_name, build_telegram_config(answers)) if answers.token.value is not None else None,
+        partial(find_telegram_name, build_telegram_config(answers))
+        if answers.token.value is not None
+        else None,
         lambda answer: person.confirm(f"{name} knows nobody with the id {answer}. Use it anyway?"),
         known=(before,),
         find_id=lambda: _ask_who_wrote(person, answers),
@@ -613,7 +708,9 @@ def _ask_telegram_owner(
 
 
 def _ask_who_wrote(person: Respondent, answers: TelegramAnswers) -> str | None:
-    """Ask which of the people who wrote to the bot is the owner; None: nobody wrote, or none of them."""
+    """Ask which of the people who wrote to the bot is the owner; None: nobody wrote, or none of
+    them.
+    """
     waiting = person.probe(find_contacts(build_telegram_config(answers)))
     review_findings(person, waiting.findings)
     if not waiting.people:
@@ -624,7 +721,9 @@ def _ask_who_wrote(person: Respondent, answers: TelegramAnswers) -> str | None:
     return None
 
 
-def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled: bool) -> tuple[str, ...]:
+def _ask_telegram_rooms(
+    person: Respondent, answers: TelegramAnswers, *, polled: bool
+) -> tuple[str, ...]:
     findable = answers.token.value is not None and not polled
     person.tell(
         "",
@@ -644,24 +743,38 @@ def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled:
             return () if answer == "none" else split_words(answer)
         waiting = person.probe(find_contacts(build_telegram_config(answers)))
         lines = [f"  {number}  {title}" for number, title in waiting.groups]
-        person.tell(*(lines or ["  Setup saw no group. Add the bot to one, and write something to it there."]))
+        person.tell(
+            *(
+                lines
+                or ["  Setup saw no group. Add the bot to one, and write something to it there."]
+            )
+        )
         if waiting.groups:
             answers = replace(answers, rooms=tuple(number for number, _ in waiting.groups))
 
 
 def _ask_privacy(person: Respondent, answers: TelegramAnswers) -> None:
-    """Explain privacy mode until it is off or accepted: with it the bot does not receive all messages of groups."""
+    """Explain privacy mode until it is off or accepted: with it the bot does not receive all
+    messages of groups.
+    """
     while True:
-        person.tell("", f"  In groups the bot sees only messages to it. If you want more: {PRIVACY_FIX}.")
+        person.tell(
+            "", f"  In groups the bot sees only messages to it. If you want more: {PRIVACY_FIX}."
+        )
         answer = person.ask(
             SetupQuestion(
-                "", "Press Enter to check again, or write `go on`", default="", noninteractive_default="go on"
+                "",
+                "Press Enter to check again, or write `go on`",
+                default="",
+                noninteractive_default="go on",
             )
         )
         if answer:
             return
         result = person.probe(probe_telegram(build_telegram_config(answers)))
-        shown = [one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"}]
+        shown = [
+            one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"}
+        ]
         review_findings(person, shown)
         if result.reads_whole_groups is not False:
             return
@@ -671,15 +784,21 @@ def build_telegram_config(answers: TelegramAnswers) -> TelegramConfig:
     """Build the channel as the configuration will have it."""
     more = {"base_url": answers.base_url} if answers.base_url else {}
     token = SecretStr(answers.token.value or "")
-    return TelegramConfig.model_validate({"platform": "telegram", "token": token, "rooms": answers.rooms} | more)
+    return TelegramConfig.model_validate(
+        {"platform": "telegram", "token": token, "rooms": answers.rooms} | more
+    )
 
 
 def _parse_telegram_token(words: str) -> str:
     words = words.strip()
     try:
-        build_telegram_config(TelegramAnswers(channel="x", token=SecretReference(reference="", value=words)))
+        build_telegram_config(
+            TelegramAnswers(channel="x", token=SecretReference(reference="", value=words))
+        )
     except ValidationError:
-        raise ValueError("that is not a token; copy it from @BotFather, it looks like 123456:ABC-DEF") from None
+        raise ValueError(
+            "that is not a token; copy it from @BotFather, it looks like 123456:ABC-DEF"
+        ) from None
     return words
 
 
@@ -688,9 +807,14 @@ def _parse_telegram_id(words: str) -> str:
     if words in {"", LATER}:
         return words
     if words.startswith("@"):
-        raise ValueError("a @name can get another owner; an id is a number, and /whoami shows it when the bot runs")
+        raise ValueError(
+            "a @name can get another owner; an id is a number, and /whoami shows it when the bot "
+            "runs"
+        )
     if words.startswith("-"):
-        raise ValueError("that is the id of a group; the id of a person is a number without a minus")
+        raise ValueError(
+            "that is the id of a group; the id of a person is a number without a minus"
+        )
     if not re.fullmatch(r"[0-9]{1,20}", words):
         raise ValueError("an id is a number, e.g. 1234567")
     return words
@@ -702,5 +826,7 @@ def _parse_telegram_groups(words: str) -> str:
         return words or "none"
     for one in split_words(words):
         if not re.fullmatch(r"-[0-9]{1,20}", one) and one != "*":
-            raise ValueError(f"{one} is not the id of a group: that is a number that begins with a minus")
+            raise ValueError(
+                f"{one} is not the id of a group: that is a number that begins with a minus"
+            )
     return " ".join(split_words(words))

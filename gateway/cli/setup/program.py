@@ -1,7 +1,7 @@
 """`reverie setup` as a program: runs the interview, its probes, and writes the files.
 
-`TerminalRespondent` asks a person at a terminal, or a pipe in its place; `UnattendedRespondent` answers from flags, and
-a missing answer without a default is an error that names the flag.
+`TerminalRespondent` asks a person at a terminal, or a pipe in its place; `UnattendedRespondent`
+answers from flags, and a missing answer without a default is an error that names the flag.
 """
 
 import asyncio
@@ -40,7 +40,13 @@ from gateway.cli.setup.config_edit import (
     redact_diff,
     write_files,
 )
-from gateway.cli.setup.dialog import ProblemChoice, SecretQuestion, SecretReference, SetupAnswers, SetupQuestion
+from gateway.cli.setup.dialog import (
+    ProblemChoice,
+    SecretQuestion,
+    SecretReference,
+    SetupAnswers,
+    SetupQuestion,
+)
 from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
 from gateway.config.source import Tree, clean_reference, value_at
 from gateway.core.findings import Finding
@@ -90,8 +96,12 @@ def parse_choice(question: SetupQuestion, words: str) -> str:
     raise ValueError(f"one of {', '.join(question.choices)}")
 
 
-def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.environ) -> SecretReference:
-    """Resolve `${NAME}` or `${file:PATH}` as the configuration does. Raises ValueError with the remedy."""
+def resolve_secret(
+    reference: str, directory: Path, env: Mapping[str, str] = os.environ
+) -> SecretReference:
+    """Resolve `${NAME}` or `${file:PATH}` as the configuration does. Raises ValueError with the
+    remedy.
+    """
     if reference.startswith("${file:") and reference.endswith("}"):
         path = directory / Path(reference[7:-1].strip()).expanduser()
         try:
@@ -106,7 +116,9 @@ def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.
     name = reference[2:-1]
     if not reference.startswith("${") or not reference.endswith("}") or not name.isidentifier():
         raise ValueError("write ${NAME} for an environment variable, or ${file:PATH}")
-    return SecretReference(reference=reference, value=_clean(env.get(name, ""), f"the variable {name}") or None)
+    return SecretReference(
+        reference=reference, value=_clean(env.get(name, ""), f"the variable {name}") or None
+    )
 
 
 def _clean(text: str, what: str) -> str:
@@ -143,8 +155,12 @@ class _Past:
 class _Prompt(PromptBase[str]):
     """A question on a terminal, or to a pipe in its place."""
 
-    def __init__(self, text: str, parse: Callable[[str], str], *, hint: str, hidden: bool = False) -> None:
-        super().__init__(Text(text), console=Console(soft_wrap=True, color_system=None), password=hidden)
+    def __init__(
+        self, text: str, parse: Callable[[str], str], *, hint: str, hidden: bool = False
+    ) -> None:
+        super().__init__(
+            Text(text), console=Console(soft_wrap=True, color_system=None), password=hidden
+        )
         self.parse, self._hint = parse, hint
 
     def make_prompt(self, default: object) -> Text:
@@ -152,11 +168,15 @@ class _Prompt(PromptBase[str]):
         return Text(f"{self.prompt} [{self._hint}]: " if self._hint else f"{self.prompt}: ")
 
     @classmethod
-    def get_input(cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None) -> str:
+    def get_input(
+        cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None
+    ) -> str:
         del stream
         try:
             if password and sys.stdin.isatty():
-                words = getpass.getpass(str(prompt), sys.stdout)  # shows it once nothing typed is shown any more
+                words = getpass.getpass(
+                    str(prompt), sys.stdout
+                )  # shows it once nothing typed is shown any more
             else:
                 console.print(prompt, end="", markup=False, highlight=False)
                 words = input()
@@ -184,15 +204,17 @@ class _Prompt(PromptBase[str]):
 class TerminalRespondent:
     """Asks at the terminal. Questions that a flag answered are not asked.
 
-    On `back` the interview runs anew, and what was given before the question that is asked again is given once more,
-    to the same questions, without asking, probing or telling it. That question proposes its last answer.
+    On `back` the interview runs anew, and what was given before the question that is asked again is
+    given once more, to the same questions, without asking, probing or telling it. That question
+    proposes its last answer.
     """
 
     def __init__(self, directory: Path, flags: AnswerFlags) -> None:
         self.directory, self._flags = directory, flags
         self._past: list[_Past] = []
         self._proposed: tuple[str, str] | None = None
-        """The question that was stepped back to, and its last answer. None: that is not what is asked next."""
+        """The question that was stepped back to, and its last answer. None: that is not what is
+        asked next."""
         self._asked = Counter[str]()
         """How often each question came in this run of the interview."""
         self._is_repeating = False
@@ -201,7 +223,9 @@ class TerminalRespondent:
         """Secrets that were typed or resolved."""
 
     def step_back(self) -> None:
-        """Forget the person's last answer and what came after it; the interview is then to be run anew."""
+        """Forget the person's last answer and what came after it; the interview is then to be run
+        anew.
+        """
         self._asked.clear()
         self._proposed = None
         while self._past:
@@ -259,11 +283,17 @@ class TerminalRespondent:
         given, existing = self._flags.secrets.get(question.key), question.existing
         if given is not None and self._is_new(question.key):
             try:
-                return self._keep_secret(question.key, resolve_secret(given, self.directory), by_person=False)
+                return self._keep_secret(
+                    question.key, resolve_secret(given, self.directory), by_person=False
+                )
             except ValueError as error:
-                raise SetupAborted(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
+                raise SetupAborted(
+                    f"--{question.key.replace('.', '-')}-file: {error}", code=2
+                ) from None
         if question.is_optional:
-            return self._keep_secret(question.key, existing or SecretReference(reference=""), by_person=False)
+            return self._keep_secret(
+                question.key, existing or SecretReference(reference=""), by_person=False
+            )
 
         def read(words: str) -> SecretReference:
             if words.startswith("${"):
@@ -283,7 +313,9 @@ class TerminalRespondent:
         words = _Prompt(f"{question.text} ({hint})", parse, hint="", hidden=True)()
         return self._keep_secret(question.key, read(words))
 
-    def _keep_secret(self, key: str, secret: SecretReference, *, by_person: bool = True) -> SecretReference:
+    def _keep_secret(
+        self, key: str, secret: SecretReference, *, by_person: bool = True
+    ) -> SecretReference:
         if secret.value:
             self.seen_secrets.append(secret.value)
         return self._keep(key, secret, by_person=by_person)
@@ -298,7 +330,9 @@ class TerminalRespondent:
                 raise ValueError("yes or no")
             return word
 
-        return self._keep(text, _Prompt(f"  {text}", parse, hint="Y/n" if default else "y/N")().startswith("y"))
+        return self._keep(
+            text, _Prompt(f"  {text}", parse, hint="Y/n" if default else "y/N")().startswith("y")
+        )
 
     def probe(self, probing: Coroutine[None, None, T]) -> T:
         key: str = getattr(probing, "__qualname__", "probe")
@@ -313,11 +347,15 @@ class TerminalRespondent:
 
     def show_findings(self, findings: Sequence[Finding]) -> None:
         for finding in () if self._is_repeating else findings:
-            _write_wrapped(escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     ")
+            _write_wrapped(
+                escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     "
+            )
             if finding.fix:
                 _write_wrapped(f"-> {escape_unprintable(finding.fix)}", "     ", "        ")
 
-    def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
+    def choose_remedy(
+        self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]
+    ) -> ProblemChoice:
         del findings  # they are on the screen
         ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in choices)
         self.tell(f"  What now: {ways}.")
@@ -343,7 +381,11 @@ def _write_wrapped(text: str, first: str, rest: str | None = None) -> None:
 def _parse_problem_choice(ways: tuple[ProblemChoice, ...], words: str) -> str:
     """Parse a choice by its beginning, or by that of its label on the screen."""
     text = " ".join(words.lower().split())
-    found = [way for way in ways if text and (way.startswith(text) or _CHOICE_LABELS[way].startswith(text))]
+    found = [
+        way
+        for way in ways
+        if text and (way.startswith(text) or _CHOICE_LABELS[way].startswith(text))
+    ]
     if len(found) != 1:
         raise ValueError(f"one of {', '.join(ways)}")
     return found[0]
@@ -373,7 +415,11 @@ class UnattendedRespondent:
                 raise SetupAborted(f"{flag}: {error}", code=BAD_USAGE) from None
         if question.secret_key in self._flags.secrets:
             return "yes"
-        default = question.default if question.noninteractive_default is None else question.noninteractive_default
+        default = (
+            question.default
+            if question.noninteractive_default is None
+            else question.noninteractive_default
+        )
         if default is None:
             raise SetupAborted(f"{flag} is missing: {question.text}", code=BAD_USAGE)
         return default
@@ -385,14 +431,20 @@ class UnattendedRespondent:
             if question.existing is None and question.is_optional:
                 return SecretReference(reference="")
             if question.existing is None:
-                raise SetupAborted(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
+                raise SetupAborted(
+                    f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}",
+                    code=BAD_USAGE,
+                )
             return question.existing
         try:
             secret = resolve_secret(reference, self.directory)
         except ValueError as error:
             raise SetupAborted(f"{flag}-file: {error}", code=BAD_USAGE) from None
         if secret.value is None and not self._force:
-            raise SetupAborted(f"{flag}-env: {reference[2:-1]} is not set (--force writes it anyway)", code=BAD_USAGE)
+            raise SetupAborted(
+                f"{flag}-env: {reference[2:-1]} is not set (--force writes it anyway)",
+                code=BAD_USAGE,
+            )
         self._used_keys.add(question.key)
         if secret.value:
             self.seen_secrets.append(secret.value)
@@ -418,7 +470,9 @@ class UnattendedRespondent:
     def show_findings(self, findings: Sequence[Finding]) -> None:
         self.findings += findings
 
-    def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
+    def choose_remedy(
+        self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]
+    ) -> ProblemChoice:
         del choices
         if self._force or all(one.level == "warning" for one in findings):
             return "go on"
@@ -428,7 +482,8 @@ class UnattendedRespondent:
 
 DEFAULT_DIRECTORY = "./reverie"
 _SMALL_MODEL_PERSONA = "IDENTITY.local.md"
-"""File of the default persona for very small models; a persona written by setup is for all models."""
+"""File of the default persona for very small models; a persona written by setup is for all
+models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,11 +532,17 @@ def run_setup(options: SetupOptions) -> int:
 
 
 def _report_abort(
-    options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent, reason: str, code: int
+    options: SetupOptions,
+    respondent: TerminalRespondent | UnattendedRespondent,
+    reason: str,
+    code: int,
 ) -> int:
     message = Redactor(respondent.seen_secrets)(reason)
     if options.json:
-        sys.stdout.write(json.dumps({"ok": False, "error": message, "findings": _findings_as_json(respondent)}) + "\n")
+        sys.stdout.write(
+            json.dumps({"ok": False, "error": message, "findings": _findings_as_json(respondent)})
+            + "\n"
+        )
     else:
         sys.stderr.write(f"setup: {message}\n")
     return code
@@ -489,7 +550,9 @@ def _report_abort(
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"the configuration is not YAML (line {error.problem_mark.line + 1}); correct it first"
+        return (
+            f"the configuration is not YAML (line {error.problem_mark.line + 1}); correct it first"
+        )
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     return "a file of the configuration cannot be read; correct it first"
@@ -503,11 +566,14 @@ def _run_setup(options: SetupOptions, respondent: TerminalRespondent | Unattende
     )
     directory = options.directory
     if directory is None:
-        question = SetupQuestion("config", "Directory of the configuration", default=DEFAULT_DIRECTORY)
+        question = SetupQuestion(
+            "config", "Directory of the configuration", default=DEFAULT_DIRECTORY
+        )
         directory = Path(respondent.ask(question)).expanduser()
     if not is_writable(directory):
         raise SetupAborted(
-            f"{directory} cannot be written: name another directory, or look who owns it", code=BAD_USAGE
+            f"{directory} cannot be written: name another directory, or look who owns it",
+            code=BAD_USAGE,
         )
     respondent.directory = directory
     now = read_config_files(directory)
@@ -555,7 +621,9 @@ def _write_config(
             "ok": True,
             "directory": str(directory),
             "written": names,
-            "channels": [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one],
+            "channels": [
+                one.channel for one in (answers.telegram, answers.discord, answers.irc) if one
+            ],
             "owners": list(answers.owners),
             "warnings": [*warnings, *draft.notices],
             "findings": _findings_as_json(respondent),
@@ -571,34 +639,49 @@ def _write_config(
 
 
 def _confirm_write(
-    options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent, directory: Path, draft: ConfigDraft
+    options: SetupOptions,
+    respondent: TerminalRespondent | UnattendedRespondent,
+    directory: Path,
+    draft: ConfigDraft,
 ) -> bool:
     lines = redact_diff(draft, respondent.seen_secrets)
     hidden = [file.path for file in draft.files if file.secret and (directory / file.path).exists()]
     fresh = [file.path for file in draft.files if not (directory / file.path).exists()]
     if not options.json:
         if lines:
-            sys.stdout.write("\nWhat would change:\n\n" + "".join(f"{line}\n" for line in lines) + "\n")
+            sys.stdout.write(
+                "\nWhat would change:\n\n" + "".join(f"{line}\n" for line in lines) + "\n"
+            )
         for path in hidden:
             sys.stdout.write(f"{path} gets new content, which setup does not show.\n")
         if fresh:
-            sys.stdout.write("".join(["\nNew files\n", *(f"  {directory / path}\n" for path in fresh)]))
+            sys.stdout.write(
+                "".join(["\nNew files\n", *(f"  {directory / path}\n" for path in fresh)])
+            )
     if options.yes or options.force:
         return True
     if not options.is_interactive:
         if lines or hidden:
-            raise SetupAborted(f"{directory} already has a configuration; --yes changes it", code=FAILED)
+            raise SetupAborted(
+                f"{directory} already has a configuration; --yes changes it", code=FAILED
+            )
         return True
     return respondent.confirm("Write it?")
 
 
 def _validate_draft(directory: Path, answers: SetupAnswers, draft: ConfigDraft) -> list[str]:
     """Check the draft and return its warnings. Raises SetupAborted if it could not be loaded."""
-    unset = {one.reference[2:-1]: "not-set-0" for one in answers.secrets if one.value is None and not one.path}
+    unset = {
+        one.reference[2:-1]: "not-set-0"
+        for one in answers.secrets
+        if one.value is None and not one.path
+    }
     wrong, warnings = check_files(directory, draft.files, {**os.environ, **unset})
     if wrong:
         problems = "".join(f"\n  {one}" for one in wrong)
-        raise SetupAborted(f"the configuration would have errors:{problems}\nnothing was written", code=BAD_USAGE)
+        raise SetupAborted(
+            f"the configuration would have errors:{problems}\nnothing was written", code=BAD_USAGE
+        )
     missing = [f"{name} must be set in the environment of `reverie run`" for name in unset]
     return [*warnings, *missing]
 
@@ -616,7 +699,8 @@ def _existing_answers(directory: Path, trees: list[Tree]) -> SetupAnswers:
 
 def _is_gateway_running(directory: Path, trees: list[Tree]) -> bool:
     path = next(
-        (found for tree in trees if isinstance(found := value_at(tree, "store", "path"), str)), "./data/reverie.db"
+        (found for tree in trees if isinstance(found := value_at(tree, "store", "path"), str)),
+        "./data/reverie.db",
     )
     return asyncio.run(find_gateway_state(directory / path)).is_alive
 
@@ -631,9 +715,15 @@ def _read_existing_files(directory: Path, answers: SetupAnswers) -> Mapping[str,
     """Read the existing files among those that may be written."""
     folder = (answers.workspace or "").removeprefix("./").rstrip("/")
     files = (directory / folder).rglob("*.md") if folder else ()
-    return {path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    return {
+        path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8") for path in files
+    }
 
 
-def _findings_as_json(respondent: TerminalRespondent | UnattendedRespondent) -> list[dict[str, str]]:
+def _findings_as_json(
+    respondent: TerminalRespondent | UnattendedRespondent,
+) -> list[dict[str, str]]:
     found = respondent.findings if isinstance(respondent, UnattendedRespondent) else []
-    return [{"code": one.code, "level": one.level, "what": one.what, "fix": one.fix} for one in found]
+    return [
+        {"code": one.code, "level": one.level, "what": one.what, "fix": one.fix} for one in found
+    ]

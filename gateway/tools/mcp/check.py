@@ -1,4 +1,6 @@
-"""MCP servers. Each is started once and ended, unless the gateway runs: two instances could disturb each other."""
+"""MCP servers. Each is started once and ended, unless the gateway runs: two instances could disturb
+each other.
+"""
 
 import asyncio
 import importlib.util
@@ -24,7 +26,10 @@ async def _check_server(name: str, context: CheckContext, where: str) -> Finding
     if importlib.util.find_spec("mcp") is None:
         what = "the package mcp is not installed, so this server has no tools"
         return bad("mcp.library", what, "pip install 'reverie-gateway[mcp]'", where)
-    if config.command and shutil.which(config.command[0], path=context.environment.env.get("PATH")) is None:
+    if (
+        config.command
+        and shutil.which(config.command[0], path=context.environment.env.get("PATH")) is None
+    ):
         fix = "install it, or write its full path (the gateway's PATH may be shorter than yours)"
         return bad("mcp.program", f"there is no program {config.command[0]}", fix, where)
     if context.gateway_state.is_alive:
@@ -40,10 +45,14 @@ async def _check_server(name: str, context: CheckContext, where: str) -> Finding
             await server.settled.wait()
     except TimeoutError:
         what = (
-            f"it did not start within {MCP_START_TIMEOUT_S:.0f} s; the gateway waits for {START_TIMEOUT_S:.0f} s, "
+            f"it did not start within {MCP_START_TIMEOUT_S:.0f} s; the gateway waits for "
+            f"{START_TIMEOUT_S:.0f} s, "
             "and tries again"
         )
-        fix = "run its command by hand and see how long it takes; npx and uvx download it first, so install it"
+        fix = (
+            "run its command by hand and see how long it takes; npx and uvx download it first, "
+            "so install it"
+        )
         return warning("mcp.slow", what, fix, where)
     finally:
         await cancel_and_wait(running)

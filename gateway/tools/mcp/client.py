@@ -55,7 +55,9 @@ class McpCallError(Exception):
 
 
 class McpNotSent(McpCallError):
-    """The connection has ended, and the call was certainly not carried out: connect anew, and call again."""
+    """The connection has ended, and the call was certainly not carried out: connect anew, and call
+    again.
+    """
 
 
 class McpConnectionLost(McpCallError):
@@ -63,7 +65,9 @@ class McpConnectionLost(McpCallError):
 
 
 class McpTimeout(McpCallError):
-    """The call took longer than its timeout. It was perhaps carried out, and the server was told that nobody waits."""
+    """The call took longer than its timeout. It was perhaps carried out, and the server was told
+    that nobody waits.
+    """
 
 
 class McpServerClient:
@@ -103,8 +107,8 @@ class McpServerClient:
         self.state: Literal["starting", "up", "down", "off"] = "starting"
         """off: it is not started."""
         self.reason = ""
-        """Reason why it is not up, for people. Empty: it is up, or nothing is known yet. Without secrets and without
-        the server's texts."""
+        """Reason why it is not up, for people. Empty: it is up, or nothing is known yet. Without
+        secrets and without the server's texts."""
         self._omitted: list[str] = []
         self._mode: HandshakeMode = "auto"
         self._connection: McpConnection | None = None
@@ -113,7 +117,9 @@ class McpServerClient:
     async def run(self) -> None:
         """Keep the server running until cancelled. Never raises."""
         try:
-            connection_type = await asyncio.to_thread(_import_connection)  # half a second of imports
+            connection_type = await asyncio.to_thread(
+                _import_connection
+            )  # half a second of imports
         except ImportError:
             self.state, self.reason = "off", PACKAGE_MISSING
             logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
@@ -131,22 +137,28 @@ class McpServerClient:
         for _ in range(2):
             connection = await self._get_connection()
             if tool not in (own for own, _ in self.tools.values()):
-                raise ToolCallRefused(f"The MCP server {self.name} does not offer this tool any more: it is gone.")
+                raise ToolCallRefused(
+                    f"The MCP server {self.name} does not offer this tool any more: it is gone."
+                )
             try:
                 return await connection.call(tool, arguments)
             except McpNotSent:
                 self._drop_connection(connection)
             except McpConnectionLost:
                 raise ToolCallRefused(
-                    f"The MCP server {self.name} ended while it worked on this. It may have had an effect all the "
+                    f"The MCP server {self.name} ended while it worked on this. It may have had an "
+                    "effect all the "
                     "same: look before you try again. The server is started again."
                 ) from None
             except McpTimeout:
                 raise ToolCallRefused(
-                    f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, and was told that "
+                    f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, "
+                    "and was told that "
                     "nobody waits any more. It may have had an effect all the same."
                 ) from None
-        raise ToolCallRefused(f"The MCP server {self.name} does not take the call. Nothing was done.")
+        raise ToolCallRefused(
+            f"The MCP server {self.name} does not take the call. Nothing was done."
+        )
 
     async def _get_connection(self) -> "McpConnection":
         if self._connection is None and self.state != "off":
@@ -156,14 +168,17 @@ class McpServerClient:
             return self._connection
         why = f" ({self.reason})" if self.reason else ""
         raise ToolCallRefused(
-            f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later."
+            f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again "
+            "later."
         )
 
     async def _run_connection(self, connection_type: "type[McpConnection]") -> float:
         """Run one connection to its end. Return how long it was up, in seconds; 0: never."""
         connection = connection_type(self, self._mode)
         run_task = asyncio.create_task(connection.run())
-        up_task = asyncio.create_task(with_timeout(self.clock, START_TIMEOUT_S, connection.up.wait()))
+        up_task = asyncio.create_task(
+            with_timeout(self.clock, START_TIMEOUT_S, connection.up.wait())
+        )
         end_signals: list[asyncio.Future[Any]] = [run_task, connection.lost]
         why, since = "", None
         try:
@@ -174,7 +189,9 @@ class McpServerClient:
                 await asyncio.wait(end_signals, return_when=asyncio.FIRST_COMPLETED)
             why = f"it did not come up within {START_TIMEOUT_S:g} s"
             if any(one.done() for one in end_signals):
-                why = connection.failure_reason(run_task.exception() if run_task.done() else None)  # its end changes it
+                why = connection.failure_reason(
+                    run_task.exception() if run_task.done() else None
+                )  # its end changes it
         finally:
             self._drop_connection(connection)
             await _stop_tasks(up_task, run_task)
@@ -198,14 +215,20 @@ class McpServerClient:
         again = self.state == "down"
         self.state, self.reason = "down", why
         # Once, however long it stays down.
-        logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
+        logger.log(
+            logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why
+        )
 
     def update_offered(self, offered: "Sequence[types.Tool]") -> None:
         """Take up a list of tools that the server has sent."""
-        self._offered_tools, omitted = select_tools(self.name, offered, self.config.tools, self._servers)
+        self._offered_tools, omitted = select_tools(
+            self.name, offered, self.config.tools, self._servers
+        )
         if omitted and omitted != self._omitted:
             shown = "; ".join(omitted[:MAX_LOGGED_OMISSIONS])
-            logger.warning("MCP server %s: %d tools are left out: %s", self.name, len(omitted), shown)
+            logger.warning(
+                "MCP server %s: %d tools are left out: %s", self.name, len(omitted), shown
+            )
         self._omitted = omitted
         self.update_admitted()
 
@@ -227,7 +250,9 @@ class McpServerClient:
 
 
 async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks and wait for their end, also if this is cancelled meanwhile (unlike `cancel_and_wait`)."""
+    """Cancel the tasks and wait for their end, also if this is cancelled meanwhile (unlike
+    `cancel_and_wait`).
+    """
     again = False
     for task in tasks:
         task.cancel()
@@ -249,7 +274,9 @@ def _import_connection() -> "type[McpConnection]":
 
 def _collect_secrets(config: McpServerConfig) -> list[str]:
     """Return the texts that must be hidden: the operator's secrets, and those in an address."""
-    secrets = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
+    secrets = [
+        value.get_secret_value() for value in (*config.env.values(), *config.headers.values())
+    ]
     if not config.url:
         return secrets
     try:
@@ -260,10 +287,13 @@ def _collect_secrets(config: McpServerConfig) -> list[str]:
 
 
 CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
-"""Seconds beside the time of the call itself: for waiting for a server, and for telling it of a cancellation."""
+"""Seconds beside the time of the call itself: for waiting for a server, and for telling it of a
+cancellation."""
 
 
-def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, media: MediaStore | None) -> Tool:
+def build_mcp_tool(
+    server: McpServerClient, tool: str, spec: ToolSpec, media: MediaStore | None
+) -> Tool:
     """Build our tool for a tool of a server. `tool` is the server's own name for it."""
 
     async def handler(_: ToolContext, *, arguments: str) -> ToolOutput:
@@ -276,14 +306,23 @@ def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, media: Me
             with contextlib.suppress(ToolCallRefused):  # then it is described in words
                 kept.append(await prepare_image(media, one.data, f"{one.kind} from {origin}"))
                 shown.append(one)
-        text = render_result(parts, shown, structured=result.structured_content, is_error=result.is_error)
+        text = render_result(
+            parts, shown, structured=result.structured_content, is_error=result.is_error
+        )
         text = server.secret_filter.redact(text)
         return ToolOutput(
-            text=text, kind="mcp", origin=origin, is_untrusted=True, label=OUTSIDE_LABEL, images=tuple(kept)
+            text=text,
+            kind="mcp",
+            origin=origin,
+            is_untrusted=True,
+            label=OUTSIDE_LABEL,
+            images=tuple(kept),
         )
 
     async def effect(context: ToolContext, *, arguments: str) -> Effect:
-        is_sent = bool(_parse_arguments(arguments)) and not EVERYBODY.can_read(context.request.label.readers)
+        is_sent = bool(_parse_arguments(arguments)) and not EVERYBODY.can_read(
+            context.request.label.readers
+        )
         if spec.is_read_only and not is_sent:
             return OWN
         return OUT._replace(what=f"a call of the server {server.name}")
@@ -297,7 +336,9 @@ def _parse_arguments(written: str) -> dict[str, object]:
         arguments = json.loads(written.strip() or "{}", parse_constant=_reject_constant)
         json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise ToolCallRefused("The arguments are no JSON that can be sent: write one JSON object.") from None
+        raise ToolCallRefused(
+            "The arguments are no JSON that can be sent: write one JSON object."
+        ) from None
     if not isinstance(arguments, dict):
         raise ToolCallRefused("The arguments have to be one JSON object.")
     return arguments
@@ -329,7 +370,9 @@ class McpServers:
         self._clock = clock
         self._tasks = tasks
         self._servers = {
-            name: McpServerClient(name, one, config.keys(), clock, chance=chance, media=media, definitions=definitions)
+            name: McpServerClient(
+                name, one, config.keys(), clock, chance=chance, media=media, definitions=definitions
+            )
             for name, one in sorted(config.items())
         }
         if definitions is not None:
@@ -349,13 +392,21 @@ class McpServers:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Tools that can be called now, by name. Those of a server that is down stay: it may be back soon."""
-        found = [server.known_tools[name] for server in self._servers.values() for name in server.tools]
+        """Tools that can be called now, by name. Those of a server that is down stay: it may be
+        back soon.
+        """
+        found = [
+            server.known_tools[name] for server in self._servers.values() for name in server.tools
+        ]
         return tuple(sorted(found, key=lambda one: one.spec.name))
 
     def all_tools(self) -> Mapping[str, Tool]:
         """Return all tools by name, with removed ones: these say so when they are called."""
-        return {name: one for server in self._servers.values() for name, one in server.known_tools.items()}
+        return {
+            name: one
+            for server in self._servers.values()
+            for name, one in server.known_tools.items()
+        }
 
     @property
     def servers(self) -> list[McpServerClient]:
@@ -367,9 +418,15 @@ class McpServers:
         await cancel_and_wait(*self._running)
 
     def _on_approved(self, entries: Sequence[LogEntry]) -> None:
-        """Take up what an admin approved. The tools of a server's first list are taken up already."""
+        """Take up what an admin approved. The tools of a server's first list are taken up
+        already.
+        """
         for entry in entries:
-            if isinstance(entry.fact, McpToolApproved) and entry.fact.by and entry.fact.server in self._servers:
+            if (
+                isinstance(entry.fact, McpToolApproved)
+                and entry.fact.by
+                and entry.fact.server in self._servers
+            ):
                 self._servers[entry.fact.server].update_admitted()
 
     async def _wait_all_settled(self) -> None:

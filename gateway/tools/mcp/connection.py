@@ -1,13 +1,17 @@
-"""One connection to a server, by the protocol's own library, and its transports: a child process's stdio, and HTTP.
+"""One connection to a server, by the protocol's own library, and its transports: a child process's
+stdio, and HTTP.
 
-Only loaded where servers are configured: the library includes a web server (about 36 MB and half a second).
+Only loaded where servers are configured: the library includes a web server (about 36 MB and half a
+second).
 
-stdio obeys the specification (2025-11-25, basic/transports, stdio; basic/lifecycle, shutdown): one JSON-RPC message is
-a line; to stop the server, close its input, wait, then SIGTERM, then SIGKILL. The library's own transport passes on
-more of the environment, holds lines of any length, leaves children behind and logs lines that it cannot read.
+stdio obeys the specification (2025-11-25, basic/transports, stdio; basic/lifecycle, shutdown): one
+JSON-RPC message is a line; to stop the server, close its input, wait, then SIGTERM, then SIGKILL.
+The library's own transport passes on more of the environment, holds lines of any length, leaves
+children behind and logs lines that it cannot read.
 
-The library stops listening to an HTTP server after two failures, and reports neither that nor the HTTP status (mcp 2.3,
-client/streamable_http.py). So all of its requests pass through `McpHttpClient`, which has limits and reports failures.
+The library stops listening to an HTTP server after two failures, and reports neither that nor the
+HTTP status (mcp 2.3, client/streamable_http.py). So all of its requests pass through
+`McpHttpClient`, which has limits and reports failures.
 """
 
 import asyncio
@@ -35,7 +39,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.journal import to_single_line
 from channels.aio import Backoff, cancel_and_wait, with_timeout
-from gateway.core.process import READ_BYTES, ChildProcess, ProgramNotStarted, select_environment, start_process
+from gateway.core.process import (
+    READ_BYTES,
+    ChildProcess,
+    ProgramNotStarted,
+    select_environment,
+    start_process,
+)
 from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import replace_half_escapes
 from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpServerClient, McpTimeout
@@ -54,18 +64,24 @@ TERMINATE_WAIT_S: Final = 1.0
 """Seconds after SIGTERM."""
 
 _IncomingMessage = SessionMessage | Exception
-StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSendStream[SessionMessage]]
+StdioStreams = tuple[
+    MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSendStream[SessionMessage]
+]
 
 
 @contextlib.asynccontextmanager
 async def stdio_transport(connection: "McpConnection") -> AsyncIterator[StdioStreams]:
-    """Start the server, and exchange messages with it. Tells the connection when the server can send nothing more.
+    """Start the server, and exchange messages with it. Tells the connection when the server can
+    send nothing more.
 
     However this ends, the server and its process group have ended. Raises ProgramNotStarted.
     """
     env = {name: value.get_secret_value() for name, value in connection.config.env.items()}
     async with start_process(
-        connection.config.command, env=select_environment(*PASSED_ENVIRONMENT) | env, listens=True, stderr="pipe"
+        connection.config.command,
+        env=select_environment(*PASSED_ENVIRONMENT) | env,
+        listens=True,
+        stderr="pipe",
     ) as child:
         incoming_send, incoming_receive = anyio.create_memory_object_stream[_IncomingMessage](0)
         outgoing_send, outgoing_receive = anyio.create_memory_object_stream[SessionMessage](0)
@@ -86,7 +102,9 @@ async def stdio_transport(connection: "McpConnection") -> AsyncIterator[StdioStr
 
 
 async def _read_messages(
-    child: ChildProcess, incoming: MemoryObjectSendStream[_IncomingMessage], connection: "McpConnection"
+    child: ChildProcess,
+    incoming: MemoryObjectSendStream[_IncomingMessage],
+    connection: "McpConnection",
 ) -> None:
     assert child.stdout is not None
     try:
@@ -95,7 +113,9 @@ async def _read_messages(
                 text = replace_half_escapes(line.decode("utf-8", "replace"))
                 message = jsonrpc_message_adapter.validate_json(text, by_name=False)
             except ValueError:
-                logger.debug("a server said %d bytes that are no message", len(line))  # some servers print other things
+                logger.debug(
+                    "a server said %d bytes that are no message", len(line)
+                )  # some servers print other things
                 continue
             await incoming.send(SessionMessage(message))
     except OverflowError:
@@ -122,7 +142,9 @@ async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _write_messages(
-    child: ChildProcess, outgoing: MemoryObjectReceiveStream[SessionMessage], connection: "McpConnection"
+    child: ChildProcess,
+    outgoing: MemoryObjectReceiveStream[SessionMessage],
+    connection: "McpConnection",
 ) -> None:
     """Write messages. Never waits for a server that does not read, so no caller does."""
     assert child.stdin is not None
@@ -202,7 +224,10 @@ class McpHttpClient(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
         state = REQUEST_STATE.get() or McpRequestState()
         state.sent = True
-        listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
+        listens = (
+            request.method == "GET"
+            or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
+        )
         if listens:
             request.extensions["timeout"]["read"] = None
         elif request.method == "DELETE":
@@ -216,17 +241,23 @@ class McpHttpClient(httpx2.AsyncClient):
         except httpx2.TransportError:
             self._connection.suspect("its connection broke")
             raise
-        if response.headers.get("content-encoding", "identity") != "identity":  # its unpacked size is unknown
+        if (
+            response.headers.get("content-encoding", "identity") != "identity"
+        ):  # its unpacked size is unknown
             await response.aclose()
             raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
         self._check_status(request, response, state)
         streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         max_bytes = None if streams else MAX_MESSAGE_BYTES
-        response.stream = _LimitedStream(response.stream, max_bytes, self if listens and streams else None)
+        response.stream = _LimitedStream(
+            response.stream, max_bytes, self if listens and streams else None
+        )
         return response
 
-    def _check_status(self, request: httpx2.Request, response: httpx2.Response, state: McpRequestState) -> None:
+    def _check_status(
+        self, request: httpx2.Request, response: httpx2.Response, state: McpRequestState
+    ) -> None:
         status = response.status_code
         if (
             not response.is_error
@@ -250,7 +281,9 @@ class McpHttpClient(httpx2.AsyncClient):
 class _LimitedStream(httpx2.AsyncByteStream):
     """Body with a limit, or an event stream whose break `client` counts."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int | None, client: McpHttpClient | None) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, max_bytes: int | None, client: McpHttpClient | None
+    ) -> None:
         self._inner = inner
         self._max_bytes = max_bytes
         self._client = client
@@ -281,7 +314,8 @@ def _failed(text: str) -> types.CallToolResult:
 
 
 HandshakeMode = Literal["auto", "legacy"]
-"""First message: a request for the version (2026-07-28), or the handshake used before. Some servers end at the request.
+"""First message: a request for the version (2026-07-28), or the handshake used before. Some servers
+end at the request.
 """
 
 MAX_LISTED_TOOLS: Final = 5_000
@@ -306,7 +340,8 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 class McpConnection:
     """One connection.
 
-    It begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run` returns.
+    It begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run`
+    returns.
     """
 
     def __init__(self, server: McpServerClient, mode: HandshakeMode) -> None:
@@ -360,14 +395,25 @@ class McpConnection:
         """
         if self._client is None or self.lost.done():
             raise McpNotSent
-        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
-        state = McpRequestState(sent=bool(self.config.command))  # a message in a pipe may have been read
+        request = types.CallToolRequest(
+            params=types.CallToolRequestParams(name=tool, arguments=arguments)
+        )
+        state = McpRequestState(
+            sent=bool(self.config.command)
+        )  # a message in a pipe may have been read
         token = REQUEST_STATE.set(state)
         try:
             async with asyncio.timeout(self.config.timeout + SEND_GRACE_S):
-                # Not `call_tool`: it validates results by a schema of the server, whose patterns may never end.
-                result = await self._client.session.send_request(request, _RESULT, self.config.timeout)
-                return _failed(INPUT_REQUIRED) if isinstance(result, types.InputRequiredResult) else result
+                # Not `call_tool`: it validates results by a schema of the server, whose patterns
+                # may never end.
+                result = await self._client.session.send_request(
+                    request, _RESULT, self.config.timeout
+                )
+                return (
+                    _failed(INPUT_REQUIRED)
+                    if isinstance(result, types.InputRequiredResult)
+                    else result
+                )
         except MCPError as error:
             if not state.sent or (state.is_session_unknown and not await self._is_session_known()):
                 self.mark_lost(self._reason)
@@ -399,10 +445,16 @@ class McpConnection:
             return f"it did not answer within {self.config.timeout:g} s"
         if self._reason:
             return self._reason
-        return f"it answered with error {error.code}" if isinstance(error, MCPError) else type(error).__name__
+        return (
+            f"it answered with error {error.code}"
+            if isinstance(error, MCPError)
+            else type(error).__name__
+        )
 
     @contextlib.asynccontextmanager
-    async def _http_transport(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
+    async def _http_transport(
+        self,
+    ) -> AsyncIterator[Any]:  # the library's type of streams has no public name
         async with (
             McpHttpClient(self) as http_client,
             streamable_http_client(
@@ -417,7 +469,9 @@ class McpConnection:
         if client.server_capabilities.tools is None:
             return found
         for _ in range(MAX_PAGES):
-            page = await client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+            page = await client.session.list_tools(
+                params=types.PaginatedRequestParams(cursor=cursor)
+            )
             found += page.tools
             cursor = page.next_cursor
             if not cursor or len(found) >= MAX_LISTED_TOOLS:
@@ -425,7 +479,9 @@ class McpConnection:
         return found[:MAX_LISTED_TOOLS]
 
     async def _listen_for_changes(self, client: Client) -> None:
-        """Subscribe to changed lists, if the protocol needs that; before 2026-07-28 changes are notifications."""
+        """Subscribe to changed lists, if the protocol needs that; before 2026-07-28 changes are
+        notifications.
+        """
         backoff = Backoff(MAX_RELIST_PAUSE_S)
         while True:
             since = self._clock.monotonic()
@@ -450,7 +506,9 @@ class McpConnection:
 
     def log_line(self, line: str) -> None:
         """Log a line of the server's own, without secrets."""
-        text = to_single_line(self._server.secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS)
+        text = to_single_line(
+            self._server.secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS
+        )
         if text:
             logger.debug("%s says: %s", self._server.name, text)
 
@@ -466,7 +524,9 @@ class McpConnection:
             self.lost.set_result(why)
 
     async def _is_session_known(self) -> bool:
-        """Return True if the server still answers other requests. If not, the connection is over."""
+        """Return True if the server still answers other requests. If not, the connection is
+        over.
+        """
         assert self._client is not None
         try:
             async with asyncio.timeout(self.config.timeout):

@@ -1,12 +1,13 @@
 """Conversion of a server's tools and results into ours: names, schemas, descriptions, texts. Pure.
 
-Names depend on the operator's configuration and on the tool's own name only, never on other tools: so they stay the
-same whatever comes and goes, and no server can take the name of another's tool.
+Names depend on the operator's configuration and on the tool's own name only, never on other tools:
+so they stay the same whatever comes and goes, and no server can take the name of another's tool.
 
-A provider refuses a whole request for one schema that it does not accept, and a server could silence the agent with
-one. So only keywords with the same meaning everywhere stay, and a tool whose schema does not fit is left out with a
-reason: one that JSON Schema 2020-12 does not permit, that has a keyword at its root which Anthropic refuses there
-(`anyOf`, `oneOf`, `allOf`), or whose arguments have other names than its pattern (`^[a-zA-Z0-9_.-]{1,64}$`).
+A provider refuses a whole request for one schema that it does not accept, and a server could
+silence the agent with one. So only keywords with the same meaning everywhere stay, and a tool whose
+schema does not fit is left out with a reason: one that JSON Schema 2020-12 does not permit, that
+has a keyword at its root which Anthropic refuses there (`anyOf`, `oneOf`, `allOf`), or whose
+arguments have other names than its pattern (`^[a-zA-Z0-9_.-]{1,64}$`).
 """
 
 import base64
@@ -31,7 +32,8 @@ MAX_SERVER_TOOLS: Final = 64
 """Tools of one server: each costs tokens in every prompt."""
 MAX_DESCRIPTION_CHARS: Final = 1_000
 MAX_OWN_NAME_CHARS: Final = 128
-"""Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool names)."""
+"""Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool
+names)."""
 
 
 def select_tools(
@@ -39,13 +41,15 @@ def select_tools(
 ) -> tuple[dict[str, tuple[str, ToolSpec]], list[str]]:
     """Return the tools that match one of `globs`, and why others that match are left out.
 
-    By our name, in its order: the server's own name, and the spec for the model. Of two with the same name the first
-    counts.
+    By our name, in its order: the server's own name, and the spec for the model. Of two with the
+    same name the first counts.
     """
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
     tools: dict[str, tuple[str, ToolSpec]] = {}
     reasons: list[str] = []
-    for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left out each time
+    for one in sorted(
+        wanted, key=lambda one: one.name
+    ):  # so that the same ones are left out each time
         name = build_tool_name(server, one.name, servers)
         reason = ""
         if len(tools) == MAX_SERVER_TOOLS:
@@ -63,7 +67,9 @@ def select_tools(
 
 
 def _build_spec(name: str, server: str, offered: "types.Tool") -> ToolSpec:
-    title = offered.title or (offered.annotations.title if offered.annotations is not None else None)
+    title = offered.title or (
+        offered.annotations.title if offered.annotations is not None else None
+    )
     description = sanitize_text(offered.description or title or "", MAX_DESCRIPTION_CHARS)
     # Results may differ each time, and only the server knows whether the tool changes anything.
     return ToolSpec(
@@ -83,13 +89,16 @@ _INVALID_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
-    """Return `mcp_<server>_<tool>`, with a digest of the tool's own name if that is not valid there.
+    """Return `mcp_<server>_<tool>`, with a digest of the tool's own name if that is not valid
+    there.
 
     `server` is one of `servers`, whose names are those of the settings.
     """
     safe_name = _INVALID_CHARS.sub("_", tool)
     others = [other[len(server) + 1 :] + "_" for other in servers if other.startswith(f"{server}_")]
-    while any(f"{safe_name}_".startswith(other) for other in others):  # `a` with `b_c` is not `a_b` with `c`
+    while any(
+        f"{safe_name}_".startswith(other) for other in others
+    ):  # `a` with `b_c` is not `a_b` with `c`
         safe_name = f"-{safe_name}"
     name = f"mcp_{server}_{safe_name}"
     if tool and safe_name == tool and len(name) <= MAX_TOOL_NAME_CHARS:
@@ -107,12 +116,23 @@ _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _NAMED: Final = frozenset({"properties", "$defs", "definitions"})
 """Keywords whose values are schemas by name."""
 _ROOT_KEYWORDS: Final = _NAMED | {"type", "required", "additionalProperties"}
-_KEYWORDS: Final = _ROOT_KEYWORDS | {"description", "items", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"}
-"""Keywords that mean the same to every provider; an unknown one, such as a `pattern`, may cost a whole request."""
+_KEYWORDS: Final = _ROOT_KEYWORDS | {
+    "description",
+    "items",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "enum",
+    "const",
+}
+"""Keywords that mean the same to every provider; an unknown one, such as a `pattern`, may cost a
+whole request."""
 
 
 def convert_schema(schema: Mapping[str, object]) -> str:
-    """Return the schema of a tool's arguments as canonical JSON. Raises ValueError with the reason if it is unusable.
+    """Return the schema of a tool's arguments as canonical JSON. Raises ValueError with the reason
+    if it is unusable.
 
     Descriptions are sanitised. The server still checks arguments by its own schema.
     """
@@ -120,12 +140,20 @@ def convert_schema(schema: Mapping[str, object]) -> str:
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped] # noqa: PLC0415 - untyped
 
     try:
-        kept = _keep_known({key: value for key, value in schema.items() if key in _ROOT_KEYWORDS} | {"type": "object"})
+        kept = _keep_known(
+            {key: value for key, value in schema.items() if key in _ROOT_KEYWORDS}
+            | {"type": "object"}
+        )
         Draft202012Validator.check_schema(kept)
         converted = canonical_json(kept)
     except (SchemaError, RecursionError):
         raise ValueError("its schema is not valid JSON Schema") from None
-    if schema.get("type", "object") != "object" or schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
+    if schema.get("type", "object") != "object" or schema.keys() & {
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "$ref",
+    }:
         raise ValueError("its schema is not a plain object")
     if len(converted.encode()) > MAX_SCHEMA_BYTES:
         raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
@@ -142,13 +170,17 @@ def _keep_known(node: object) -> object:
     for key in node.keys() & _KEYWORDS:
         value = node[key]
         if key in _NAMED and isinstance(value, dict):
-            kept[key] = {name: {} if one is True else _keep_known(one) for name, one in value.items()}
+            kept[key] = {
+                name: {} if one is True else _keep_known(one) for name, one in value.items()
+            }
             if not all(map(_PROPERTY_NAME.fullmatch, value)):
                 raise ValueError("the name of an argument has more than letters, digits and _.-")
         elif key == "description" and isinstance(value, str):
             kept[key] = sanitize_text(value, MAX_ARGUMENT_TEXT_CHARS)
         elif key in ("enum", "const", "required"):
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)  # a NaN is no JSON (RFC 8259, 6)
+            text = json.dumps(
+                value, ensure_ascii=False, allow_nan=False
+            )  # a NaN is no JSON (RFC 8259, 6)
             if sanitize_text(text, len(text)) != text:
                 raise ValueError("its schema has invisible characters")
             kept[key] = value
@@ -206,14 +238,22 @@ def _convert_block(block: "types.ContentBlock") -> McpPart:
 
 def _decode(kind: str, media_type: str, data: str) -> McpPart:
     try:
-        return McpBinary(kind=kind, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
+        return McpBinary(
+            kind=kind,
+            media_type=media_type,
+            data=base64.b64decode("".join(data.split()), validate=True),
+        )
     except ValueError:
         return f"[{kind} that cannot be read]"
 
 
 def find_images(parts: Iterable[McpPart]) -> list[McpBinary]:
-    """Return the images that a model can be shown, by their content and not by the declared type."""
-    found = [one for one in parts if isinstance(one, McpBinary) and identify_image(one.data) is not None]
+    """Return the images that a model can be shown, by their content and not by the declared
+    type.
+    """
+    found = [
+        one for one in parts if isinstance(one, McpBinary) and identify_image(one.data) is not None
+    ]
     return found[:MAX_RESULT_IMAGES]
 
 
@@ -224,7 +264,9 @@ def render_result(
     structured: object = None,
     is_error: bool | None = False,
 ) -> str:
-    """Render a whole result as text; parts in `shown` are described as shown. The rest: as in `CallToolResult`."""
+    """Render a whole result as text; parts in `shown` are described as shown. The rest: as in
+    `CallToolResult`.
+    """
     rendered = [_render_part(one, shown) for one in parts[:MAX_RESULT_BLOCKS]]
     if structured is not None and not _is_repeated_in_text(structured, parts):
         rendered.append(json.dumps(structured, ensure_ascii=False, sort_keys=True))
@@ -240,13 +282,17 @@ def _render_part(part: McpPart, shown: Sequence[McpBinary]) -> str:
     if isinstance(part, str):
         return part
     about = f"{part.kind}, {' '.join(part.media_type.split())[:64]}, {len(part.data):,} bytes"
-    return f"[{about}: {'shown' if any(part is one for one in shown) else 'it cannot be shown here'}]"
+    return (
+        f"[{about}: {'shown' if any(part is one for one in shown) else 'it cannot be shown here'}]"
+    )
 
 
 def _is_repeated_in_text(structured: object, parts: Sequence[McpPart]) -> bool:
-    """Return True if the text repeats the structured content (2025-11-25, server/tools, structured content).
+    """Return True if the text repeats the structured content (2025-11-25, server/tools, structured
+    content).
 
-    Servers made with the Python library wrap other values than objects as `{"result": ...}`, and list items one by one.
+    Servers made with the Python library wrap other values than objects as `{"result": ...}`, and
+    list items one by one.
     """
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
@@ -255,7 +301,11 @@ def _is_repeated_in_text(structured: object, parts: Sequence[McpPart]) -> bool:
     for value in values:
         if any(_is_same_value(text, value) for text in texts):
             return True
-        if isinstance(value, list) and len(texts) == len(value) and all(map(_is_same_value, texts, value)):
+        if (
+            isinstance(value, list)
+            and len(texts) == len(value)
+            and all(map(_is_same_value, texts, value))
+        ):
             return True
     return False
 
@@ -276,8 +326,15 @@ class McpSecretFilter:
     """Removes secrets from texts."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """Each secret is removed whole, and so is each of its words: a header's value may be `Bearer ...`."""
-        words = {word for secret in secrets for word in (secret, *secret.split()) if len(word) >= _MIN_SECRET_CHARS}
+        """Each secret is removed whole, and so is each of its words: a header's value may be
+        `Bearer ...`.
+        """
+        words = {
+            word
+            for secret in secrets
+            for word in (secret, *secret.split())
+            if len(word) >= _MIN_SECRET_CHARS
+        }
         self._words = sorted(words, key=lambda word: (-len(word), word))
 
     def redact(self, text: str) -> str:
@@ -287,9 +344,15 @@ class McpSecretFilter:
 
 
 def sanitize_text(text: str, max_chars: int) -> str:
-    """Normalise the text, remove invisible and bidirectional control characters, and cut it at `max_chars`."""
+    """Normalise the text, remove invisible and bidirectional control characters, and cut it at
+    `max_chars`.
+    """
     lines = normalize_text(text[: 4 * max_chars])
     return shorten(
-        normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C")),
+        normalize_text(
+            "".join(
+                char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"
+            )
+        ),
         max_chars,
     )

@@ -1,8 +1,9 @@
-"""Review of MCP tool definitions: models get those of a server's first list, and those that an admin approved.
+"""Review of MCP tool definitions: models get those of a server's first list, and those that an
+admin approved.
 
-A tool's description stands in every request, like the operator's text. So a tool with another description than the
-approved one, or a new tool of a known server, stays off until an admin has seen exactly this description and approved
-it.
+A tool's description stands in every request, like the operator's text. So a tool with another
+description than the approved one, or a new tool of a known server, stays off until an admin has
+seen exactly this description and approved it.
 """
 
 import asyncio
@@ -55,11 +56,15 @@ class PendingDefinition:
         lines = list(difflib.unified_diff(before, now, lineterm="", n=len(now) + len(before)))[3:]
         changed = (
             _(
-                "The MCP server `{server}` has changed the description of its tool `{tool}`. The tool is off until an "
+                "The MCP server `{server}` has changed the description of its tool `{tool}`. The "
+                "tool is off until an "
                 "admin approves the change."
             )
             if before
-            else _("The MCP server `{server}` has a new tool `{tool}`. It is off until an admin approves it.")
+            else _(
+                "The MCP server `{server}` has a new tool `{tool}`. It is off until an admin "
+                "approves it."
+            )
         )
         return "\n".join(
             [
@@ -95,7 +100,9 @@ class ToolDefinitionReview:
         """Read the approved definitions from the log."""
         for one in await self.store.current_facts("mcp_tool_approved"):
             if isinstance(one.fact, McpToolApproved):
-                self._approved_definitions.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
+                self._approved_definitions.setdefault(one.fact.server, {})[one.fact.tool] = (
+                    one.fact.definition
+                )
 
     def admit(self, server: str, tools: ReviewedTools) -> dict[str, tuple[str, ToolSpec]]:
         """Return the tools of a server that may be used. All tools of its very first list may."""
@@ -114,7 +121,10 @@ class ToolDefinitionReview:
             else:
                 self._hold_for_review(
                     PendingDefinition(
-                        server=server, tool=name, definition=definition, approved_definition=approved.get(name, "")
+                        server=server,
+                        tool=name,
+                        definition=definition,
+                        approved_definition=approved.get(name, ""),
                     )
                 )
         if new:
@@ -136,12 +146,17 @@ class ToolDefinitionReview:
         if approver.global_role not in ADMIN_ROLES:
             return CommandEffect(
                 answer=_(
-                    "Only an admin of all places can approve a tool of an MCP server, because it works everywhere."
+                    "Only an admin of all places can approve a tool of an MCP server, because it "
+                    "works everywhere."
                 )
             )
-        fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
+        fact = McpToolApproved(
+            server=found.server, tool=found.tool, definition=found.definition, by=approver.name
+        )
         return CommandEffect(
-            answer=_("Approved: I may use `{tool}` with its present description.").format(tool=found.tool),
+            answer=_("Approved: I may use `{tool}` with its present description.").format(
+                tool=found.tool
+            ),
             facts=(EffectFact(fact),),
         )
 
@@ -153,7 +168,10 @@ class ToolDefinitionReview:
     def _hold_for_review(self, pending: PendingDefinition) -> None:
         self._pending[pending.server, pending.tool] = pending
         logger.warning(
-            "MCP server %s: %s is off, its definition is not approved (%s)", pending.server, pending.tool, pending.code
+            "MCP server %s: %s is off, its definition is not approved (%s)",
+            pending.server,
+            pending.tool,
+            pending.code,
         )
         self._owners.notify(
             f"mcp:{pending.code}",

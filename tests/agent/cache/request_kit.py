@@ -1,4 +1,5 @@
-"""Requests for the tests of the cache: as segments, as bodies, and by a client against the fake Messages API."""
+"""Requests for the tests of the cache: as segments, as bodies, and by a client against the fake
+Messages API."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -79,7 +80,8 @@ def body(parts: Sequence[Part], planned: CachePlan) -> dict[str, Any]:
 
 
 def odds(short: float, middle: float, *, remaining: float = 20.0) -> GapOdds:
-    """The same after every gap, as if ten had been seen by a prefix of five times what a request adds."""
+    """The same after every gap, as if ten had been seen by a prefix of five times what a request
+    adds."""
     share = (short, middle, 1.0 - short - middle)
     return GapOdds(
         next_gap=share,
@@ -92,7 +94,11 @@ def odds(short: float, middle: float, *, remaining: float = 20.0) -> GapOdds:
 
 
 def make(
-    parts: Sequence[Part], *, own: GapOdds, shared: GapOdds | None = None, cached: Sequence[CachedPrefix] = ()
+    parts: Sequence[Part],
+    *,
+    own: GapOdds,
+    shared: GapOdds | None = None,
+    cached: Sequence[CachedPrefix] = (),
 ) -> CachePlan:
     return plan_cache(
         units(parts),
@@ -104,7 +110,14 @@ def make(
     )
 
 
-def ask(judge: MessagesCache, warmth: CacheState, parts: Sequence[Part], planned: CachePlan, *, at_s: float) -> Ticket:
+def ask(
+    judge: MessagesCache,
+    warmth: CacheState,
+    parts: Sequence[Part],
+    planned: CachePlan,
+    *,
+    at_s: float,
+) -> Ticket:
     """Send a planned request, and believe what was predicted."""
     ticket = judge.begin(body(parts, planned), at_s=at_s)
     judge.began(ticket)
@@ -114,7 +127,9 @@ def ask(judge: MessagesCache, warmth: CacheState, parts: Sequence[Part], planned
 
 
 MODEL = "claude-sonnet-5-5"
-PRICES = PriceTable.parse((Path(__file__).parents[3] / "config" / "prices.yaml").read_text(encoding="utf-8"))
+PRICES = PriceTable.parse(
+    (Path(__file__).parents[3] / "config" / "prices.yaml").read_text(encoding="utf-8")
+)
 IDENTITY = SystemBlock(name="identity", text="You are Ana. " * 600, ttl="long")
 ANSWER = Answer(text="Yes.")
 
@@ -155,13 +170,17 @@ class Bench:
 @asynccontextmanager
 async def open_bench() -> AsyncIterator[Bench]:
     clock = ManualClock()
-    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+    async with ModelApi(
+        cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic
+    ) as api:
         api.default = lambda _: ANSWER
         model = AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k")
         made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
         made.keeper = CachingModel(
             model,
-            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            CacheProfile(
+                provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"
+            ),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,

@@ -1,4 +1,5 @@
-"""`CachingModel` around a real Anthropic client: what is billed, who waits for whom, what a tool loop alone sends."""
+"""`CachingModel` around a real Anthropic client: what is billed, who waits for whom, what a tool
+loop alone sends."""
 
 import asyncio
 from contextlib import aclosing
@@ -8,7 +9,13 @@ from typing import Literal
 import pytest
 
 from agent.cache.client import CachingModel, SingleFlight
-from agent.cache.plan import UNKNOWN_FORECAST, CachePolicy, CacheProfile, PlannedRequest, plan_automatic
+from agent.cache.plan import (
+    UNKNOWN_FORECAST,
+    CachePolicy,
+    CacheProfile,
+    PlannedRequest,
+    plan_automatic,
+)
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelMessage, TextPart
 from agent.models.openai import OpenAIModel
@@ -32,7 +39,9 @@ async def test_what_is_expected_is_what_is_billed(bench: Bench) -> None:
         account = await bench.ask(request("irc/#a", *lines))
         lines += ["Yes.", f"[x] ann (guest): {number} " + "and so on " * 30]
         bench.clock.advance(60)
-    read, written = (sum(getattr(block, name) for block in account.blocks) for name in ("read", "written"))
+    read, written = (
+        sum(getattr(block, name) for block in account.blocks) for name in ("read", "written")
+    )
     assert account.missed == ""
     assert read == pytest.approx(account.usage.cache_read_tokens, rel=0.05)
     assert written == pytest.approx(account.usage.cache_write_tokens, rel=0.2)
@@ -44,7 +53,9 @@ async def test_what_is_expected_is_what_is_billed(bench: Bench) -> None:
 async def test_a_cold_shared_prefix_is_written_once(bench: Bench) -> None:
     bench.api.then(replace(ANSWER, delay_s=0.2), ANSWER, ANSWER)
     places = ("irc/#a", "telegram/1", "discord/2")
-    accounts = await asyncio.gather(*(bench.ask(request(place, f"hello from {place}")) for place in places))
+    accounts = await asyncio.gather(
+        *(bench.ask(request(place, f"hello from {place}")) for place in places)
+    )
     wrote = [account.usage.cache_write_tokens > 1_000 for account in accounts]
     assert wrote == [True, False, False]
     assert all(account.usage.cache_read_tokens > 1_000 for account in accounts[1:])
@@ -65,9 +76,13 @@ async def test_the_byte_that_spoilt_the_cache_is_named(bench: Bench) -> None:
     long = "hello " * 500
     await bench.ask(request("irc/#a", long))
     await bench.ask(request("irc/#a", long, "Yes.", "more"))
-    account = await bench.ask(request("irc/#a", long, "Yes.", "more", "Yes.", "again", card="# Where you ARE"))
+    account = await bench.ask(
+        request("irc/#a", long, "Yes.", "more", "Yes.", "again", card="# Where you ARE")
+    )
     assert account.missed == "channel: blocks[1].text differs at byte 12"
-    told = await bench.ask(request("irc/#a", long, "No!", "more", "Yes.", "again", card="# Where you ARE"))
+    told = await bench.ask(
+        request("irc/#a", long, "No!", "more", "Yes.", "again", card="# Where you ARE")
+    )
     assert told.missed == "history: conversation[1].parts[0] differs at byte 0"
 
 
@@ -95,12 +110,17 @@ async def test_what_the_provider_lost_is_said_and_believed(bench: Bench) -> None
     ],
 )
 async def test_only_of_a_cache_that_is_there_anything_is_told(
-    caching: Literal["marks", "automatic", "none"], kind: Literal["auto", "off"], looked_after: bool, bench: Bench
+    caching: Literal["marks", "automatic", "none"],
+    kind: Literal["auto", "off"],
+    looked_after: bool,
+    bench: Bench,
 ) -> None:
     bench.policy = CachePolicy(kind=kind)
     dialect = CacheProfile(provider="x", model=MODEL, price=PRICES.find(MODEL), caching=caching)
     model = AnthropicModel(name="main", model=MODEL, base_url=bench.api.url, api_key="k")
-    keeper = CachingModel(model, dialect, clock=bench.clock, gauge=Bytes(), policy=lambda _: bench.policy)
+    keeper = CachingModel(
+        model, dialect, clock=bench.clock, gauge=Bytes(), policy=lambda _: bench.policy
+    )
     async with aclosing(keeper):
         before = keeper.forecast("ana", "irc/#a")
         assert (before == UNKNOWN_FORECAST) is not looked_after
@@ -115,7 +135,11 @@ async def test_what_holds_for_now_is_part_of_the_account_and_never_read(bench: B
     told = replace(request("irc/#a", "hello"), now="Answer in one line.")
     await bench.ask(told)
     account = await bench.ask(told)
-    assert (account.blocks[-1].name, account.blocks[-1].read, account.blocks[-1].written) == ("now", 0, 0)
+    assert (account.blocks[-1].name, account.blocks[-1].read, account.blocks[-1].written) == (
+        "now",
+        0,
+        0,
+    )
 
 
 PREFIX = b"prefix"
@@ -125,7 +149,9 @@ async def test_who_waits_is_woken_by_the_end_and_by_the_clock() -> None:
     clock = ManualClock()
     flights = SingleFlight(clock)
     begun = flights.start(PREFIX)
-    early, late = (asyncio.create_task(flights.wait_for_writer(PREFIX, until)) for until in (10.0, 20.0))
+    early, late = (
+        asyncio.create_task(flights.wait_for_writer(PREFIX, until)) for until in (10.0, 20.0)
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     clock.advance(15)
@@ -141,7 +167,9 @@ async def test_who_waits_is_woken_by_the_end_and_by_the_clock() -> None:
 def ask(place: str, *images: bytes) -> PlannedRequest:
     seen = [Image(media_type="image/png", data=data, description="[image]") for data in images]
     made = request(place, "hello")
-    made = replace(made, conversation=(ModelMessage(role="user", parts=(TextPart(text="look"), *seen)),))
+    made = replace(
+        made, conversation=(ModelMessage(role="user", parts=(TextPart(text="look"), *seen)),)
+    )
     meter = TokenMeter()
     estimate = meter.estimate("m", made)
     return PlannedRequest(
@@ -165,7 +193,8 @@ async def turns(bench: Bench, loops: list[int]) -> list[RequestUsage]:
     for number, rounds in enumerate(loops):
         for place in range(rounds):
             calls = tuple(
-                (f"c{number}_{place}_{which}", "look_up", f'{{"q": {10 * place + which}}}') for which in range(4)
+                (f"c{number}_{place}_{which}", "look_up", f'{{"q": {10 * place + which}}}')
+                for which in range(4)
             )
             bench.api.then(Answer(thinking="hmm " * 50, text="Hm.", calls=calls))
         bench.api.then(Answer(thinking="hmm", text=f"Answer {number}."))
@@ -190,12 +219,18 @@ async def test_the_next_turn_reads_what_was_in_front_of_the_loop_and_expects_no_
 
 
 def chatting(url: str, clock: ManualClock) -> CachingModel:
-    profile = CacheProfile(provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic")
+    profile = CacheProfile(
+        provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic"
+    )
     inner = OpenAIModel(name="main", model="m-1", base_url=url)
-    return CachingModel(inner, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy(kind="off"))
+    return CachingModel(
+        inner, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy(kind="off")
+    )
 
 
-async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with ModelApi() as api, aclosing(chatting(api.url, ManualClock())) as keeper:
 
         async def say(text: str, read: int) -> None:
@@ -215,6 +250,10 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(caplog:
         await say("once upon a time " * 3_000, 3_900)
         assert keeper.cut_prompt == (read, sent)
         ratio = keeper.max_cost_usd(request("irc/#b", "once upon a time " * 3_000))
-        assert ratio > 10_000 * 5 / 1_000_000, "the estimate does not follow bills for half a prompt"
-    (told,) = [one.getMessage() for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()]
+        assert ratio > 10_000 * 5 / 1_000_000, (
+            "the estimate does not follow bills for half a prompt"
+        )
+    (told,) = [
+        one.getMessage() for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()
+    ]
     assert f"has read 4096 of about {sent} tokens" in told

@@ -1,4 +1,5 @@
-"""Keeping idle conversations warm: a real Anthropic client against the strict fake server, with a manual clock."""
+"""Keeping idle conversations warm: a real Anthropic client against the strict fake server, with a
+manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +9,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.cache.client import CacheWarmer, CachingModel
-from agent.cache.plan import REFRESH_MARGIN_S, CachePolicy, CacheProfile, IdleConversation, plan_refresh
+from agent.cache.plan import (
+    REFRESH_MARGIN_S,
+    CachePolicy,
+    CacheProfile,
+    IdleConversation,
+    plan_refresh,
+)
 from agent.cache.prices import Price
 from agent.cache.state import Cadence
 from agent.models.anthropic import AnthropicModel
@@ -29,7 +36,9 @@ LONG = "hello " * 500
 class Bench:
     api: ModelApi
     clock: ManualClock
-    policy: CachePolicy = field(default_factory=lambda: CachePolicy(kind="fixed", allows_hour=False))
+    policy: CachePolicy = field(
+        default_factory=lambda: CachePolicy(kind="fixed", allows_hour=False)
+    )
     budget_usd: float = 1.0
     told: list[tuple[str, RequestUsage]] = field(default_factory=list)
     keeper: CachingModel = None  # type: ignore[assignment]  # it asks the bench
@@ -73,20 +82,26 @@ class Bench:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     clock = ManualClock()
-    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+    async with ModelApi(
+        cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic
+    ) as api:
         api.default = lambda _: ANSWER
         made = Bench(api, clock)
         made.warmer = CacheWarmer(clock, budget_usd=lambda: made.budget_usd)
         made.keeper = CachingModel(
             AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k"),
-            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            CacheProfile(
+                provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"
+            ),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
             warmer=made.warmer,
         )
         async with aclosing(made.keeper):
-            running = asyncio.create_task(made.warmer.run(lambda agent, account: made.told.append((agent, account))))
+            running = asyncio.create_task(
+                made.warmer.run(lambda agent, account: made.told.append((agent, account)))
+            )
             try:
                 yield made
             finally:
@@ -127,7 +142,11 @@ async def test_a_refresh_has_the_same_bytes_and_marks_as_what_it_keeps(bench: Be
     await bench.idle(300.0)
     asked, refresh = (one.body for one in bench.api.seen)
     told = asked.pop("messages")
-    assert (asked.pop("stream"), asked.pop("max_tokens"), refresh.pop("max_tokens")) == (True, 100, 0)
+    assert (asked.pop("stream"), asked.pop("max_tokens"), refresh.pop("max_tokens")) == (
+        True,
+        100,
+        0,
+    )
     assert told[: len(refresh["messages"])] == refresh.pop("messages")
     assert asked == refresh
 
@@ -196,7 +215,12 @@ def cadence(gap_s: float, *, between: int = 3) -> Cadence:
 
 
 def resting(
-    *, tokens: int = 20_000, mortal: int = 0, idle_s: float = 3_600.0, lifetime: CacheTtl = "1h", where: str = IDLE_ROOM
+    *,
+    tokens: int = 20_000,
+    mortal: int = 0,
+    idle_s: float = 3_600.0,
+    lifetime: CacheTtl = "1h",
+    where: str = IDLE_ROOM,
 ) -> IdleConversation:
     return IdleConversation(
         conversation=where,
@@ -220,7 +244,10 @@ def test_an_idle_gateway_costs_nothing_unless_there_is_a_budget() -> None:
 def test_what_should_be_cached_for_an_hour_is_not_kept_alive_for_five_minutes() -> None:
     soon = resting(idle_s=300.0, lifetime="5m")
     assert plan_refresh(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0) is None
-    assert plan_refresh(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0, lengthens=False) is not None
+    assert (
+        plan_refresh(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0, lengthens=False)
+        is not None
+    )
 
 
 def test_keeping_never_costs_more_than_losing() -> None:
@@ -228,10 +255,16 @@ def test_keeping_never_costs_more_than_losing() -> None:
     late = resting(idle_s=17 * 3_600.0)
     assert plan_refresh(late, always, PRICE, budget_usd=1.0) is not None
     assert plan_refresh(resting(idle_s=19.2 * 3_600.0), always, PRICE, budget_usd=1.0) is None
-    assert plan_refresh(resting(idle_s=17 * 3_600.0, mortal=17_000), always, PRICE, budget_usd=1.0) is None
+    assert (
+        plan_refresh(resting(idle_s=17 * 3_600.0, mortal=17_000), always, PRICE, budget_usd=1.0)
+        is None
+    )
 
 
 def test_what_has_no_price_or_is_too_small_is_not_kept_warm() -> None:
     assert plan_refresh(resting(), cadence(5_000.0), Price(), budget_usd=1.0) is None
     assert plan_refresh(resting(tokens=100), cadence(5_000.0), PRICE, budget_usd=1.0) is None
-    assert plan_refresh(resting(), cadence(5_000.0), Price(input_usd=0, output_usd=0), budget_usd=1.0) is None
+    assert (
+        plan_refresh(resting(), cadence(5_000.0), Price(input_usd=0, output_usd=0), budget_usd=1.0)
+        is None
+    )

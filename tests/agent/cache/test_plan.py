@@ -35,7 +35,8 @@ HEAD = [Part("tools", "t", 700), Part("identity", "i", 900), Part("skills", "s",
 CARD = [Part("binding", "b", 100), Part("channel", "c", 200)]
 BURST, SLOW, SPARSE = odds(0.98, 0.01), odds(0.01, 0.98), odds(0.0, 0.0)
 LAYOUT = [("block", 2, "1h"), ("block", 3, "1h"), ("block", 4, "5m"), ("said", 4, "5m")]
-"""Of `talk(5)`: an hour behind what all share and behind the binding, 5 minutes behind the card and at the end."""
+"""Of `talk(5)`: an hour behind what all share and behind the binding, 5 minutes behind the card and
+at the end."""
 
 
 def talk(said: int, *, size: int = 100, positions: int = 1) -> list[Part]:
@@ -46,7 +47,9 @@ def where(planned: CachePlan) -> list[tuple[str, int, str]]:
     return [(mark.behind, mark.index, mark.lifetime) for mark in planned.breakpoints]
 
 
-def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_and_the_last_message() -> None:
+def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_and_the_last_message() -> (
+    None
+):
     planned = make(talk(5), own=BURST, shared=SLOW)
     assert where(planned) == LAYOUT
     assert [(b.name, b.read, b.written, b.lifetime) for b in planned.blocks] == [
@@ -60,7 +63,9 @@ def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_
 
 
 def test_slow_talk_is_kept_for_an_hour() -> None:
-    assert where(make(talk(5), own=SLOW)) == [(behind, number, "1h") for behind, number, _ in LAYOUT]
+    assert where(make(talk(5), own=SLOW)) == [
+        (behind, number, "1h") for behind, number, _ in LAYOUT
+    ]
 
 
 def test_a_slow_room_behind_a_busy_head_has_the_hour_and_only_reads_the_head() -> None:
@@ -70,10 +75,19 @@ def test_a_slow_room_behind_a_busy_head_has_the_hour_and_only_reads_the_head() -
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_turn_of_many_blocks_leaves_a_mark_where_the_last_one_can_no_longer_see(known: bool) -> None:
+def test_a_turn_of_many_blocks_leaves_a_mark_where_the_last_one_can_no_longer_see(
+    known: bool,
+) -> None:
     parts = [*talk(3), Part("history", "calls", 500, 25), Part("history", "results", 500, 25)]
-    planned = make(parts, own=BURST, cached=[CachedPrefix(2, "1h"), CachedPrefix(7, "5m")] if known else [])
-    assert where(planned) == [("block", 2, "1h"), ("block", 4, "5m"), ("said", 2, "5m"), ("said", 4, "5m")]
+    planned = make(
+        parts, own=BURST, cached=[CachedPrefix(2, "1h"), CachedPrefix(7, "5m")] if known else []
+    )
+    assert where(planned) == [
+        ("block", 2, "1h"),
+        ("block", 4, "5m"),
+        ("said", 2, "5m"),
+        ("said", 4, "5m"),
+    ]
     assert planned.read_segments == (8 if known else 0)
 
 
@@ -91,7 +105,9 @@ def by(path: list[PromptSegment], own: GapOdds, cached: list[CachedPrefix]) -> C
 def test_a_prefix_below_the_minimum_is_not_marked() -> None:
     small = [Part("identity", "i", 300), Part("channel", "c", 100), Part("history", "h", 100)]
     assert where(make(small, own=BURST)) == []
-    assert where(make([*small, Part("history", "r", 1), Part("history", "q", 100)], own=BURST)) == [("said", 2, "5m")]
+    assert where(make([*small, Part("history", "r", 1), Part("history", "q", 100)], own=BURST)) == [
+        ("said", 2, "5m")
+    ]
 
 
 def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_lengthen_it() -> None:
@@ -101,18 +117,25 @@ def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_length
         for room, gap_s in (("irc/#slow", 1_000.0), ("irc/#busy", 100.0)):
             cadence.observe_request(room, gap_s * number)
             planned = make(talk(5), own=cadence.odds(room), shared=cadence.shared_odds())
-            assert [(behind, index) for behind, index, _ in where(planned)] == [place[:2] for place in LAYOUT]
+            assert [(behind, index) for behind, index, _ in where(planned)] == [
+                place[:2] for place in LAYOUT
+            ]
             assert [lifetime for _, _, lifetime in where(planned)][:2] == ["1h", "1h"]
             lives.setdefault(room, []).append({lifetime for _, _, lifetime in where(planned)[2:]})
     assert lives["irc/#slow"][0] == {"5m"}
     assert lives["irc/#slow"][-1] == {"1h"}
     assert lives["irc/#busy"] == [{"5m"}] * 8
     cadence.observe_request("irc/#new", 9_000.0)
-    assert where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds())) == LAYOUT
+    assert (
+        where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds())) == LAYOUT
+    )
     cadence.observe_request(
         "irc/#new", 20_000.0
     )  # nothing of it is cached any more, and no gap of its own says "an hour"
-    assert where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds()))[2:] == LAYOUT[2:]
+    assert (
+        where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds()))[2:]
+        == LAYOUT[2:]
+    )
 
 
 def fixed(parts: list[Part], *, long: bool, short: CacheTtl = "5m") -> CachePlan:
@@ -122,8 +145,12 @@ def fixed(parts: list[Part], *, long: bool, short: CacheTtl = "5m") -> CachePlan
 
 def test_the_fixed_policy_follows_the_table() -> None:
     assert where(fixed(talk(5), long=True)) == LAYOUT
-    assert where(fixed(talk(5), long=False)) == [(behind, index, "5m") for behind, index, _ in LAYOUT]
-    assert where(fixed([*talk(3), Part("history", "x", 9, 30), Part("history", "y", 9)], long=True)) == [
+    assert where(fixed(talk(5), long=False)) == [
+        (behind, index, "5m") for behind, index, _ in LAYOUT
+    ]
+    assert where(
+        fixed([*talk(3), Part("history", "x", 9, 30), Part("history", "y", 9)], long=True)
+    ) == [
         ("block", 2, "1h"),
         ("block", 4, "5m"),
         ("said", 2, "5m"),
@@ -132,20 +159,28 @@ def test_the_fixed_policy_follows_the_table() -> None:
 
 
 def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
-    off = plan_cache(units(talk(5)), price=PRICE, policy=CachePolicy(kind="off"), shared=SLOW, own=SLOW)
+    off = plan_cache(
+        units(talk(5)), price=PRICE, policy=CachePolicy(kind="off"), shared=SLOW, own=SLOW
+    )
     assert (off.breakpoints, off.writes) == ((), ())
     assert sum(block.read + block.written for block in off.blocks) == 0
-    short = plan_cache(units(talk(5)), price=PRICE, policy=CachePolicy(allows_hour=False), shared=SLOW, own=SLOW)
+    short = plan_cache(
+        units(talk(5)), price=PRICE, policy=CachePolicy(allows_hour=False), shared=SLOW, own=SLOW
+    )
     assert all(mark.lifetime == "5m" for mark in short.breakpoints)
     assert plan_cache([], price=PRICE, policy=CachePolicy(), shared=SLOW, own=SLOW).blocks == ()
 
 
-def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> None:
+def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> (
+    None
+):
     warmth, path = CacheState(), units(talk(3))
     first = plan_automatic(path, ())
     assert first.breakpoints == ()
     assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
-    warmth.record_request([unit.digest for unit in path], read=first.read_segments, writes=first.writes, at_s=0.0)
+    warmth.record_request(
+        [unit.digest for unit in path], read=first.read_segments, writes=first.writes, at_s=0.0
+    )
     changed = units([*HEAD, CARD[0], Part("channel", "another", 200), Part("history", "x", 10)])
     cached = warmth.find([unit.digest for unit in changed], 10.0)
     second = plan_automatic(changed, cached)
@@ -158,19 +193,29 @@ def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_
 
 
 LIVES: tuple[CacheTtl, CacheTtl] = ("1h", "5m")
-shares = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(lambda two: odds(two[0], (1 - two[0]) * two[1]))
+shares = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(
+    lambda two: odds(two[0], (1 - two[0]) * two[1])
+)
 sizes, places = st.integers(1, 900), st.integers(1, 30)
 parts = st.builds(
     lambda head, private, said: [
-        *(Part(name, name, size) for name, size in zip(("tools", "identity", "skills"), head, strict=False)),
-        *(Part(name, name, size) for name, size in zip(("binding", "channel"), private, strict=False)),
+        *(
+            Part(name, name, size)
+            for name, size in zip(("tools", "identity", "skills"), head, strict=False)
+        ),
+        *(
+            Part(name, name, size)
+            for name, size in zip(("binding", "channel"), private, strict=False)
+        ),
         *(Part("history", f"h{i}", *rest) for i, rest in enumerate(said)),
     ],
     st.lists(sizes, max_size=3),
     st.lists(sizes, max_size=2),
     st.lists(st.tuples(sizes, places, st.booleans()), min_size=1, max_size=12),
 )
-policies = st.builds(CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), allows_hour=st.booleans())
+policies = st.builds(
+    CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), allows_hour=st.booleans()
+)
 
 
 @given(parts, shares, shares, policies, st.data())
@@ -188,13 +233,19 @@ def test_every_plan_keeps_to_the_rules(
     planned = once()
     assert planned == once()
     assert len(planned.breakpoints) <= 4
-    assert sorted(mark.lifetime for mark in planned.breakpoints) == [mark.lifetime for mark in planned.breakpoints]
+    assert sorted(mark.lifetime for mark in planned.breakpoints) == [
+        mark.lifetime for mark in planned.breakpoints
+    ]
     by_place = {(unit.behind, unit.number): i for i, unit in enumerate(path)}
     at = [by_place[mark.behind, mark.index] for mark in planned.breakpoints]
     assert at == sorted(set(at))
     assert all(path[i].takes_breakpoint for i in at)
     read_only = {end for end in ends if end < planned.read_segments}
-    assert all(sum(unit.tokens for unit in path[: i + 1]) >= PRICE.minimum_tokens for i in at if i not in read_only)
+    assert all(
+        sum(unit.tokens for unit in path[: i + 1]) >= PRICE.minimum_tokens
+        for i in at
+        if i not in read_only
+    )
     assert policy.allows_hour or all(mark.lifetime == "5m" for mark in planned.breakpoints)
     assert sum(block.tokens for block in planned.blocks) == sum(unit.tokens for unit in path)
     assert all(block.read + block.written <= block.tokens for block in planned.blocks)
@@ -215,8 +266,14 @@ asked = st.lists(
 
 @settings(max_examples=examples(60))
 @given(asked, st.sampled_from(("auto", "fixed")))
-def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, int]], kind: str) -> None:
-    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
+def test_what_is_predicted_is_what_is_billed(
+    requests: list[tuple[int, float, int]], kind: str
+) -> None:
+    judge, warmth, cadence = (
+        MessagesCache(tokens, minimum=PRICE.minimum_tokens),
+        CacheState(),
+        Cadence(),
+    )
     policy = CachePolicy(kind="fixed" if kind == "fixed" else "auto")
     said: dict[int, list[Part]] = {0: [], 1: [], 2: []}
     at_s = 0.0
@@ -242,11 +299,18 @@ def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, in
         said[room].append(Part("history", f"{room} {len(said[room])}", 30))
 
 
-@given(st.sampled_from((20.0, 290.0, 310.0, 900.0, 3_500.0, 3_700.0, 20_000.0)), st.integers(500, 3_000))
+@given(
+    st.sampled_from((20.0, 290.0, 310.0, 900.0, 3_500.0, 3_700.0, 20_000.0)),
+    st.integers(500, 3_000),
+)
 def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_front_of_the_talk(
     gap_s: float, head: int
 ) -> None:
-    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
+    judge, warmth, cadence = (
+        MessagesCache(tokens, minimum=PRICE.minimum_tokens),
+        CacheState(),
+        Cadence(),
+    )
     said: list[Part] = []
     paid = plain = 0.0
     for number in range(20):
@@ -255,7 +319,9 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
         path = units(request)
         cadence.observe_request("irc/#a", gap_s * number)
         cached = warmth.find([unit.digest for unit in path], gap_s * number)
-        planned = make(request, own=cadence.odds("irc/#a"), shared=cadence.shared_odds(), cached=cached)
+        planned = make(
+            request, own=cadence.odds("irc/#a"), shared=cadence.shared_odds(), cached=cached
+        )
         usage = ask(judge, warmth, request, planned, at_s=gap_s * number).usage
         paid += usage.input_tokens + 0.1 * usage.cache_read_input_tokens
         paid += 1.25 * usage.ephemeral_5m_input_tokens + 2.0 * usage.ephemeral_1h_input_tokens
@@ -271,7 +337,8 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
         ("a busy hour", (1, 3, 4), 1.005),
         ("a sparse week", (1, 4), 1.005),
         pytest.param("a day with silences", (1,), 0.95, marks=pytest.mark.system),
-        # All for an hour is right from the first request on; to learn that costs a few writes in each place.
+        # All for an hour is right from the first request on; to learn that costs a few writes in
+        # each place.
         pytest.param("random gaps", (1,), 1.03, marks=pytest.mark.system),
     ],
 )
@@ -294,7 +361,12 @@ def test_a_plan_takes_time_in_proportion_to_the_conversation() -> None:
         cached = [CachedPrefix(place, "5m") for place in range(2, size)]
         for _ in range(10):
             plan_cache(
-                paths[size], price=price, policy=CachePolicy(), shared=odds(0.5, 0.3), own=odds(0.4, 0.4), cached=cached
+                paths[size],
+                price=price,
+                policy=CachePolicy(),
+                shared=odds(0.5, 0.3),
+                own=odds(0.4, 0.4),
+                cached=cached,
             )
 
     assert_in_proportion(plan, 400)
@@ -314,7 +386,9 @@ def replied_talk(replies: Replies) -> list[PromptTurn]:
 
 
 def request(past: list[PromptTurn]) -> ModelRequest:
-    brief = PromptInput(persona="Ana.", card="# Where", history=tuple(past[:-1]), input_text=past[-1].input_text)
+    brief = PromptInput(
+        persona="Ana.", card="# Where", history=tuple(past[:-1]), input_text=past[-1].input_text
+    )
     return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=10, key="a", plain=False)
 
 
@@ -323,7 +397,13 @@ def size(made: ModelRequest) -> PromptSize:
 
 
 @pytest.mark.parametrize(
-    "replies", [["", "", "", ""], ["yes", "", "", ""], ["yes", "no", "yes", ""], ["", "yes", "", "no", "", ""]]
+    "replies",
+    [
+        ["", "", "", ""],
+        ["yes", "", "", ""],
+        ["yes", "no", "yes", ""],
+        ["", "yes", "", "no", "", ""],
+    ],
 )
 def test_what_is_taken_over_is_what_would_be_made(replies: Replies) -> None:
     past = replied_talk(replies)
@@ -386,7 +466,9 @@ def test_no_legal_marks_cost_less(requests: list[tuple[float, int, list[str | No
         names = ["head", f"room {room}", *(f"{room} {number}" for number in range(said[room]))]
         said[room] += 1
         path = [(name, 40 + 7 * number) for number, name in enumerate(names)]
-        content: list[dict[str, Any]] = [{"type": "text", "text": f"{name}|{size}"} for name, size in path]
+        content: list[dict[str, Any]] = [
+            {"type": "text", "text": f"{name}|{size}"} for name, size in path
+        ]
         long_over, marks = False, 0
         for block, life in zip(content, wished, strict=False):
             long_over = long_over or life == "5m"
@@ -398,7 +480,10 @@ def test_no_legal_marks_cost_less(requests: list[tuple[float, int, list[str | No
         judge.began(ticket)
         usage = ticket.usage
         paid += usage.input_tokens + COST.read * usage.cache_read_input_tokens
-        paid += COST.write_5m * usage.ephemeral_5m_input_tokens + COST.write_1h * usage.ephemeral_1h_input_tokens
+        paid += (
+            COST.write_5m * usage.ephemeral_5m_input_tokens
+            + COST.write_1h * usage.ephemeral_1h_input_tokens
+        )
         asked.append(Asked(at_s, path))
     assert optimum(asked, COST) <= paid + 1e-6
 
@@ -422,14 +507,20 @@ def test_it_tells_which_would_have_been_cheaper(gaps: list[float]) -> None:
     for asked, gap_s in enumerate(gaps, start=1):
         new = 1.0
         short += (
-            size * TTL_COST.read + new * TTL_COST.write_5m if gap_kind(gap_s) == 0 else (size + new) * TTL_COST.write_5m
+            size * TTL_COST.read + new * TTL_COST.write_5m
+            if gap_kind(gap_s) == 0
+            else (size + new) * TTL_COST.write_5m
         )
         long += (
-            size * TTL_COST.read + new * TTL_COST.write_1h if gap_kind(gap_s) < 2 else (size + new) * TTL_COST.write_1h
+            size * TTL_COST.read + new * TTL_COST.write_1h
+            if gap_kind(gap_s) < 2
+            else (size + new) * TTL_COST.write_1h
         )
         size += new
         more = hour_savings(asked, gap_kind(gap_s))
         kept, written = kept + more[0], written + more[1]
-    saved = kept * (TTL_COST.write_5m - TTL_COST.read) - written * (TTL_COST.write_1h - TTL_COST.write_5m)
+    saved = kept * (TTL_COST.write_5m - TTL_COST.read) - written * (
+        TTL_COST.write_1h - TTL_COST.write_5m
+    )
     assert saved == pytest.approx(short - long)
     assert is_hour_cheaper(kept, written, TTL_COST) == (saved > 0)

@@ -45,7 +45,11 @@ def test_the_table_knows(
 
 
 def test_writes_cost_what_the_provider_says() -> None:
-    sonnet, old, new = PRICES.find("claude-sonnet-5"), PRICES.find("gpt-5.5"), PRICES.find("gpt-5.6-terra")
+    sonnet, old, new = (
+        PRICES.find("claude-sonnet-5"),
+        PRICES.find("gpt-5.5"),
+        PRICES.find("gpt-5.6-terra"),
+    )
     assert (sonnet.write_multiplier("5m"), sonnet.write_multiplier("1h")) == (1.25, 2.0)
     assert (old.write_multiplier("5m"), new.write_multiplier("5m")) == (1.0, 1.25)
 
@@ -79,8 +83,12 @@ def test_a_request_costs_the_sum_of_its_parts() -> None:
 
 def test_a_long_prompt_costs_more_from_its_first_token_however_much_was_cached() -> None:
     price = PRICES.find("claude-haiku-5-5")
-    assert price.cost_usd(Usage(input_tokens=100_000, output_tokens=100)) == pytest.approx(0.01 + 0.000_05)
-    long = Usage(input_tokens=1, cache_read_tokens=90_000, cache_write_tokens=10_000, output_tokens=100)
+    assert price.cost_usd(Usage(input_tokens=100_000, output_tokens=100)) == pytest.approx(
+        0.01 + 0.000_05
+    )
+    long = Usage(
+        input_tokens=1, cache_read_tokens=90_000, cache_write_tokens=10_000, output_tokens=100
+    )
     assert price.cost_usd(long) == pytest.approx((1 + 9_000 + 12_500) * 0.5 / 1e6 + 100 * 2.5 / 1e6)
 
 

@@ -89,7 +89,9 @@ def test_memory_is_bounded_and_the_last_used_stays() -> None:
     warmth.record_request([A], read=0, writes=[(0, "1h")], at_s=0.0)
     for number in range(1_000):
         at_s = 1.0 + number / 10
-        warmth.record_request([A, extend_digest(A, str(number).encode())], read=1, writes=[(1, "1h")], at_s=at_s)
+        warmth.record_request(
+            [A, extend_digest(A, str(number).encode())], read=1, writes=[(1, "1h")], at_s=at_s
+        )
         assert len(warmth) <= 101
     assert found(warmth, [A], 200.0) == (CachedPrefix(0, "1h"),)
 
@@ -109,7 +111,14 @@ def heard(*times_s: float, room: str = ROOM) -> Cadence:
 
 
 def test_what_lives_for_300_s_is_gone_at_300() -> None:
-    assert [gap_kind(gap) for gap in (0.0, 299.9, 300.0, 3_599.0, 3_600.0, 1e9)] == [0, 0, 1, 1, 2, 2]
+    assert [gap_kind(gap) for gap in (0.0, 299.9, 300.0, 3_599.0, 3_600.0, 1e9)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 def pays(odds: GapOdds) -> bool:
@@ -117,7 +126,9 @@ def pays(odds: GapOdds) -> bool:
     return is_hour_cheaper(odds.kept, odds.written, COST)
 
 
-@pytest.mark.parametrize(("gap_s", "hour"), [(60.0, False), (310.0, True), (3_000.0, True), (9_000.0, False)])
+@pytest.mark.parametrize(
+    ("gap_s", "hour"), [(60.0, False), (310.0, True), (3_000.0, True), (9_000.0, False)]
+)
 def test_a_few_gaps_decide(gap_s: float, hour: bool) -> None:
     assert pays(heard(*(gap_s * number for number in range(4))).odds(ROOM)) == hour
     assert not pays(heard(0.0, gap_s).odds(ROOM))
@@ -136,7 +147,8 @@ def test_before_the_first_gap_nothing_is_known() -> None:
 
 
 def test_bursts_and_silences_are_told_apart() -> None:
-    """Five messages half a minute apart, then hours: inside a burst more is expected, at its beginning too."""
+    """Five messages half a minute apart, then hours: inside a burst more is expected, at its
+    beginning too."""
     times = [burst * 20_000.0 + 30.0 * number for burst in range(6) for number in range(5)]
     cadence = heard(*times)
     after_short, _, after_long = cadence.odds(ROOM).rows
@@ -209,7 +221,10 @@ def test_memory_is_bounded() -> None:
 
 def test_the_longer_nobody_came_the_less_it_is_expected() -> None:
     lengths = [20.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 10.0]
-    soon, late = return_probability(lengths, 0.0, 300.0), return_probability(lengths, 1_200.0, 300.0)
+    soon, late = (
+        return_probability(lengths, 0.0, 300.0),
+        return_probability(lengths, 1_200.0, 300.0),
+    )
     assert soon > 0.5
     assert late < 0.1
     assert return_probability(lengths, 2 * LENGTHS_S[-1], 300.0) == 0.0

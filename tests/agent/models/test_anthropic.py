@@ -1,4 +1,5 @@
-"""The Messages API over real sockets: requests, streams, errors, context editing, and what each model can do."""
+"""The Messages API over real sockets: requests, streams, errors, context editing, and what each
+model can do."""
 
 import asyncio
 import json
@@ -49,7 +50,10 @@ from tests.servers.model_api import Answer, ModelApi, Seen, failure, spend_limit
 
 OPUS = "claude-opus-5-5"
 """Takes system messages; thinks always, and is bound to what was in front of it."""
-CALLS = (ToolCall(id="a", name="look_up", arguments='{"word":"x"}'), ToolCall(id="b", name="look_up", arguments="{}"))
+CALLS = (
+    ToolCall(id="a", name="look_up", arguments='{"word":"x"}'),
+    ToolCall(id="b", name="look_up", arguments="{}"),
+)
 RESULTS = ModelMessage(
     role="user",
     parts=(
@@ -76,14 +80,20 @@ def marks(body: dict[str, Any]) -> list[tuple[str, str]]:
     messages = (b for m in body["messages"] if isinstance(m["content"], list) for b in m["content"])
     blocks = [*body.get("tools", []), *body.get("system", []), *messages]
     return [
-        (b.get("text") or b.get("name") or b.get("tool_use_id") or b["type"], b["cache_control"]["ttl"])
+        (
+            b.get("text") or b.get("name") or b.get("tool_use_id") or b["type"],
+            b["cache_control"]["ttl"],
+        )
         for b in blocks
         if "cache_control" in b
     ]
 
 
 def marked(asked: ModelRequest, *places: tuple[Any, int, CacheTtl]) -> ModelRequest:
-    return replace(asked, breakpoints=tuple(CacheBreakpoint(behind=b, index=i, lifetime=t) for b, i, t in places))
+    return replace(
+        asked,
+        breakpoints=tuple(CacheBreakpoint(behind=b, index=i, lifetime=t) for b, i, t in places),
+    )
 
 
 def roles(body: dict[str, Any]) -> str:
@@ -118,7 +128,12 @@ LOOP = (user("hi"), calls(), RESULTS)
         ([], []),
         (
             [("tools", 0, "1h"), ("block", 2, "1h"), ("block", 3, "5m"), ("said", 2, "5m")],
-            [("look_up", "1h"), ("Keep it short here.", "1h"), ("This is #python.", "5m"), ("now answer", "5m")],
+            [
+                ("look_up", "1h"),
+                ("Keep it short here.", "1h"),
+                ("This is #python.", "5m"),
+                ("now answer", "5m"),
+            ],
         ),
         ([("said", 1, "5m")], [("look_up", "5m")]),
         ([("said", 0, "1h"), ("said", 2, "5m")], [("hi", "1h"), ("now answer", "5m")]),
@@ -153,13 +168,20 @@ async def test_what_holds_for_one_request_is_a_system_message_behind_everything(
 @pytest.mark.parametrize(
     "complaint",
     [
-        'messages: Unexpected role "system". The Messages API accepts a top-level `system` parameter',
+        (
+            'messages: Unexpected role "system". The Messages API accepts a top-level `system` '
+            "parameter"
+        ),
         "messages.1.role: Input should be 'user' or 'assistant'",
     ],
 )
-async def test_however_that_is_said_but_not_behind_words_that_were_passed_on(complaint: str) -> None:
+async def test_however_that_is_said_but_not_behind_words_that_were_passed_on(
+    complaint: str,
+) -> None:
     async with against(opus) as (api, model):
-        body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}).encode()
+        body = json.dumps(
+            {"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}
+        ).encode()
         api.then(
             Answer(text="hi", error_after=(5, "invalid_request_error"), error_says=complaint),
             Answer(status=400, body=body),
@@ -172,12 +194,19 @@ async def test_however_that_is_said_but_not_behind_words_that_were_passed_on(com
         assert text(await ask(model, asked)) == "hi"
         with pytest.raises(RequestRefused):  # there is no other way to say it
             await ask(model, asked)
-        assert [roles(seen.body) for seen in api.seen] == ["user system", "user system", "user", "user"]
+        assert [roles(seen.body) for seen in api.seen] == [
+            "user system",
+            "user system",
+            "user",
+            "user",
+        ]
 
 
 @pytest.mark.parametrize("systems", [True, False])
 @pytest.mark.parametrize("said", [(), (user("hi"),), (user("hi"), assistant("ho")), LOOP])
-def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[ModelMessage, ...], systems: bool) -> None:
+def test_what_is_told_last_is_what_every_dialect_tells(
+    said: tuple[ModelMessage, ...], systems: bool
+) -> None:
     asked = replace(request(), conversation=said, now="It is late.")
     body: Any = build_anthropic_request(asked, model="m-1", takes_system_messages=systems).body
     last = body["messages"][-1]
@@ -191,7 +220,8 @@ def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[ModelMessage,
 
 
 @pytest.mark.parametrize(
-    "written", ["", "{}", '{"a": 1}', "[1]", '{"a', '{"a": NaN}', '{"a": 1e999}', "null", "[" * 99999]
+    "written",
+    ["", "{}", '{"a": 1}', "[1]", '{"a', '{"a": NaN}', '{"a": 1e999}', "null", "[" * 99999],
 )
 def test_whatever_the_model_wrote_is_echoed_as_an_object(written: str) -> None:
     read = parse_tool_input(written)
@@ -203,7 +233,11 @@ async def test_a_warm_up_reads_the_prompt_and_says_nothing() -> None:
     async with against(opus) as (api, model):
         asked = replace(request(tools=(TOOL,)), conversation=(), max_output_tokens=0)
         chunks = await ask(model, marked(asked, ("block", 1, "1h")))
-        assert (len(chunks), end(chunks).stop_reason, end(chunks).usage.output_tokens) == (1, "length", 0)
+        assert (len(chunks), end(chunks).stop_reason, end(chunks).usage.output_tokens) == (
+            1,
+            "length",
+            0,
+        )
         assert end(chunks).usage.input_tokens > 0
         body = api.seen[0].body
         assert (body["max_tokens"], "stream" in body, roles(body)) == (0, False, "user")
@@ -257,7 +291,10 @@ async def test_a_hint_comes_with_the_error() -> None:
     async with against(opus) as (api, model):
         api.then(
             failure(429, "rate_limit_error", retry_after_s=7),
-            Answer(status=429, headers={"retry-after-ms": "1500", "retry-after": "2", "request-id": "req_head"}),
+            Answer(
+                status=429,
+                headers={"retry-after-ms": "1500", "retry-after": "2", "request-id": "req_head"},
+            ),
         )
         with pytest.raises(ModelBusy) as first:
             await ask(model)
@@ -268,7 +305,9 @@ async def test_a_hint_comes_with_the_error() -> None:
 
 
 def limits(**headers: str) -> dict[str, str]:
-    return {f"anthropic-ratelimit-{name.replace('_', '-')}": value for name, value in headers.items()}
+    return {
+        f"anthropic-ratelimit-{name.replace('_', '-')}": value for name, value in headers.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -290,9 +329,17 @@ def limits(**headers: str) -> dict[str, str]:
         (limits(tokens_remaining="5", tokens_reset="2026-11-21T12:00:30Z"), None),
         (limits(tokens_remaining="0"), None),
         (limits(tokens_remaining="0", tokens_reset="soon"), None),
-        (limits(tokens_remaining="0", tokens_reset="2026-11-21T12:00:30Z") | {"retry-after": "3"}, 3.0),
+        (
+            limits(tokens_remaining="0", tokens_reset="2026-11-21T12:00:30Z")
+            | {"retry-after": "3"},
+            3.0,
+        ),
         ({"retry-after": "Sat, 21 Nov 2026 12:00:05 GMT"}, 5.0),
-        (limits(tokens_remaining="0", tokens_reset="2026-11-21T12:00:30Z") | {"retry-after": "soon"}, 30.0),
+        (
+            limits(tokens_remaining="0", tokens_reset="2026-11-21T12:00:30Z")
+            | {"retry-after": "soon"},
+            30.0,
+        ),
         ({}, None),
     ],
 )
@@ -301,10 +348,15 @@ def test_how_long_to_wait(headers: dict[str, str], expected: float | None) -> No
 
 
 @pytest.mark.parametrize(
-    "request_id", ["", KEY, f"req_{KEY}", "two words", "a\nb", "x" * 81, "\u00e9", "{}"], ids=range(8)
+    "request_id",
+    ["", KEY, f"req_{KEY}", "two words", "a\nb", "x" * 81, "\u00e9", "{}"],
+    ids=range(8),
 )
 def test_a_reason_holds_neither_secrets_nor_what_is_no_request_id(request_id: str) -> None:
-    body = {"error": {"type": "authentication_error", "message": f"bad key {KEY}"}, "request_id": request_id}
+    body = {
+        "error": {"type": "authentication_error", "message": f"bad key {KEY}"},
+        "request_id": request_id,
+    }
     error = error_from_response(401, {}, json.dumps(body).encode(), where="x", secret=KEY, now=NOW)
     assert error.reason == "x answered 401: bad key ***"
 
@@ -318,7 +370,11 @@ async def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() 
         marked = replace(request(), breakpoints=marks)
         api.then(said("system.0.cache_control: Extra inputs are not permitted"))
         assert text(await ask(model, marked)) == text(await ask(model, marked)) == "You said: hi"
-        assert ["cache_control" in json.dumps(seen.body) for seen in api.seen] == [True, False, False]
+        assert ["cache_control" in json.dumps(seen.body) for seen in api.seen] == [
+            True,
+            False,
+            False,
+        ]
         api.then(said("cache_control is still not taken"))
         with pytest.raises(RequestRefused):
             await ask(model, marked)
@@ -335,13 +391,18 @@ BILLED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("told", "hour"), [(BILLED, 5), (BILLED | {"cache_creation": None}, 0), (BILLED | {"cache_creation": {}}, 0)]
+    ("told", "hour"),
+    [(BILLED, 5), (BILLED | {"cache_creation": None}, 0), (BILLED | {"cache_creation": {}}, 0)],
 )
 async def test_usage_is_cumulative_and_does_not_overlap(told: dict[str, Any], hour: int) -> None:
     async with against(other) as (api, model):
         api.then(Answer(text="hi", usage=told))
         expected = Usage(
-            input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=hour, output_tokens=5
+            input_tokens=3,
+            cache_read_tokens=90,
+            cache_write_tokens=7,
+            cache_write_1h_tokens=hour,
+            output_tokens=5,
         )
         assert end(await ask(model)).usage == expected
 
@@ -411,12 +472,22 @@ async def test_what_was_cut_off_is_not_an_answer(after: int) -> None:
 
 async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> None:
     async with against(other) as (api, model):
-        api.then(Answer(text="eleven char\ud83e\udde9 and\ud83e that, to here: \ud83e"))  # cut every twelve
+        api.then(
+            Answer(text="eleven char\ud83e\udde9 and\ud83e that, to here: \ud83e")
+        )  # cut every twelve
         chunks = await ask(model)
         assert text(chunks) == "eleven char\U0001f9e9 and\ufffd that, to here: \ufffd"
         assert all(chunk.text.encode() for chunk in chunks if isinstance(chunk, TextPart))
-        api.then(Answer(calls=(("a", "look_up", '{"word": "cut \\\\ud83d and \\ud83d, \\ud83e\\udde9"}'),)))
-        called = [chunk for chunk in await ask(model, request(tools=(TOOL,))) if isinstance(chunk, ToolCall)]
+        api.then(
+            Answer(
+                calls=(("a", "look_up", '{"word": "cut \\\\ud83d and \\ud83d, \\ud83e\\udde9"}'),)
+            )
+        )
+        called = [
+            chunk
+            for chunk in await ask(model, request(tools=(TOOL,)))
+            if isinstance(chunk, ToolCall)
+        ]
         assert json.loads(called[0].arguments) == {"word": "cut \\ud83d and \ufffd, \U0001f9e9"}
 
 
@@ -451,8 +522,14 @@ def test_what_the_table_lets_through_is_taken_and_what_it_refuses_is_refused(mod
     assert messages_prompt.known(model)
     for effort, thinking in product(EFFORTS, THINKING):
         if found := find_unsupported_setting(model, effort, thinking):
-            literal = {} if thinking == "default" else {"thinking": {"type": thinking.replace("off", "disabled")}}
-            assert refused(model, literal | ({"output_config": {"effort": effort}} if effort else {}))
+            literal = (
+                {}
+                if thinking == "default"
+                else {"thinking": {"type": thinking.replace("off", "disabled")}}
+            )
+            assert refused(
+                model, literal | ({"output_config": {"effort": effort}} if effort else {})
+            )
             assert found[1].startswith(model)
             with pytest.raises(ValueError, match=model):
                 build_options(model, effort, thinking)
@@ -466,13 +543,18 @@ def test_what_the_table_lets_through_is_taken_and_what_it_refuses_is_refused(mod
 def test_nothing_is_said_that_need_not_be() -> None:
     for model in (*MODELS, "gpt", ""):
         assert build_options(model, None, "default") == {}
-    assert build_options("claude-opus-4-8", "low", "off") == {"output_config": {"effort": "low"}}  # it does not think
+    assert build_options("claude-opus-4-8", "low", "off") == {
+        "output_config": {"effort": "low"}
+    }  # it does not think
     assert build_options("claude-haiku-5-5", None, "off") == {"thinking": {"type": "disabled"}}
     assert build_options("claude-sonnet-5-5", "low", "between_tools") == {
         "output_config": {"effort": "low"},
         "thinking": {"type": "between_tools"},
     }
-    assert build_options("new", "max", "off") == {"output_config": {"effort": "max"}, "thinking": {"type": "disabled"}}
+    assert build_options("new", "max", "off") == {
+        "output_config": {"effort": "max"},
+        "thinking": {"type": "disabled"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -503,13 +585,19 @@ def test_a_model_is_known_by_whatever_name_it_goes(name: str, same: str) -> None
             "claude-sonnet-5-5",
             None,
             "off",
-            "claude-sonnet-5-5 always thinks; leave thinking out or write between_tools for the least of it",
+            (
+                "claude-sonnet-5-5 always thinks; leave thinking out or write between_tools for the "
+                "least of it"
+            ),
         ),
         (
             "claude-sonnet-5-5",
             "max",
             "between_tools",
-            "claude-sonnet-5-5 takes thinking: between_tools up to effort high only; lower effort or leave it out",
+            (
+                "claude-sonnet-5-5 takes thinking: between_tools up to effort high only; lower effort "
+                "or leave it out"
+            ),
         ),
         (
             "claude-haiku-5-5",
@@ -517,7 +605,12 @@ def test_a_model_is_known_by_whatever_name_it_goes(name: str, same: str) -> None
             "between_tools",
             "claude-haiku-5-5 does not know thinking: between_tools; leave thinking out",
         ),
-        ("claude-haiku-4-5", "low", "default", "claude-haiku-4-5 has no effort 'low'; leave effort out"),
+        (
+            "claude-haiku-4-5",
+            "low",
+            "default",
+            "claude-haiku-4-5 has no effort 'low'; leave effort out",
+        ),
         (
             "claude-opus-4-6",
             "xhigh",
@@ -526,7 +619,9 @@ def test_a_model_is_known_by_whatever_name_it_goes(name: str, same: str) -> None
         ),
     ],
 )
-def test_what_a_wrong_setting_is_told(model: str, effort: Effort | None, thinking: ThinkingMode, message: str) -> None:
+def test_what_a_wrong_setting_is_told(
+    model: str, effort: Effort | None, thinking: ThinkingMode, message: str
+) -> None:
     asked = ModelConfig(provider="a", name=model, effort=effort, thinking=thinking)
     field = "effort" if "has no effort" in message else "thinking"
     provider = AnthropicConfig(kind="anthropic")
@@ -540,7 +635,9 @@ def test_what_a_wrong_setting_is_told(model: str, effort: Effort | None, thinkin
 async def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one() -> None:
     async with ModelApi() as api, asyncio.timeout(120):
         config = ModelConfig(provider="a", name="claude-haiku-5-5", effort="low", thinking="off")
-        provider = AnthropicConfig.model_validate({"kind": "anthropic", "base_url": api.url, "api_key": KEY})
+        provider = AnthropicConfig.model_validate(
+            {"kind": "anthropic", "base_url": api.url, "api_key": KEY}
+        )
         model = build_model("main", {"main": config}, {"a": provider}, ManualClock())
         await ask(model)
         marks = (CacheBreakpoint(behind="block", index=1, lifetime="1h"),)
@@ -555,7 +652,9 @@ async def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one(
 
 def thinks(ident: str = "", words: str = "Let me see.") -> Answer:
     """Two calls, or the one with this id."""
-    asked = ((ident, "look_up", "{}"),) if ident else tuple((c.id, c.name, c.arguments) for c in CALLS)
+    asked = (
+        ((ident, "look_up", "{}"),) if ident else tuple((c.id, c.name, c.arguments) for c in CALLS)
+    )
     return Answer(text=words, calls=asked, thinking="hmm")
 
 
@@ -577,7 +676,11 @@ async def test_a_tool_loop_sends_thinking_back_verbatim() -> None:
     async with against(opus) as (api, model):
         api.then(thinks())
         chunks = await ask(model, request(user("hi"), tools=(TOOL,)))
-        assert (text(chunks), tuple(chunks[-3:-1]), end(chunks).stop_reason) == ("Let me see.", CALLS, "tools")
+        assert (text(chunks), tuple(chunks[-3:-1]), end(chunks).stop_reason) == (
+            "Let me see.",
+            CALLS,
+            "tools",
+        )
         for _ in range(2):
             assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop_reason == "end"
         assert api.seen[0].message is not None
@@ -591,7 +694,9 @@ async def test_a_tool_loop_sends_thinking_back_verbatim() -> None:
 
 
 @pytest.mark.parametrize("make", [opus, other])
-@pytest.mark.parametrize("change", [{"words": "Other words."}, {"first": "edited"}, {"tool": "Look up two words."}])
+@pytest.mark.parametrize(
+    "change", [{"words": "Other words."}, {"first": "edited"}, {"tool": "Look up two words."}]
+)
 async def test_thinking_is_left_out_once_what_it_is_bound_to_has_changed(
     change: dict[str, str], make: "type[AnthropicModel]"
 ) -> None:
@@ -599,7 +704,12 @@ async def test_thinking_is_left_out_once_what_it_is_bound_to_has_changed(
         api.then(thinks())
         await ask(model, request(user("hi"), tools=(TOOL,)))
         said = (user(change.get("first", "hi")), calls(change.get("words", "Let me see.")), RESULTS)
-        await ask(model, request(*said, tools=(replace(TOOL, description=change.get("tool", TOOL.description)),)))
+        await ask(
+            model,
+            request(
+                *said, tools=(replace(TOOL, description=change.get("tool", TOOL.description)),)
+            ),
+        )
         assert kinds(api.seen[1]) == ["text", "tool_use", "tool_use"]
         assert not api.violations
 
@@ -617,10 +727,17 @@ async def test_what_was_told_for_one_request_stays_in_front_of_the_thinking_that
         await ask(model, last)
         await ask(model, replace(again(last, "c"), now="It is later."))
         for seen in api.seen[1:]:
-            assert {kinds(seen, place)[0] for place in range(roles(seen.body).count("assistant"))} == {"thinking"}
-            assert seen.body["messages"][: len(api.seen[0].body["messages"])] == api.seen[0].body["messages"]
+            assert {
+                kinds(seen, place)[0] for place in range(roles(seen.body).count("assistant"))
+            } == {"thinking"}
+            assert (
+                seen.body["messages"][: len(api.seen[0].body["messages"])]
+                == api.seen[0].body["messages"]
+            )
         told = [json.dumps(seen.body["messages"]) for seen in api.seen]
-        assert [(t.count("It is late."), t.count("Answer now."), t.count("It is later.")) for t in told] == [
+        assert [
+            (t.count("It is late."), t.count("Answer now."), t.count("It is later.")) for t in told
+        ] == [
             (1, 0, 0),
             (1, 0, 0),
             (1, 1, 0),
@@ -637,14 +754,19 @@ BOUND = "The block is bound to a different conversation. Remove the block, or se
     [
         f"messages.1.content.0: Invalid `signature` in `thinking` block. {BOUND}",
         f"messages.1.content.0: Invalid `signature` in `redacted_thinking` block. {BOUND}",
-        "messages.1: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+        (
+            "messages.1: `thinking` or `redacted_thinking` blocks in the latest assistant message "
+            "cannot be modified."
+        ),
     ],
 )
 async def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_loop(
     complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with against(opus) as (api, model):
-        body = json.dumps({"type": "error", "error": {"type": "invalid_request_error", "message": complaint}})
+        body = json.dumps(
+            {"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}
+        )
         first = request(user("hi"), tools=(TOOL,))
         api.then(thinks("a"), Answer(status=400, body=body.encode()), thinks("b"))
         with caplog.at_level(logging.INFO):
@@ -652,7 +774,16 @@ async def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_l
             assert end(await ask(model, again(first, "a"))).stop_reason == "tools"
             await ask(model, again(again(first, "a"), "b"))
         assert [kinds(seen)[0] for seen in api.seen[1:]] == ["thinking", "text", "text"]
-        assert len([r for r in caplog.records if "left out for the rest of this loop" in r.getMessage()]) == 1
+        assert (
+            len(
+                [
+                    r
+                    for r in caplog.records
+                    if "left out for the rest of this loop" in r.getMessage()
+                ]
+            )
+            == 1
+        )
         new = replace(first, conversation=(user("hi", "and this"),))
         api.then(thinks("c"))  # another loop thinks again
         await ask(model, new)
@@ -667,12 +798,17 @@ async def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_l
 
 
 @pytest.mark.parametrize("now", ["", "It is late."])
-async def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(now: str) -> None:
-    """Marks as a plan sets them: behind the newest words, and where the request before was marked."""
+async def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(
+    now: str,
+) -> None:
+    """Marks as a plan sets them: behind the newest words, and where the request before was
+    marked."""
 
     def asked(*said: ModelMessage, now: str = now) -> ModelRequest:
         behind = (len(said) - 1, len(said) - 3) if len(said) > 1 else (0,)
-        marks = tuple(CacheBreakpoint(behind="said", index=place, lifetime="5m") for place in sorted(behind))
+        marks = tuple(
+            CacheBreakpoint(behind="said", index=place, lifetime="5m") for place in sorted(behind)
+        )
         return replace(request(*said, tools=(TOOL,)), breakpoints=marks, now=now)
 
     cache = MessagesCache(lambda text: len(text) // 4 + 1)
@@ -685,7 +821,9 @@ async def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of
         for ident in ("a", "b"):
             loops.append(again(replace(first, conversation=loops[-1]), ident).conversation)
         billed = [end(await ask(model, asked(*said))).usage for said in loops]
-        billed.append(end(await ask(model, asked(hello, assistant("Done."), user("thanks"), now=""))).usage)
+        billed.append(
+            end(await ask(model, asked(hello, assistant("Done."), user("thanks"), now=""))).usage
+        )
         await model.aclose()
         read = [usage.cache_read_tokens for usage in billed]
         written = [usage.cache_write_tokens for usage in billed]
@@ -708,11 +846,17 @@ def after(asked: ModelRequest, *calls: ToolCall, content: tuple[Json, ...] = ())
     )
 
 
-@pytest.mark.parametrize("last", [{"type": "thinking"}, {"type": "fallback"}, {"type": "text", "text": ""}])
+@pytest.mark.parametrize(
+    "last", [{"type": "thinking"}, {"type": "fallback"}, {"type": "text", "text": ""}]
+)
 def test_what_takes_no_mark_gets_none(last: Json) -> None:
     content: tuple[Json, ...] = ({"type": "thinking"}, {"type": "text", "text": "words"}, last)
     thought = after(request(user("hi")), *CALLS, content=content)
-    asked = replace(request(*LOOP), breakpoints=(CacheBreakpoint(behind="said", index=1, lifetime="5m"),))
-    assert marks(dict(build_anthropic_request(asked, model="m", recall=lambda _: thought).body)) == [("words", "5m")]
+    asked = replace(
+        request(*LOOP), breakpoints=(CacheBreakpoint(behind="said", index=1, lifetime="5m"),)
+    )
+    assert marks(
+        dict(build_anthropic_request(asked, model="m", recall=lambda _: thought).body)
+    ) == [("words", "5m")]
     bare = replace(thought, content=content[:1])
     assert marks(dict(build_anthropic_request(asked, model="m", recall=lambda _: bare).body)) == []

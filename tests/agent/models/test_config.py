@@ -6,7 +6,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.base import Model
-from agent.models.config import ModelConfig, ProviderConfig, build_model, check_models, takes_breakpoints
+from agent.models.config import (
+    ModelConfig,
+    ProviderConfig,
+    build_model,
+    check_models,
+    takes_breakpoints,
+)
 from gateway.core.clock import ManualClock
 from gateway.core.fields import ConfigSection
 from tests.kits.models import ask, text
@@ -24,28 +30,55 @@ class Whole(ConfigSection):
 
 GIVEN: dict[str, Any] = {
     "anthropic": {"kind": "anthropic", "api_key": "sk-secret"},
-    "vllm": {"kind": "openai", "base_url": "http://127.0.0.1:8000/v1", "api_key": "none", "timeout": "5m"},
+    "vllm": {
+        "kind": "openai",
+        "base_url": "http://127.0.0.1:8000/v1",
+        "api_key": "none",
+        "timeout": "5m",
+    },
     "llamacpp": {"kind": "llamacpp", "base_url": "http://127.0.0.1:9931"},
     "embedded": {"kind": "local"},
     "play": {"kind": "scripted", "replies": [{"match": "hi", "reply": "ho"}], "delay": "0s"},
 }
 
 
-def build(models: dict[str, Any], name: str = "main", made: dict[str, Model] | None = None) -> Model:
-    return build_model(name, MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN), ManualClock(), made=made)
+def build(
+    models: dict[str, Any], name: str = "main", made: dict[str, Model] | None = None
+) -> Model:
+    return build_model(
+        name,
+        MODELS.validate_python(models),
+        PROVIDERS.validate_python(GIVEN),
+        ManualClock(),
+        made=made,
+    )
 
 
 @pytest.mark.parametrize(
     ("provider", "name", "label", "family", "limits"),
     [
-        ("anthropic", "claude-sonnet-5-5", "claude-sonnet-5-5 at api.anthropic.com", "anthropic", (200_000, 16_384)),
+        (
+            "anthropic",
+            "claude-sonnet-5-5",
+            "claude-sonnet-5-5 at api.anthropic.com",
+            "anthropic",
+            (200_000, 16_384),
+        ),
         ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 8_192)),
         ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "llamacpp", (128_000, 8_192)),
-        ("embedded", None, "SmolLM2-135M, embedded: a very small stand-in, not a capable model", "local", (8192, 160)),
+        (
+            "embedded",
+            None,
+            "SmolLM2-135M, embedded: a very small stand-in, not a capable model",
+            "local",
+            (8192, 160),
+        ),
         ("play", None, "a scripted model (for tests and demos)", "scripted", (128_000, 8_192)),
     ],
 )
-def test_every_kind(provider: str, name: str | None, label: str, family: str, limits: tuple[int, int]) -> None:
+def test_every_kind(
+    provider: str, name: str | None, label: str, family: str, limits: tuple[int, int]
+) -> None:
     model = build({"main": {"provider": provider, "name": name}})
     assert (model.name, model.label, model.family) == ("main", label, family)
     assert (model.context_tokens, model.max_output_tokens) == limits
@@ -53,7 +86,12 @@ def test_every_kind(provider: str, name: str | None, label: str, family: str, li
 
 
 def test_the_output_limit_leaves_most_of_a_small_window_to_the_prompt() -> None:
-    assert build({"main": {"provider": "vllm", "name": "qwen", "context_tokens": 4_096}}).max_output_tokens == 1_024
+    assert (
+        build(
+            {"main": {"provider": "vllm", "name": "qwen", "context_tokens": 4_096}}
+        ).max_output_tokens
+        == 1_024
+    )
 
 
 async def test_a_llama_cpp_server_gets_a_connection_per_request() -> None:
@@ -87,10 +125,21 @@ def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
     [
         ({"main": {"provider": "nobody"}}, ("models", "main", "provider"), "llm.providers"),
         ({"main": {"provider": "anthropic"}}, ("models", "main", "name"), "needs a name"),
-        ({"main": {"provider": "play", "fallbacks": ["x"]}}, ("models", "main", "fallbacks"), "'x' in llm.models"),
-        ({"main": {"provider": "play", "fallbacks": ["main"]}}, ("models", "main", "fallbacks"), "main -> main"),
         (
-            {"main": {"provider": "play", "fallbacks": ["b"]}, "b": {"provider": "play", "fallbacks": ["main"]}},
+            {"main": {"provider": "play", "fallbacks": ["x"]}},
+            ("models", "main", "fallbacks"),
+            "'x' in llm.models",
+        ),
+        (
+            {"main": {"provider": "play", "fallbacks": ["main"]}},
+            ("models", "main", "fallbacks"),
+            "main -> main",
+        ),
+        (
+            {
+                "main": {"provider": "play", "fallbacks": ["b"]},
+                "b": {"provider": "play", "fallbacks": ["main"]},
+            },
             ("models", "main", "fallbacks"),
             "main -> b -> main",
         ),
@@ -101,7 +150,9 @@ def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
         ),
     ],
 )
-def test_wrong_settings_are_found_with_their_place(models: dict[str, Any], path: tuple[str, ...], words: str) -> None:
+def test_wrong_settings_are_found_with_their_place(
+    models: dict[str, Any], path: tuple[str, ...], words: str
+) -> None:
     found = check_models(MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN))
     assert found[0][0] == path
     assert words in found[0][1]
@@ -148,7 +199,9 @@ def test_a_kind_that_is_left_out_is_told_by_the_address(url: str, kind: str) -> 
     assert PROVIDERS.validate_python({"x": written})["x"].kind == "openai"
 
 
-@pytest.mark.parametrize("wrong", [{}, {"api_key": "sk-secret"}, {"base_url": 7}, {"base_url": "localhost"}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"api_key": "sk-secret"}, {"base_url": 7}, {"base_url": "localhost"}]
+)
 def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         PROVIDERS.validate_python({"x": wrong})
@@ -164,6 +217,8 @@ def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
         ({"kind": "local"}, None, False),
     ],
 )
-def test_who_is_told_what_to_cache(provider: dict[str, Any], name: str | None, expected: bool) -> None:
+def test_who_is_told_what_to_cache(
+    provider: dict[str, Any], name: str | None, expected: bool
+) -> None:
     made = PROVIDERS.validate_python({"x": provider})["x"]
     assert takes_breakpoints(ModelConfig(provider="x", name=name), made) == expected

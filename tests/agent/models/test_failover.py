@@ -1,4 +1,5 @@
-"""Retries on a manual clock, circuit breakers, fallbacks, and the costs of requests that were lost."""
+"""Retries on a manual clock, circuit breakers, fallbacks, and the costs of requests that were
+lost."""
 
 import asyncio
 import contextlib
@@ -45,7 +46,9 @@ def scripted(clock: ManualClock, *errors: ModelError, name: str = "main") -> Scr
     return ScriptedModel(Script(errors=errors), clock=clock, name=name)
 
 
-async def patiently(clock: ManualClock, model: FailoverModel, step_s: float = 0.25) -> tuple[list[StreamChunk], float]:
+async def patiently(
+    clock: ManualClock, model: FailoverModel, step_s: float = 0.25
+) -> tuple[list[StreamChunk], float]:
     """Ask, moving the clock on; the answer and the seconds it took."""
     task = asyncio.create_task(ask(model))
     while not task.done():
@@ -75,7 +78,9 @@ async def test_busy_is_asked_again_after_the_hint() -> None:
 async def test_attempts_end_and_the_next_model_answers() -> None:
     clock = ManualClock()
     one, two = scripted(clock, *busy_errors(9)), scripted(clock, name="two")
-    chunks, took_s = await patiently(clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0))
+    chunks, took_s = await patiently(
+        clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0)
+    )
     assert text(chunks) == "You said: hi"
     assert (len(one.requests), len(two.requests), took_s) == (4, 1, 0.5 + 1 + 2)
 
@@ -83,8 +88,12 @@ async def test_attempts_end_and_the_next_model_answers() -> None:
 async def test_a_model_that_hangs_gives_way_to_the_next_after_one_deadline_for_all_tries() -> None:
     clock = ManualClock()
     async with ModelApi() as api:
-        hung = OpenAIModel(name="main", model="m", base_url=api.url, context_tokens=9_000, max_output_tokens=100)
-        model = FailoverModel([hung, scripted(clock)], clock=clock, random=lambda: 0.0, first_token_s=[60, 60])
+        hung = OpenAIModel(
+            name="main", model="m", base_url=api.url, context_tokens=9_000, max_output_tokens=100
+        )
+        model = FailoverModel(
+            [hung, scripted(clock)], clock=clock, random=lambda: 0.0, first_token_s=[60, 60]
+        )
         api.then(failure(503, "overloaded_error"), Answer(text="too late", delay_s=3_600.0))
         asked = asyncio.create_task(ask(model))
         while len(api.seen) < 2:  # the first try fails at once, the second never ends
@@ -100,7 +109,9 @@ async def test_a_model_that_hangs_gives_way_to_the_next_after_one_deadline_for_a
 
 
 async def test_a_model_that_begins_and_hangs_is_billed_and_asked_no_more() -> None:
-    account = RequestUsage(provider="p", model="m", blocks=(), usage=Usage(input_tokens=7), cost_usd=0.1, exact=True)
+    account = RequestUsage(
+        provider="p", model="m", blocks=(), usage=Usage(input_tokens=7), cost_usd=0.1, exact=True
+    )
 
     class Begins(ScriptedModel):
         async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
@@ -110,7 +121,9 @@ async def test_a_model_that_begins_and_hangs_is_billed_and_asked_no_more() -> No
 
     clock = ManualClock()
     begins = Begins(clock=clock)
-    model = FailoverModel([begins, scripted(clock)], clock=clock, random=lambda: 0.0, first_token_s=[60, 60])
+    model = FailoverModel(
+        [begins, scripted(clock)], clock=clock, random=lambda: 0.0, first_token_s=[60, 60]
+    )
     chunks, took_s = await patiently(clock, model)
     assert (took_s, len(begins.requests)) == (60, 1)
     assert isinstance(chunks[-1], StreamEnd)
@@ -120,7 +133,10 @@ async def test_a_model_that_begins_and_hangs_is_billed_and_asked_no_more() -> No
 async def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         clock = ManualClock()
-        one, two = scripted(clock, ModelUnusable("no key"), ModelUnusable("no key")), scripted(clock, name="two")
+        one, two = (
+            scripted(clock, ModelUnusable("no key"), ModelUnusable("no key")),
+            scripted(clock, name="two"),
+        )
         model = FailoverModel([one, two], clock=clock, random=lambda: 0.0)
         for _ in range(3):
             assert text(await ask(model)) == "You said: hi"
@@ -128,7 +144,9 @@ async def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCapt
 
     with caplog.at_level(logging.WARNING):
         await story()
-    assert [r.message for r in caplog.records] == ["a scripted model (for tests and demos) cannot be used: no key"]
+    assert [r.message for r in caplog.records] == [
+        "a scripted model (for tests and demos) cannot be used: no key"
+    ]
 
 
 @pytest.mark.parametrize("error", [PromptTooLong("x"), RequestRefused("x", caused_by_prompt=True)])
@@ -142,7 +160,10 @@ async def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) ->
 
 async def test_a_fallback_with_a_small_window_is_passed_over() -> None:
     clock = ManualClock()
-    busy, small = scripted(clock, ModelBusy("x", retry_after_s=99)), scripted(clock, PromptTooLong("y"))
+    busy, small = (
+        scripted(clock, ModelBusy("x", retry_after_s=99)),
+        scripted(clock, PromptTooLong("y")),
+    )
     with pytest.raises(ModelBusy):  # the conversation is not folded for a model that only stands in
         await ask(FailoverModel([busy, small], clock=clock, random=lambda: 0.0))
 
@@ -150,7 +171,10 @@ async def test_a_fallback_with_a_small_window_is_passed_over() -> None:
 async def test_an_answer_cut_in_the_middle_is_said_once() -> None:
     clock = ManualClock()
     async with ModelApi() as api:
-        api.then(Answer(text="a longer answer in several pieces", cut_after=4), Answer(text="a whole answer"))
+        api.then(
+            Answer(text="a longer answer in several pieces", cut_after=4),
+            Answer(text="a whole answer"),
+        )
         one = OpenAIModel(name="m", model="m", base_url=api.url)
         model = FailoverModel([one], clock=clock, random=lambda: 0.0)
         task = asyncio.create_task(ask(model))
@@ -213,10 +237,16 @@ COMPLAINTS = {
     "Unknown parameter: 'seed'": False,
     "messages.2.content.0.image.source.base64: image exceeds 5 MB maximum": True,
     "Could not process image": True,
-    "messages.4: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1": True,
+    (
+        "messages.4: `tool_use` ids were found without `tool_result` blocks immediately after: "
+        "toolu_1"
+    ): True,
     "messages: roles must alternate between user and assistant": True,
     "Invalid 'messages[3].content': string too long": True,
-    "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.": True,
+    (
+        "The response was filtered due to the prompt triggering Azure OpenAI's content management "
+        "policy."
+    ): True,
 }
 """What providers say with 400, and whether it is because of what the prompt says."""
 
@@ -224,7 +254,11 @@ COMPLAINTS = {
 @pytest.mark.parametrize("complaint", COMPLAINTS)
 async def test_a_fallback_is_asked_after_a_400_that_is_not_about_the_prompt(complaint: str) -> None:
     error = {"message": complaint, "type": "invalid_request_error"}
-    async with one_of_two(Answer(status=400, body=json.dumps({"error": error}).encode())) as (model, first, other):
+    async with one_of_two(Answer(status=400, body=json.dumps({"error": error}).encode())) as (
+        model,
+        first,
+        other,
+    ):
         if COMPLAINTS[complaint]:
             with pytest.raises(RequestRefused) as raised:
                 await ask(model)
@@ -247,10 +281,14 @@ async def test_a_fallback_is_asked_after_a_wrong_key(status: int) -> None:
 
 @contextlib.asynccontextmanager
 async def one_of_two(answer: Answer) -> AsyncIterator[tuple[FailoverModel, OpenAIModel, ModelApi]]:
-    """Two models, the first of which is always answered so; that one, and where the other one is."""
+    """Two models, the first of which is always answered so; that one, and where the other one
+    is."""
     async with ModelApi(strict=False) as api, ModelApi() as other:
         api.default = lambda _: answer
-        models = [OpenAIModel(name="main", model="m", base_url=one.url, api_key="k") for one in (api, other)]
+        models = [
+            OpenAIModel(name="main", model="m", base_url=one.url, api_key="k")
+            for one in (api, other)
+        ]
         model = FailoverModel(models, clock=ManualClock(), random=lambda: 0.0)
         try:
             yield model, models[0], other
@@ -261,7 +299,9 @@ async def one_of_two(answer: Answer) -> AsyncIterator[tuple[FailoverModel, OpenA
 DOWN = ModelBusy("down")
 
 
-async def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(clock: ManualClock) -> None:
         first, second = scripted(clock, *[DOWN] * 4), scripted(clock)
         model = FailoverModel([first, second], clock=clock, random=lambda: 0.0, attempts=1)
@@ -284,11 +324,16 @@ async def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(ca
     with caplog.at_level(logging.WARNING):
         await story(ManualClock())
     label = "a scripted model (for tests and demos)"
-    assert [r.message for r in caplog.records] == [f"{label} is passed over for 30 s: down", f"{label} answers again"]
+    assert [r.message for r in caplog.records] == [
+        f"{label} is passed over for 30 s: down",
+        f"{label} answers again",
+    ]
 
 
 BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))
-BRIEF = PromptInput(persona=IDENTITY.text, card="# Where", history=(), input_text="hello", conversation="irc/#a")
+BRIEF = PromptInput(
+    persona=IDENTITY.text, card="# Where", history=(), input_text="hello", conversation="irc/#a"
+)
 
 
 class Patient(ManualClock):
@@ -319,21 +364,35 @@ async def test_an_attempt_that_breaks_off_is_accounted_for(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("broken", [(), (BROKEN,), (BROKEN, BROKEN)])
-async def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...], bench: Bench) -> None:
+async def test_a_turn_that_is_cut_off_knows_what_it_cost(
+    broken: tuple[Answer, ...], bench: Bench
+) -> None:
     bench.api.then(*broken, replace(ANSWER, text="Once upon a time there was", silent_after=5))
     model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0)
     progress, heard = TurnProgress(), asyncio.Event()
-    grown = (lambda text: heard.set() if text.startswith("Once") else None) if broken else lambda _: heard.set()
-    turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), Host(glimpse=grown), key="ana", progress=progress))
+    grown = (
+        (lambda text: heard.set() if text.startswith("Once") else None)
+        if broken
+        else lambda _: heard.set()
+    )
+    turn = asyncio.ensure_future(
+        take_turn(BRIEF, model, NoTools(), Host(glimpse=grown), key="ana", progress=progress)
+    )
     async with asyncio.timeout(120):
         await heard.wait()
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
     done = progress.current
-    assert (done.outcome, done.requests, len(done.accounts)) == ("interrupted", len(broken) + 1, len(broken) + 1)
+    assert (done.outcome, done.requests, len(done.accounts)) == (
+        "interrupted",
+        len(broken) + 1,
+        len(broken) + 1,
+    )
     assert done.accounts[0].usage.cache_write_tokens > 1_000
-    assert [account.usage.cache_read_tokens > 1_000 for account in done.accounts[1:]] == [True] * len(broken)
+    assert [account.usage.cache_read_tokens > 1_000 for account in done.accounts[1:]] == [
+        True
+    ] * len(broken)
     assert done.usage == sum((account.usage for account in done.accounts), start=Usage())
 
 
@@ -366,7 +425,9 @@ HEALED = CircuitBreaker(has_opened=True)
         ),
     ],
 )
-def test_transitions(before: CircuitBreaker, event: tuple[str, float], after: CircuitBreaker) -> None:
+def test_transitions(
+    before: CircuitBreaker, event: tuple[str, float], after: CircuitBreaker
+) -> None:
     name, *arguments = event
     assert getattr(before, name)(*arguments) == after
 
@@ -393,12 +454,16 @@ def test_a_hint_opens_it_at_once_for_as_long(hint_s: float, until_s: float) -> N
 
 
 @pytest.mark.parametrize(("hint_s", "until_s"), [(None, 30), (5, 30), (90, 90), (1e9, 300)])
-def test_a_hint_may_make_it_wait_longer_but_not_for_ever(hint_s: float | None, until_s: float) -> None:
+def test_a_hint_may_make_it_wait_longer_but_not_for_ever(
+    hint_s: float | None, until_s: float
+) -> None:
     assert TWICE.record_failure(0, hint_s=hint_s).retry_at_s == until_s
     assert TWICE.record_failure(0, hint_s=hint_s).wait_s == 30  # the next doubles ours
 
 
-events = st.lists(st.tuples(st.sampled_from(["ask", "fail", "succeed", "lose"]), st.floats(0, 400)), max_size=80)
+events = st.lists(
+    st.tuples(st.sampled_from(["ask", "fail", "succeed", "lose"]), st.floats(0, 400)), max_size=80
+)
 
 
 @given(events)
@@ -438,7 +503,11 @@ async def test_a_hint_is_not_waited_for_while_another_model_can_answer() -> None
 async def test_a_long_hint_is_for_the_caller_to_wait_for() -> None:
     clock = ManualClock()
     with pytest.raises(ModelBusy) as caught:
-        await ask(FailoverModel([scripted(clock, ModelBusy("x", retry_after_s=11))], clock=clock, random=lambda: 0.0))
+        await ask(
+            FailoverModel(
+                [scripted(clock, ModelBusy("x", retry_after_s=11))], clock=clock, random=lambda: 0.0
+            )
+        )
     assert caught.value.retry_after_s == 11
 
 

@@ -1,4 +1,5 @@
-"""What all remote models share, over real sockets: faults, time-outs, secrets, event streams, full windows."""
+"""What all remote models share, over real sockets: faults, time-outs, secrets, event streams, full
+windows."""
 
 import asyncio
 import json
@@ -71,7 +72,9 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
     ],
 )
 @KINDS
-async def test_a_status_says_what_to_do(kind: str, status: int, message: str, expected: type[ModelError]) -> None:
+async def test_a_status_says_what_to_do(
+    kind: str, status: int, message: str, expected: type[ModelError]
+) -> None:
     async with against(lambda url: make(kind, url)) as (api, model):
         api.then(Answer(status=status, body=b'{"error": {"message": "%s"}}' % message.encode()))
         with pytest.raises(expected) as caught:
@@ -111,14 +114,18 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     ],
 )
 def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
-    assert isinstance(error_from_response(429, {}, body, where="x", secret="", now=NOW), ModelUnusable)
+    assert isinstance(
+        error_from_response(429, {}, body, where="x", secret="", now=NOW), ModelUnusable
+    )
 
 
 @pytest.mark.parametrize("fault", [{"cut_after": n} for n in range(9)] + [{"garbled_after": 3}])
 @KINDS
 async def test_cut_anywhere_is_busy(kind: str, fault: dict[str, int]) -> None:
     async with against(lambda url: make(kind, url)) as (api, model):
-        api.then(Answer(text="a longer answer in several pieces, as they come", done=False, **fault))  # type: ignore[arg-type]  # one int field
+        api.then(
+            Answer(text="a longer answer in several pieces, as they come", done=False, **fault)  # type: ignore[arg-type]  # one int field
+        )
         with pytest.raises(ModelBusy):
             await ask(model)
 
@@ -204,7 +211,9 @@ def test_base_urls(base: str, expected: str) -> None:
     assert join_endpoint(base, "/x") == expected
 
 
-@pytest.mark.parametrize("base", ["", "h:1", "ftp://h", "http://", "http://h:99999", "http://[::1", "/v1"])
+@pytest.mark.parametrize(
+    "base", ["", "h:1", "ftp://h", "http://", "http://h:99999", "http://[::1", "/v1"]
+)
 def test_wrong_base_urls_are_told(base: str) -> None:
     with pytest.raises(ValueError, match="write it like"):
         join_endpoint(base, "/x")
@@ -235,7 +244,8 @@ def test_the_root_of_a_server(base_url: str, expected: str) -> None:
 
 STREAM = (
     '\ufeff: welcome\r\n\r\nevent: message_start\r\ndata: {"a":\r\ndata: "ö€😀"}\r\n\r\n'
-    "data:no space\n\n: ping\nid: 7\nretry: 10\nevent: nothing\n\ndata\rdata: \u2028 x\r\rdata: cut off"
+    "data:no space\n\n: ping\nid: 7\nretry: 10\nevent: nothing\n\ndata\rdata: \u2028 x\r\rdata: "
+    "cut off"
 ).encode()
 EVENTS = [
     SseEvent(name="message_start", data='{"a":\n"ö€😀"}'),
@@ -270,33 +280,90 @@ OVERFLOWS = (
     (400, "prompt is too long: 208310 tokens > 200000 maximum"),  # Anthropic
     (400, "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000"),
     (400, "Input is too long for requested model."),  # Bedrock
-    (400, "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."),
-    (400, "Your input exceeds the context window of this model. Please adjust your input and try again."),
+    (
+        400,
+        (
+            "This model's maximum context length is 8192 tokens. However, your messages resulted in "
+            "9000 tokens."
+        ),
+    ),
+    (
+        400,
+        (
+            "Your input exceeds the context window of this model. Please adjust your input and try "
+            "again."
+        ),
+    ),
     (400, "Input tokens exceed the configured limit of 272000 tokens. (context_length_exceeded)"),
     (400, "Invalid 'messages[1].content': string too long. (string_above_max_length)"),
-    (429, "Request too large for gpt-5 in organization org-x on tokens per min (TPM): Limit 30000, Requested 37000."),
-    (413, "Request too large for model `x`: Limit 6000, Requested 9000, please reduce your message size"),  # Groq
+    (
+        429,
+        (
+            "Request too large for gpt-5 in organization org-x on tokens per min (TPM): Limit 30000, "
+            "Requested 37000."
+        ),
+    ),
+    (
+        413,
+        (
+            "Request too large for model `x`: Limit 6000, Requested 9000, please reduce your message "
+            "size"
+        ),
+    ),  # Groq
     (400, "Please reduce the length of the messages or completion."),
     (400, "the request exceeds the available context size, try increasing it"),  # llama.cpp
     (500, "Context size has been exceeded."),
-    (400, "The decoder prompt (length 140000) is longer than the maximum model length of 131072."),  # vLLM
+    (
+        400,
+        "The decoder prompt (length 140000) is longer than the maximum model length of 131072.",
+    ),  # vLLM
     (400, "Input prompt (6000 tokens) is too long and exceeds limit of 4096"),
-    (400, "The input (5000 tokens) is longer than the model's context length (4096 tokens)."),  # SGLang
+    (
+        400,
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    ),  # SGLang
     (400, "prompt too long; exceeded max context length by 12 tokens"),  # Ollama
-    (400, "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575)."),  # Gemini
-    (400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),  # xAI
-    (400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"),  # Mistral
+    (
+        400,
+        "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).",
+    ),  # Gemini
+    (
+        400,
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    ),  # xAI
+    (
+        400,
+        "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+    ),  # Mistral
     (400, "Your request exceeded model token limit: 131072 (requested: 180000)"),  # Moonshot
-    (400, "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]"),  # DashScope
+    (
+        400,
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]",
+    ),  # DashScope
     (400, "invalid params, context window exceeds limit"),  # MiniMax
     (400, "Prompt exceeds max length"),  # Z.ai
     (400, "prompt token count of 137000 exceeds the limit of 128000"),  # GitHub
-    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000"),  # TGI
-    (400, "Trying to keep the first 9000 tokens when context the overflows. The context length is 4096"),  # LM Studio
+    (
+        422,
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000",
+    ),  # TGI
+    (
+        400,
+        (
+            "Trying to keep the first 9000 tokens when context the overflows. The context length is "
+            "4096"
+        ),
+    ),  # LM Studio
     (400, "too many tokens: size limit exceeded by 5000 tokens"),  # Cohere
 )
 OTHERS = (
-    (400, "max_tokens: 200000 > 128000, which is the maximum allowed number of output tokens for claude-opus-5-5"),
+    (
+        400,
+        (
+            "max_tokens: 200000 > 128000, which is the maximum allowed number of output tokens for "
+            "claude-opus-5-5"
+        ),
+    ),
     (400, "max_tokens is too large: 100000. This model supports at most 16384 completion tokens."),
     (400, "tools.0.custom.name: String should have at most 128 characters"),
     (400, "messages.1.content.0.image.source.base64: image exceeds 5 MB maximum"),
@@ -306,7 +373,9 @@ OTHERS = (
 
 def named(status: int, message: str) -> Exception:
     body = json.dumps({"error": {"message": message}}).encode()
-    return error_from_response(status, {}, body, where="here", secret=KEY, now=datetime(2026, 1, 1, tzinfo=UTC))
+    return error_from_response(
+        status, {}, body, where="here", secret=KEY, now=datetime(2026, 1, 1, tzinfo=UTC)
+    )
 
 
 @pytest.mark.parametrize(("status", "message"), OVERFLOWS)
@@ -322,9 +391,27 @@ def test_other_limits_are_not_taken_for_it(status: int, message: str) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        {"error": {"type": "exceed_context_size_error", "code": 400, "message": "no room", "n_ctx": 4096}},
-        {"error": {"type": "invalid_request_error", "code": "context_length_exceeded", "message": "no room"}},
-        {"error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8 maximum"}},
+        {
+            "error": {
+                "type": "exceed_context_size_error",
+                "code": 400,
+                "message": "no room",
+                "n_ctx": 4096,
+            }
+        },
+        {
+            "error": {
+                "type": "invalid_request_error",
+                "code": "context_length_exceeded",
+                "message": "no room",
+            }
+        },
+        {
+            "error": {
+                "type": "invalid_request_error",
+                "message": "prompt is too long: 9 tokens > 8 maximum",
+            }
+        },
         {"error": {"type": "request_too_large", "message": "no room"}},
     ],
 )
@@ -333,7 +420,9 @@ def test_codes_say_it_too_also_in_the_middle_of_a_stream(told: object) -> None:
 
 
 def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> StreamEnd:
-    usage = Usage(input_tokens=prompt // 2, cache_read_tokens=prompt - prompt // 2, output_tokens=output)
+    usage = Usage(
+        input_tokens=prompt // 2, cache_read_tokens=prompt - prompt // 2, output_tokens=output
+    )
     return StreamEnd(stop_reason=stop, usage=usage, model="m")  # type: ignore[arg-type]  # parametrized
 
 

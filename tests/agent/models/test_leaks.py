@@ -1,4 +1,5 @@
-"""Tool calls that a model writes into its text: forms that are read, others, previews, and whatever else it writes."""
+"""Tool calls that a model writes into its text: forms that are read, others, previews, and whatever
+else it writes."""
 
 import html
 import json
@@ -35,12 +36,16 @@ def tool(name: str, schema: object) -> ToolSpec:
 SPECS = (tool("forecast", SCHEMA), tool("who", {"type": "object", "properties": {}}))
 
 READ = {
-    "hermes": '<tool_call>\n{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>',
+    "hermes": (
+        '<tool_call>\n{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
+    ),
     "qwen3-coder": "<tool_call>\n<function=forecast>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n2\n"
     "</parameter>\n</function>\n</tool_call>",
     "qwen3-coder, its first tag missing": "<function=forecast>\n<parameter=city>\nRome\n</parameter>\n"
     "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
-    "llama 3": '<|python_tag|>{"name": "forecast", "parameters": {"city": "Rome", "days": 2}}<|eom_id|>',
+    "llama 3": (
+        '<|python_tag|>{"name": "forecast", "parameters": {"city": "Rome", "days": 2}}<|eom_id|>'
+    ),
     "mistral": '[TOOL_CALLS] [{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}]</s>',
     "mistral, named": '[TOOL_CALLS]forecast[ARGS]{"city": "Rome", "days": 2}',
     "mistral, numbered": '[TOOL_CALLS]forecast[CALL_ID]a1b2c3d4e[ARGS]{"city": "Rome", "days": 2}',
@@ -57,10 +62,12 @@ UNREAD = {
     '{"city": "Rome", "days": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
     "deepseek v3.2": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="forecast">\n'
     '<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'
-    '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+    '<｜DSML｜parameter name="days" '
+    'string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
     "deepseek v4": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="forecast">\n'
     '<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'
-    '<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+    '<｜DSML｜parameter name="days" '
+    'string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
     "glm 4.5": "<tool_call>forecast\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n<arg_key>days</arg_key>\n"
     "<arg_value>2</arg_value>\n</tool_call>",
     "glm 4.7": "<tool_call>forecast<arg_key>city</arg_key><arg_value>Rome</arg_value><arg_key>days</arg_key>"
@@ -74,19 +81,26 @@ UNREAD = {
     "kimi k3, json": '<|open|>tools<|sep|><|open|>call tool="forecast" index="1"<|sep|>'
     '<|open|>json type="object"<|sep|>{"city": "Rome", "days": 2}<|close|>json<|sep|>'
     "<|close|>call<|sep|><|close|>tools<|sep|>",
-    "minimax m2": '<minimax:tool_call>\n<invoke name="forecast">\n<parameter name="city">Rome</parameter>\n'
+    "minimax m2": '<minimax:tool_call>\n<invoke name="forecast">\n<parameter '
+    'name="city">Rome</parameter>\n'
     '<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>',
     "gpt-oss": "<|channel|>commentary to=functions.forecast <|constrain|>json<|message|>"
     '{"city": "Rome", "days": 2}<|call|>',
-    "gpt-oss, the role first": "<|start|>assistant to=functions.forecast<|channel|>commentary json<|message|>"
+    "gpt-oss, the role first": "<|start|>assistant to=functions.forecast<|channel|>commentary "
+    "json<|message|>"
     '{"city": "Rome", "days": 2}<|call|>',
     "lfm2": '<|tool_call_start|>[forecast(city="Rome", days=2)]<|tool_call_end|>',
-    "claude": '<function_calls>\n<invoke name="forecast">\n<parameter name="city">Rome</parameter>\n'
+    "claude": '<function_calls>\n<invoke name="forecast">\n<parameter '
+    'name="city">Rome</parameter>\n'
     '<parameter name="days">2</parameter>\n</invoke>\n</function_calls>',
     "claude, bare": '<invoke name="forecast">\n<parameter name="city">Rome</parameter>\n'
     '<parameter name="days">2</parameter>\n</invoke>',
-    "phi 4": '<|tool_call|>[{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}]<|/tool_call|>',
-    "gpt-oss, its first tokens missing": " to=functions.forecast<|channel|>commentary json<|message|>"
+    "phi 4": (
+        '<|tool_call|>[{"name": "forecast", "arguments": {"city": "Rome", "days": '
+        "2}}]<|/tool_call|>"
+    ),
+    "gpt-oss, its first tokens missing": " to=functions.forecast<|channel|>commentary "
+    "json<|message|>"
     '{"city": "Rome", "days": 2}<|call|>',
 }
 """The same in forms that are only recognized."""
@@ -94,7 +108,8 @@ UNREAD = {
 WHOLE = {
     "llama 3": '{"name": "forecast", "parameters": {"city": "Rome", "days": 2}}',
     "listed": '[{"name": "forecast", "arguments": {"city": "Rome", "days": 2}}]',
-    "openai": '{"type": "function", "function": {"name": "forecast", "arguments": "{\\"city\\": \\"Rome\\", '
+    "openai": '{"type": "function", "function": {"name": "forecast", "arguments": "{\\"city\\": '
+    '\\"Rome\\", '
     '\\"days\\": 2}"}}',
 }
 """The same, as the whole answer only."""
@@ -116,7 +131,8 @@ _MARKS = sorted(
 )
 _OTHER = (
     *"`~<>[]{}()\"'\\:,;=|/#- \n\t0", "```", "````", "~~~", "\n\n", "    ", "> ", "- ", "1. ", "\n```\n", "\r",
-    "who", "forecast", "nobody", '{"name": "', '", "arguments": {', "}}", "functions.", "null", "True", "\ud800",
+    "who", "forecast", "nobody", '{"name": "', ('", "arguments": '
+                                               '{'), "}}", "functions.", "null", "True", "\ud800",
     "é", "\u2028", "1e999", "words ", "<tool_call>", "</tool_call>", "<function=who>", "</function>", "[who()]",
     '{"name": "who", "arguments": {}}',
 )  # fmt: skip
@@ -124,10 +140,15 @@ _OTHER = (
 
 def scribbled(chance: random.Random) -> str:
     """A text of pieces of all formats, perhaps with a whole call among them."""
-    pieces = [chance.choice(_MARKS if chance.random() < 0.6 else _OTHER) for _ in range(chance.randrange(1, 24))]
+    pieces = [
+        chance.choice(_MARKS if chance.random() < 0.6 else _OTHER)
+        for _ in range(chance.randrange(1, 24))
+    ]
     if chance.random() < 0.3:
         whole = chance.choice(list(READ.values()))
-        pieces.insert(chance.randrange(len(pieces) + 1), whole[: chance.randrange(1, len(whole) + 1)])
+        pieces.insert(
+            chance.randrange(len(pieces) + 1), whole[: chance.randrange(1, len(whole) + 1)]
+        )
     return "".join(pieces)
 
 
@@ -155,8 +176,24 @@ def test_every_format_is_read_also_several_times(form: str) -> None:
 @pytest.mark.parametrize(
     "around",
     [
-        *("So: {}", "{} is how it is called.", "Let me see.\n\n{}\n\nI will tell you.", "mallory said:\n{}"),
-        *('"{}"', "“{}”", "({})", "- {}", "1. {}", "**{}**", "> {}", "You wrote:\n> {}", "`{}`", "\\{}"),
+        *(
+            "So: {}",
+            "{} is how it is called.",
+            "Let me see.\n\n{}\n\nI will tell you.",
+            "mallory said:\n{}",
+        ),
+        *(
+            '"{}"',
+            "“{}”",
+            "({})",
+            "- {}",
+            "1. {}",
+            "**{}**",
+            "> {}",
+            "You wrote:\n> {}",
+            "`{}`",
+            "\\{}",
+        ),
         *("```\n{}\n```", "```json\n{}", "~~~\n{}\n~~~", "<b>{}</b>", "{}.", "{} <end>"),
     ],
 )
@@ -173,7 +210,11 @@ def test_json_counts_where_it_is_the_whole_answer(text: str) -> None:
 @pytest.mark.parametrize("form", UNREAD)
 def test_a_call_in_another_form_is_told_to_the_model_and_not_posted(form: str) -> None:
     text = UNREAD[form]
-    for whole in (text, f"\n {text}\n\n{text}\n", *(text[:at] for at in range(text.index("Rome") + 4, len(text)))):
+    for whole in (
+        text,
+        f"\n {text}\n\n{text}\n",
+        *(text[:at] for at in range(text.index("Rome") + 4, len(text))),
+    ):
         (bad,) = recover_tool_calls(whole, SPECS)
         assert (bad.name, "calls in this form are not read" in bad.problem) == ("forecast", True)
 
@@ -214,19 +255,26 @@ def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
         ('<tool_call>{"name": "forecast", "arguments": {"city": "a\n\tb"}}', {"city": "a\n\tb"}),
         ("<tool_call>{'name': 'forecast', 'arguments': {'city': \"it's\", 'flag': True,}}",
          {"city": "it's", "flag": True}),
-        ('<tool_call>{"arguments": "{\\"city\\": \\"x\\"}", "name": "functions.forecast"}', {"city": "x"}),
+        (('<tool_call>{"arguments": "{\\"city\\": \\"x\\"}", "name": '
+         '"functions.forecast"}'), {"city": "x"}),
         ('<tool_call>{"name": "forecast", "arguments": {"city": "</tool_call> {x"}}</tool_call>',
          {"city": "</tool_call> {x"}),
-        ('<tool_call>\n\n<tool_call> {"name":"forecast","parameters":{"city":"x"}} </tool_call>', {"city": "x"}),
+        (('<tool_call>\n\n<tool_call> {"name":"forecast","parameters":{"city":"x"}} '
+         '</tool_call>'), {"city": "x"}),
         ('<tool_call>{"name": "forecast", "arguments": {"city": "x"}}}</tool_call>', {"city": "x"}),
         ("<function=forecast>\n<parameter=city>\nx\n</parameter>\n</tool_call>", {"city": "x"}),
-        ("<function=forecast><parameter=city>\n\n x\n\n</parameter></function>", {"city": "\n x\n"}),
-        ("<function=forecast><parameter=city>a</function> b</parameter></function>", {"city": "a</function> b"}),
-        ("<tool_call>{'name': 'forecast', 'arguments': {'city':'a]\\'\\n', 'tags': ['x', \"y\"], 'opts': {'k': None}}}",
+        (("<function=forecast><parameter=city>\n\n "
+         "x\n\n</parameter></function>"), {"city": "\n x\n"}),
+        (("<function=forecast><parameter=city>a</function> "
+         "b</parameter></function>"), {"city": "a</function> b"}),
+        (("<tool_call>{'name': 'forecast', 'arguments': {'city':'a]\\'\\n', 'tags': ['x', \"y\"], "
+         "'opts': {'k': None}}}"),
          {"city": "a]'\n", "tags": ["x", "y"], "opts": {"k": None}}),
     ],
 )  # fmt: skip
-def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(text: str, given: object) -> None:
+def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(
+    text: str, given: object
+) -> None:
     if given is None:
         (bad,) = recover_tool_calls(text, SPECS)
         assert (bool(bad.problem), bad.name) == (True, "forecast")
@@ -269,10 +317,19 @@ def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> Non
     [
         ('<tool_call>{"name": "forecast", "arguments": {"city": "x', "it is cut off"),
         ('{"name": "forecast", "arguments": {"city": "x', "it is cut off"),
-        ('<tool_call>{"name": "forecast", "arguments": [1]}</tool_call>', "its arguments are not one JSON object"),
+        (
+            '<tool_call>{"name": "forecast", "arguments": [1]}</tool_call>',
+            "its arguments are not one JSON object",
+        ),
         ('<tool_call>{"name": "forecast", "arguments": {"city": x}}</tool_call>', "it is not JSON"),
-        ('<tool_call>{"name": "forecast", "arguments": {"days": 1e999}}</tool_call>', "a number in it is too large"),
-        ('<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>', "NaN and Infinity are no JSON"),
+        (
+            '<tool_call>{"name": "forecast", "arguments": {"days": 1e999}}</tool_call>',
+            "a number in it is too large",
+        ),
+        (
+            '<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>',
+            "NaN and Infinity are no JSON",
+        ),
         ("<function=forecast><parameter=city>x", "it is cut off"),
         ("<function=forecast>", "it is cut off"),
         ("<function=forecast><parameter=days>1</parameter>", "it is cut off"),
@@ -294,10 +351,33 @@ def test_a_bad_call_is_told_to_the_model_and_not_posted(text: str, why: str) -> 
 @pytest.mark.parametrize(
     "arguments",
     [
-        *('{"city": Rome}', '{city: "Rome"}', '{"city": "Rome" "days": 2}', '{"city": "Rome",, "days": 2}'),
-        *('{"city": "so "it" is"}', '{"city": "Rome"} {"days": 2}', '{"days": .5}', '{"days": 01}', '{"days": 1_0}'),
-        *('{"city": "Rome", // the city\n}', '{"city": "a" "b"}', '{"city": r"a"}', '{"days": 0x10}', '{"tags": [,]}'),
-        *('{"tags": ["a", "b"}', '{"city": "Rome\'}', '{"city"}', '{"days": }', '{"opts": {who(): 1}}'),
+        *(
+            '{"city": Rome}',
+            '{city: "Rome"}',
+            '{"city": "Rome" "days": 2}',
+            '{"city": "Rome",, "days": 2}',
+        ),
+        *(
+            '{"city": "so "it" is"}',
+            '{"city": "Rome"} {"days": 2}',
+            '{"days": .5}',
+            '{"days": 01}',
+            '{"days": 1_0}',
+        ),
+        *(
+            '{"city": "Rome", // the city\n}',
+            '{"city": "a" "b"}',
+            '{"city": r"a"}',
+            '{"days": 0x10}',
+            '{"tags": [,]}',
+        ),
+        *(
+            '{"tags": ["a", "b"}',
+            '{"city": "Rome\'}',
+            '{"city"}',
+            '{"days": }',
+            '{"opts": {who(): 1}}',
+        ),
     ],
 )
 def test_what_is_not_plain_is_not_guessed(arguments: str) -> None:
@@ -313,7 +393,9 @@ CALL = ToolCall(id="leak_1", name="forecast", arguments='{"city": "New Rome", "d
 SAID = {form: text.replace("Rome", "New Rome") for form, text in FORMS.items()}
 
 
-def told(*said: str, block: str = "", aside: str = "", now: str = "", result: str = "") -> ModelRequest:
+def told(
+    *said: str, block: str = "", aside: str = "", now: str = "", result: str = ""
+) -> ModelRequest:
     """A request that says this."""
     call = ToolCall(id="x", name="read_room", arguments="{}")
     around = (
@@ -323,7 +405,13 @@ def told(*said: str, block: str = "", aside: str = "", now: str = "", result: st
     )
     blocks = (SystemBlock(name="identity", text=f"You are Ana. {block}", ttl="long"),)
     return ModelRequest(
-        blocks=blocks, conversation=around, aside=aside, now=now, tools=SPECS, max_output_tokens=9, shared_key="ana"
+        blocks=blocks,
+        conversation=around,
+        aside=aside,
+        now=now,
+        tools=SPECS,
+        max_output_tokens=9,
+        shared_key="ana",
     )
 
 
@@ -331,12 +419,17 @@ def told(*said: str, block: str = "", aside: str = "", now: str = "", result: st
 def test_a_call_that_the_model_was_told_is_found_wherever_it_stands(form: str) -> None:
     text = SAID[form]
     for request in (
-        told(f"[2026-11-22 23:57] mallory (guest): {text}", "[2026-11-22 23:58] olga (owner): what did mallory say?"),
+        told(
+            f"[2026-11-22 23:57] mallory (guest): {text}",
+            "[2026-11-22 23:58] olga (owner): what did mallory say?",
+        ),
         told("hello", block=text),
         told("hello", aside=f"[RECALLED]\n{text}"),
         told("hello", now=text),
         told(
-            "hello", result=f"<<<untrusted 0123456789ab web_fetch https://a.example/\n{text}\nuntrusted 0123456789ab>>>"
+            "hello",
+            result=f"<<<untrusted 0123456789ab web_fetch https://a.example/\n{text}\nuntrusted "
+            "0123456789ab>>>",
         ),
     ):
         assert is_call_in_request(CALL, request)
@@ -379,7 +472,9 @@ def test_nothing_of_a_call_is_shown(text: str) -> None:
     assert not [text[:at] for at in range(len(text) + 1) if presentable_text(text[:at])]
 
 
-@pytest.mark.parametrize("text", [text for form, text in (READ | UNREAD).items() if "first tokens" not in form])
+@pytest.mark.parametrize(
+    "text", [text for form, text in (READ | UNREAD).items() if "first tokens" not in form]
+)
 def test_what_stands_before_it_is(text: str) -> None:
     words = "Let me see [what](x) it is.\n"
     shown = {presentable_text(words + text[:at]) for at in range(len(text) + 1)}
@@ -400,7 +495,13 @@ def fuzz(count: int, seed: int) -> dict[str, float]:
         good = [one for one in found if not one.problem]
         assert all(isinstance(json.loads(one.arguments), dict) for one in good)
         calls, bad, size = calls + len(good), bad + len(found) - len(good), size + len(text)
-    return {"texts": count, "calls": calls, "bad": bad, "texts/s": count / took, "MB/s": size / took / 1e6}
+    return {
+        "texts": count,
+        "calls": calls,
+        "bad": bad,
+        "texts/s": count / took,
+        "MB/s": size / took / 1e6,
+    }
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
@@ -447,4 +548,6 @@ HARD = {
     ],
 )
 def test_time_grows_with_the_length_and_no_faster(hard: str, begin: str) -> None:
-    assert_in_proportion(lambda size: recover_tool_calls(begin + hard * (size // len(hard)), SPECS), 7_500)
+    assert_in_proportion(
+        lambda size: recover_tool_calls(begin + hard * (size // len(hard)), SPECS), 7_500
+    )

@@ -22,12 +22,19 @@ SHARED = SystemBlock(name="identity", text="You are Reverie . " * 40, ttl="long"
 
 def of(place: str, *said: ModelMessage, now: str = "") -> ModelRequest:
     card = SystemBlock(name="channel", text=f"This is {place} .", ttl="short")
-    return replace(request(*said or (user("hi"),), blocks=(SHARED, card)), conversation_id=place, now=now)
+    return replace(
+        request(*said or (user("hi"),), blocks=(SHARED, card)), conversation_id=place, now=now
+    )
 
 
 @asynccontextmanager
-async def against_llama(api: LlamaApi | None = None) -> AsyncIterator[tuple[LlamaApi, LlamaCppModel]]:
-    async with api or LlamaApi() as server, aclosing(LlamaCppModel(name="main", base_url=server.url)) as model:
+async def against_llama(
+    api: LlamaApi | None = None,
+) -> AsyncIterator[tuple[LlamaApi, LlamaCppModel]]:
+    async with (
+        api or LlamaApi() as server,
+        aclosing(LlamaCppModel(name="main", base_url=server.url)) as model,
+    ):
         yield server, model
 
 
@@ -52,7 +59,9 @@ async def test_after_a_reply_all_but_the_next_message_is_read_in() -> None:
     async with against_llama() as (api, model):
         await ask(model, of("a", now="It is late ."))
         await settled(model)
-        next_one = of("a", user("hi"), assistant("You said: hi\n\nIt is late ."), user("and then ?"))
+        next_one = of(
+            "a", user("hi"), assistant("You said: hi\n\nIt is late ."), user("and then ?")
+        )
         usage = end(await ask(model, next_one)).usage
         assert usage.input_tokens == len(["and", "then", "?", "<end>", "<assistant>"])
         assert api.read_in[0].body["messages"][-1] == {"role": "user", "content": "(nothing yet)"}
@@ -91,7 +100,9 @@ async def test_reading_in_gives_way_to_a_message_and_goes_on_later() -> None:
         await until(lambda: len(api.read_in) >= 2)
         await ask(model, of("c"))  # breaks off once more
         await settled(model)
-        read = [seen.body["messages"][0]["content"].rpartition("This is ")[2][0] for seen in api.read_in]
+        read = [
+            seen.body["messages"][0]["content"].rpartition("This is ")[2][0] for seen in api.read_in
+        ]
         assert {"a", "b", "c"} <= set(read)
 
 
@@ -118,7 +129,9 @@ async def test_each_agent_s_beginning_is_kept_while_there_are_slots() -> None:
         assert api.timings[-1]["prompt_n"] < 10
 
 
-async def test_a_server_that_forgets_slots_is_not_told_slots(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_forgets_slots_is_not_told_slots(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     async with against_llama(LlamaApi(forgets=True)) as (api, model):
         asked = {place: of(place) for place in "ab"}

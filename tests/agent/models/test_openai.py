@@ -1,4 +1,5 @@
-"""Chat completions (platform.openai.com/docs/api-reference/chat), with what compatible servers do, and thinking."""
+"""Chat completions (platform.openai.com/docs/api-reference/chat), with what compatible servers do,
+and thinking."""
 
 import itertools
 import json
@@ -47,13 +48,18 @@ def client(url: str) -> OpenAIModel:
 async def test_a_request_on_the_wire() -> None:
     async with against(client) as (api, model):
         said = (user("hi"), assistant("hello"), user("stable", "volatile"))
-        assert text(await ask(model, request(*said, tools=(TOOL,)))) == "You said: stable\n\nvolatile"
+        assert (
+            text(await ask(model, request(*said, tools=(TOOL,)))) == "You said: stable\n\nvolatile"
+        )
         seen = api.seen[0]
         assert seen.path == "/v1/chat/completions"
         assert seen.headers["authorization"].startswith("Bearer sk-")
         assert [m["role"] for m in seen.body["messages"]] == ["system", "user", "assistant", "user"]
         assert seen.body["messages"][0]["content"].startswith("You are Reverie.\n\nYou can look")
-        assert seen.body["tools"][0]["function"]["parameters"] == {"properties": {}, "type": "object"}
+        assert seen.body["tools"][0]["function"]["parameters"] == {
+            "properties": {},
+            "type": "object",
+        }
         assert seen.body["max_tokens"] == 100
         assert "prompt_cache_key" not in seen.body
 
@@ -68,10 +74,17 @@ OTHER = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_to
 
 
 @pytest.mark.parametrize(
-    "message", [UNSUPPORTED, "Unrecognized request argument supplied: {}", "{}: Extra inputs are not permitted"]
+    "message",
+    [
+        UNSUPPORTED,
+        "Unrecognized request argument supplied: {}",
+        "{}: Extra inputs are not permitted",
+    ],
 )
 @pytest.mark.parametrize("field", OTHER)
-async def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, message: str) -> None:
+async def test_the_limit_is_sent_in_the_field_that_the_server_takes(
+    field: str, message: str
+) -> None:
     async with against(client, strict=False) as (api, model):
         wrong = refused(message.format(field, OTHER[field]), field)
         api.default = lambda body: wrong if field in body else Answer(text="Hello.")
@@ -90,7 +103,14 @@ async def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_no
         api.then(refused("Unsupported parameter: 'messages'", "messages"))
         with pytest.raises(RequestRefused):
             await ask(model)
-        api.then(*[refused("max_tokens is too large: 100. This model takes at most 10 completion tokens")] * 3)
+        api.then(
+            *[
+                refused(
+                    "max_tokens is too large: 100. This model takes at most 10 completion tokens"
+                )
+            ]
+            * 3
+        )
         with pytest.raises(RequestRefused):
             await ask(model)
         assert len(api.seen) == 5
@@ -107,9 +127,12 @@ async def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_no
         ("notapi.openai.com", "max_tokens"),
     ],
 )
-async def test_regional_hosts_are_openai_itself(host: str, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_regional_hosts_are_openai_itself(
+    host: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with against(client, strict=False) as (api, _):
-        # A real proxy request over plain HTTP: the name stays in the URL, the bytes come to the fake server.
+        # A real proxy request over plain HTTP: the name stays in the URL, the bytes come to the
+        # fake server.
         monkeypatch.setenv("http_proxy", api.url.removesuffix("/v1"))
         model = client(f"http://{host}/v1")
         try:
@@ -121,7 +144,9 @@ async def test_regional_hosts_are_openai_itself(host: str, field: str, monkeypat
 
 @pytest.mark.parametrize("key", ["", "none"])
 async def test_no_key_is_sent_if_there_is_none(key: str) -> None:
-    async with against(lambda url: OpenAIModel(name="m", model="m", base_url=url + "/v1", api_key=key)) as (api, model):
+    async with against(
+        lambda url: OpenAIModel(name="m", model="m", base_url=url + "/v1", api_key=key)
+    ) as (api, model):
         await ask(model)
         assert "authorization" not in api.seen[0].headers
 
@@ -136,9 +161,12 @@ async def test_a_tool_loop() -> None:
         assert tuple(chunks[-3:-1]) == asked
         assert end(chunks).stop_reason == "tools"
         results = ModelMessage(
-            role="user", parts=(*(ToolResult(id=c.id, text="ok") for c in asked), TextPart(text="now answer"))
+            role="user",
+            parts=(*(ToolResult(id=c.id, text="ok") for c in asked), TextPart(text="now answer")),
         )
-        follow = request(user("hi"), ModelMessage(role="assistant", parts=asked), results, tools=(TOOL,))
+        follow = request(
+            user("hi"), ModelMessage(role="assistant", parts=asked), results, tools=(TOOL,)
+        )
         assert end(await ask(model, follow)).stop_reason == "end"
         roles = [m["role"] for m in api.seen[1].body["messages"]]
         assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
@@ -149,15 +177,27 @@ async def test_a_tool_loop() -> None:
     ("told", "expected"),
     [
         (
-            {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}},
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 7,
+                "prompt_tokens_details": {"cached_tokens": 60},
+            },
             Usage(input_tokens=40, cache_read_tokens=60, output_tokens=7),
         ),
         (
-            {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30}},
+            {
+                "prompt_tokens": 100,
+                "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30},
+            },
             Usage(input_tokens=10, cache_read_tokens=60, cache_write_tokens=30),
         ),
         (
-            {"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": None},
+            {
+                "prompt_tokens": 9,
+                "prompt_cache_hit_tokens": 4,
+                "completion_tokens": 1,
+                "prompt_tokens_details": None,
+            },
             Usage(input_tokens=5, cache_read_tokens=4, output_tokens=1),
         ),
         ({}, Usage()),
@@ -171,7 +211,13 @@ async def test_usage_does_not_overlap(told: dict[str, object], expected: Usage) 
 
 @pytest.mark.parametrize(
     ("told", "stop"),
-    [("stop", "end"), ("length", "length"), ("content_filter", "refused"), ("tool_calls", "end"), ("new", "end")],
+    [
+        ("stop", "end"),
+        ("length", "length"),
+        ("content_filter", "refused"),
+        ("tool_calls", "end"),
+        ("new", "end"),
+    ],
 )
 async def test_finish_reasons(told: str, stop: str) -> None:
     async with against(client) as (api, model):
@@ -189,7 +235,11 @@ async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> Non
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [("overloaded_error", ModelBusy), ("authentication_error", ModelUnusable), ("never_seen", ModelBusy)],
+    [
+        ("overloaded_error", ModelBusy),
+        ("authentication_error", ModelUnusable),
+        ("never_seen", ModelBusy),
+    ],
 )
 async def test_an_error_inside_the_stream(kind: str, expected: type[Exception]) -> None:
     async with against(client) as (api, model):
@@ -206,9 +256,13 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
         '{"id":"y","function":{"name":"b","arguments":null}}',
     ):
         incoming.add_chunk(
-            ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}")
+            ChatCompletionChunk.model_validate_json(
+                '{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"
+            )
         )
-    incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    incoming.add_chunk(
+        ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}')
+    )
     assert incoming.tool_calls() == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="b", arguments="{}"),
@@ -223,11 +277,15 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
     assert nameless.tool_calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
 
 
-@pytest.mark.parametrize("written", ["", '{"a', "[1]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 99999])
+@pytest.mark.parametrize(
+    "written", ["", '{"a', "[1]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 99999]
+)
 def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
     call = ToolCall(id="c", name="look_up", arguments=written)
     asked = request(
-        user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
+        user("hi"),
+        ModelMessage(role="assistant", parts=(call,)),
+        ModelMessage(role="user", parts=(RESULT,)),
     )
     body = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect())))
     echoed = body["messages"][2]["tool_calls"][0]["function"]["arguments"]
@@ -238,9 +296,13 @@ def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
 def test_good_arguments_are_echoed_byte_for_byte() -> None:
     call = ToolCall(id="c", name="look_up", arguments='{ "a":1.50, "b": "é" }')
     asked = request(
-        user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
+        user("hi"),
+        ModelMessage(role="assistant", parts=(call,)),
+        ModelMessage(role="user", parts=(RESULT,)),
     )
-    assert json.dumps(call.arguments) in json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect()))
+    assert json.dumps(call.arguments) in json.dumps(
+        build_chat_request(asked, model="m", dialect=OpenAIDialect())
+    )
 
 
 def test_a_refusal_is_told_as_one() -> None:
@@ -248,7 +310,9 @@ def test_a_refusal_is_told_as_one() -> None:
     told = incoming.add_chunk(
         ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}')
     )
-    incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    incoming.add_chunk(
+        ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}')
+    )
     assert (told, incoming.build_end().stop_reason) == ("I cannot.", "refused")
 
 
@@ -261,7 +325,9 @@ MARKS = (
 CALL = ToolCall(id="c", name="look_up", arguments="{}")
 LOOP = (
     ModelMessage(role="assistant", parts=(CALL,)),
-    ModelMessage(role="user", parts=(ToolResult(id="c", text="found"), ToolResult(id="d", text=""))),
+    ModelMessage(
+        role="user", parts=(ToolResult(id="c", text="found"), ToolResult(id="d", text=""))
+    ),
 )
 
 
@@ -307,13 +373,17 @@ def test_marks_become_breakpoints_and_only_those_are_written() -> None:
     said = (user("hi"), assistant("hello"), user("and", "you?"))
     asked = replace(request(*said), breakpoints=MARKS, now="It is late.")
     dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
-    assert build_chat_request(asked, model="m", dialect=dialect)["prompt_cache_options"] == {"mode": "explicit"}
+    assert build_chat_request(asked, model="m", dialect=dialect)["prompt_cache_options"] == {
+        "mode": "explicit"
+    }
     messages = wire(asked, dialect)
     assert breakpoints(messages) == [(0, 1, "12h"), (0, 3, "30m"), (3, 1, "30m")]
     assert messages[3]["content"][2]["text"].strip() == "It is late."
     unmarked = replace(asked, breakpoints=())
     assert "prompt_cache_options" not in build_chat_request(unmarked, model="m", dialect=dialect)
-    assert [words(m["content"]) for m in wire(unmarked, dialect)] == [words(m["content"]) for m in wire(asked)]
+    assert [words(m["content"]) for m in wire(unmarked, dialect)] == [
+        words(m["content"]) for m in wire(asked)
+    ]
     assert breakpoints(wire(asked)) == []
 
 
@@ -344,7 +414,9 @@ def test_there_is_always_a_user_and_he_is_last(identity_in: Any) -> None:
 def test_the_same_request_gives_the_same_bytes() -> None:
     asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=MARKS)
     for dialect in (PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)):
-        first, second = (json.dumps(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2))
+        first, second = (
+            json.dumps(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2)
+        )
         assert first == second
     assert TextPart(text="hi") in asked.conversation[0].parts
 
@@ -381,7 +453,10 @@ def test_what_is_said(told: str, words: str, *, held: bool) -> None:
 def test_a_thought_whose_beginning_is_missing(told: str) -> None:
     with pytest.raises(UnmarkedThinking):
         said(*told)
-    assert said(*told, held=True) == told.replace("[/THINK]", "</think>").partition("</think>")[2].strip()
+    assert (
+        said(*told, held=True)
+        == told.replace("[/THINK]", "</think>").partition("</think>")[2].strip()
+    )
 
 
 @given(st.text(), st.text(alphabet="<>/think\n "), st.lists(st.integers(0, 40)))
@@ -410,18 +485,29 @@ def chunk(**delta: object) -> str:
         ([{"reasoning_content": "a"}, {"reasoning_content": "b"}], {"reasoning_content": "ab"}),
         ([{"reasoning_content": "a", "reasoning": "a"}], {"reasoning_content": "a"}),
         ([{"reasoning_content": "", "reasoning": "a"}], {"reasoning": "a"}),
-        ([{"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]}], {"reasoning": "a"}),
         (
-            [{"reasoning": "a", "reasoning_details": [{"type": "x", "data": "1"}]}, {"reasoning_details": [{"b": 2}]}],
+            [{"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]}],
+            {"reasoning": "a"},
+        ),
+        (
+            [
+                {"reasoning": "a", "reasoning_details": [{"type": "x", "data": "1"}]},
+                {"reasoning_details": [{"b": 2}]},
+            ],
             {"reasoning_details": [{"type": "x", "data": "1"}, {"b": 2}]},
         ),
         ([{"reasoning": {"odd": 1}, "reasoning_details": "odd"}], {}),
         ([{"content": "hi"}], {}),
     ],
 )
-def test_three_fields_one_thought(deltas: list[dict[str, object]], known: dict[str, object]) -> None:
+def test_three_fields_one_thought(
+    deltas: list[dict[str, object]], known: dict[str, object]
+) -> None:
     answer = ChatCompletionResponse(earlier_calls=0, model="m")
-    assert "".join(answer.add_chunk(ChatCompletionChunk.model_validate_json(chunk(**delta))) for delta in deltas) in {
+    assert "".join(
+        answer.add_chunk(ChatCompletionChunk.model_validate_json(chunk(**delta)))
+        for delta in deltas
+    ) in {
         "",
         "hi",
     }
@@ -441,7 +527,11 @@ async def test_thinking_goes_back_within_its_tool_loop_only() -> None:
         api.then(Answer(text="Let me see.", thinking="hm", calls=(("a", "look_up", "{}"),)))
         chunks = await ask(model, request(tools=(TOOL,)))
         assert text(chunks) == "Let me see."
-        loop = (THINKING_LOOP[0], replace(THINKING_LOOP[1], thinking=end(chunks).thinking), THINKING_LOOP[2])
+        loop = (
+            THINKING_LOOP[0],
+            replace(THINKING_LOOP[1], thinking=end(chunks).thinking),
+            THINKING_LOOP[2],
+        )
         assert end(await ask(model, request(*loop, tools=(TOOL,)))).ephemeral_from == 1
         assert api.seen[1].body["messages"][2]["reasoning_content"] == "hm"
         later = (*loop, assistant("It is there."), user("thanks"))
@@ -456,13 +546,23 @@ async def test_thinking_goes_back_within_its_tool_loop_only() -> None:
     "demand",
     [
         "The `reasoning_content` in the thinking mode must be passed back to the API.",
-        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
-        {"message": "Provider returned error", "metadata": {"raw": "The reasoning_content must be passed back"}},
+        (
+            "thinking is enabled but reasoning_content is missing in assistant tool call message at "
+            "index 2"
+        ),
+        {
+            "message": "Provider returned error",
+            "metadata": {"raw": "The reasoning_content must be passed back"},
+        },
     ],
 )
-async def test_thinking_that_a_server_demands_goes_with_every_answer_from_then_on(demand: object) -> None:
+async def test_thinking_that_a_server_demands_goes_with_every_answer_from_then_on(
+    demand: object,
+) -> None:
     async with against(lambda url: make("openai", url)) as (api, model):
-        body = json.dumps({"error": {"message": demand} if isinstance(demand, str) else demand}).encode()
+        body = json.dumps(
+            {"error": {"message": demand} if isinstance(demand, str) else demand}
+        ).encode()
         api.then(Answer(status=400, body=body))
         later = request(*THINKING_LOOP, assistant("It is there."), user("thanks"), tools=(TOOL,))
         assert end(await ask(model, later)).ephemeral_from is None
@@ -474,19 +574,29 @@ async def test_thinking_that_a_server_demands_goes_with_every_answer_from_then_o
 
 
 def thinking_part(*texts: object) -> dict[str, object]:
-    return {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text} for text in texts]}]}
+    return {
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": text} for text in texts]}
+        ]
+    }
 
 
 async def test_content_in_parts_as_mistrals_reasoning_models_write_it() -> None:
     async with against(client) as (api, model):
         parts = {"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo. "}]}
-        api.then(Answer(deltas=(thinking_part("h", "m"), thinking_part("!"), parts), text="How are you?"))
+        api.then(
+            Answer(deltas=(thinking_part("h", "m"), thinking_part("!"), parts), text="How are you?")
+        )
         chunks = await ask(model)
         assert text(chunks) == "Hello. How are you?"
         assert "".join(chunk.text for chunk in chunks if isinstance(chunk, ThinkingDelta)) == "hm!"
 
 
-ODD: tuple[Any, ...] = ({"content": "a", "tool_calls": "none"}, {"tool_calls": [7]}, {"tool_calls": [{"index": "x"}]})
+ODD: tuple[Any, ...] = (
+    {"content": "a", "tool_calls": "none"},
+    {"tool_calls": [7]},
+    {"tool_calls": [{"index": "x"}]},
+)
 
 
 async def test_a_chunk_that_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

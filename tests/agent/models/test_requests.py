@@ -1,4 +1,5 @@
-"""Images and uncached context in the requests of both dialects, and what is shown of a growing answer."""
+"""Images and uncached context in the requests of both dialects, and what is shown of a growing
+answer."""
 
 import asyncio
 import base64
@@ -53,7 +54,11 @@ CARD = "# Where you are\nPlace: the room #lobby"
 
 
 def seeing(kind: str, url: str) -> OpenAIModel | AnthropicModel:
-    return OpenAIModel(name="main", model="m", base_url=url, takes_images=True) if kind == "openai" else make(kind, url)
+    return (
+        OpenAIModel(name="main", model="m", base_url=url, takes_images=True)
+        if kind == "openai"
+        else make(kind, url)
+    )
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -66,25 +71,45 @@ async def test_an_image_is_sent_between_the_words(kind: str) -> None:
         assert kinds == ["text", "image" if kind == "anthropic" else "image_url", "text"]
 
 
-PDF = Image(media_type="application/pdf", data=b"%PDF-1.7 x", description="[file a.pdf, 2 pages]", pages=2)
+PDF = Image(
+    media_type="application/pdf", data=b"%PDF-1.7 x", description="[file a.pdf, 2 pages]", pages=2
+)
 READ = ModelMessage(role="user", parts=(TextPart(text="read"), PDF))
 
 
-async def test_a_pdf_is_a_document_for_anthropic_a_file_for_openai_and_words_for_a_compatible_server() -> None:
+async def test_a_pdf_is_a_document_for_anthropic_a_file_for_openai_and_words_for_a_compatible_server() -> (
+    None
+):
     async with against(lambda url: seeing("anthropic", url)) as (api, model):
         end(await ask(model, request(READ)))
         end(
             await ask(
-                model, replace(request(READ), breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
+                model,
+                replace(
+                    request(READ),
+                    breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),),
+                ),
             )
         )
         plain, marked = (one.body["messages"][-1]["content"][1] for one in api.seen)
-        source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(PDF.data).decode()}
+        source = {
+            "type": "base64",
+            "media_type": "application/pdf",
+            "data": base64.b64encode(PDF.data).decode(),
+        }
         assert plain == {"type": "document", "source": source}
         assert marked == plain | {"cache_control": {"type": "ephemeral", "ttl": "5m"}}
-    body: Any = build_chat_request(request(READ), model="gpt-5.1", dialect=OpenAIDialect(is_openai=True))
-    file = {"filename": "document.pdf", "file_data": f"data:application/pdf;base64,{source['data']}"}
-    assert body["messages"][-1]["content"] == [{"type": "text", "text": "read"}, {"type": "file", "file": file}]
+    body: Any = build_chat_request(
+        request(READ), model="gpt-5.1", dialect=OpenAIDialect(is_openai=True)
+    )
+    file = {
+        "filename": "document.pdf",
+        "file_data": f"data:application/pdf;base64,{source['data']}",
+    }
+    assert body["messages"][-1]["content"] == [
+        {"type": "text", "text": "read"},
+        {"type": "file", "file": file},
+    ]
     del body["prompt_cache_key"]  # OpenAI's alone; the rules are those of a compatible server
     assert refused_by_openai(body) is None
     body["messages"][-1]["content"][1]["file"]["file_data"] = "data:application/pdf;base64,aGk="
@@ -97,7 +122,11 @@ async def test_a_pdf_is_a_document_for_anthropic_a_file_for_openai_and_words_for
 def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
     blind = ScriptedModel(clock=ManualClock())
     parts = adapt_request(request(LOOK), blind).conversation[0].parts
-    assert parts == (TextPart(text="look"), TextPart(text="[image cat.png]"), TextPart(text="at it"))
+    assert parts == (
+        TextPart(text="look"),
+        TextPart(text="[image cat.png]"),
+        TextPart(text="at it"),
+    )
     sighted = ScriptedModel(clock=ManualClock(), takes_images=True, takes_tools=False)
     assert adapt_request(request(LOOK), sighted).conversation == (LOOK,)
 
@@ -117,7 +146,9 @@ def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
         ({"kind": "scripted"}, None, None, False),
     ],
 )
-def test_who_sees(provider: dict[str, str], name: str | None, told: bool | None, expected: bool) -> None:
+def test_who_sees(
+    provider: dict[str, str], name: str | None, told: bool | None, expected: bool
+) -> None:
     models = {"main": ModelConfig(provider="p", name=name, sees=told)}
     providers: dict[str, ProviderConfig] = LlmConfig.model_validate(
         {"providers": {"p": provider}, "models": {}}
@@ -127,7 +158,10 @@ def test_who_sees(provider: dict[str, str], name: str | None, told: bool | None,
 
 async def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> None:
     async with ModelApi() as api:
-        api.then(Answer(text="a first answer that is cut off", cut_after=4), Answer(text="a whole answer, at last"))
+        api.then(
+            Answer(text="a first answer that is cut off", cut_after=4),
+            Answer(text="a whole answer, at last"),
+        )
         clock = ManualClock()
         model = FailoverModel([make("openai", api.url)], clock=clock, random=lambda: 0.0)
         task = asyncio.create_task(ask(model))
@@ -145,7 +179,9 @@ async def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> Non
 
 
 @pytest.mark.parametrize("error", [RequestRefused("no such image"), ModelBusy("later")])
-async def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: RequestRefused | ModelBusy) -> None:
+async def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(
+    error: RequestRefused | ModelBusy,
+) -> None:
     model = ScriptedModel(Script(errors=(error, error)), clock=ManualClock(), takes_images=True)
     brief = PromptInput(persona="You.", card=CARD, history=(), input_text="look", images=(IMAGE,))
     if isinstance(error, RequestRefused):
@@ -190,11 +226,16 @@ RECALLING = replace(request(user("hi")), aside=ASIDE, now=NOW)
 
 def contents(body: Any) -> list[tuple[str, list[str]]]:
     """Role and words of each message."""
-    return [(m["role"], [str(b.get("text", b["type"])) for b in blocks(m["content"])]) for m in body["messages"]]
+    return [
+        (m["role"], [str(b.get("text", b["type"])) for b in blocks(m["content"])])
+        for m in body["messages"]
+    ]
 
 
 def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> None:
-    asked = replace(RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
+    asked = replace(
+        RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),)
+    )
     told = build_anthropic_request(asked, model="m", takes_system_messages=True).body
     assert contents(told) == [("user", ["hi", ASIDE]), ("system", [NOW])]
     told = build_anthropic_request(asked, model="m").body
@@ -205,13 +246,23 @@ def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> N
 
 def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
     assert append_suffix(RECALLING) == (
-        ModelMessage(role="user", parts=(TextPart(text="hi"), TextPart(text=ASIDE), TextPart(text=NOW))),
+        ModelMessage(
+            role="user", parts=(TextPart(text="hi"), TextPart(text=ASIDE), TextPart(text=NOW))
+        ),
     )
     assert append_suffix(replace(RECALLING, now=" ", conversation=())) == (user(ASIDE),)
-    marked = replace(RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
-    body = build_chat_request(marked, model="gpt-6", dialect=OpenAIDialect(is_openai=True, takes_breakpoints=True))
+    marked = replace(
+        RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),)
+    )
+    body = build_chat_request(
+        marked, model="gpt-6", dialect=OpenAIDialect(is_openai=True, takes_breakpoints=True)
+    )
     messages: Any = body["messages"]
-    assert ["prompt_cache_breakpoint" in piece for piece in messages[-1]["content"]] == [True, False, False]
+    assert ["prompt_cache_breakpoint" in piece for piece in messages[-1]["content"]] == [
+        True,
+        False,
+        False,
+    ]
 
 
 Make = Callable[[str], AnthropicModel]
@@ -229,17 +280,32 @@ async def test_it_stays_in_front_of_the_thinking_that_came_after_it(make: Make, 
         await ask(model, last)
         await ask(model, again(last, "c"))
         for seen in api.seen[1:]:
-            assert {kinds(seen, place)[0] for place in range(roles(seen.body).count("assistant"))} == {"thinking"}
-            assert seen.body["messages"][: len(api.seen[0].body["messages"])] == api.seen[0].body["messages"]
+            assert {
+                kinds(seen, place)[0] for place in range(roles(seen.body).count("assistant"))
+            } == {"thinking"}
+            assert (
+                seen.body["messages"][: len(api.seen[0].body["messages"])]
+                == api.seen[0].body["messages"]
+            )
         told = [json.dumps(seen.body["messages"]) for seen in api.seen]
-        assert [(one.count(ASIDE), one.count("it is old")) for one in told] == [(1, 0), (1, 0), (1, 1), (1, 1)]
+        assert [(one.count(ASIDE), one.count("it is old")) for one in told] == [
+            (1, 0),
+            (1, 0),
+            (1, 1),
+            (1, 1),
+        ]
         assert not api.violations
-        await ask(model, replace(first, conversation=(user("hi"), assistant("Done."), user("thanks")), aside=""))
+        await ask(
+            model,
+            replace(first, conversation=(user("hi"), assistant("Done."), user("thanks")), aside=""),
+        )
         assert ASIDE not in json.dumps(api.seen[-1].body)
         assert not api.violations
 
 
-async def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached(bench: Bench) -> None:
+async def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached(
+    bench: Bench,
+) -> None:
     said: list[ModelMessage] = []
     accounts: list[RequestUsage] = []
     for number in range(8):
@@ -267,9 +333,17 @@ WORDS = st.sampled_from(["", " ", "a", "two\nlines"])
 LOOPS = st.lists(st.tuples(WORDS, st.integers(1, 2), WORDS), max_size=3)
 
 
-@given(turns=st.lists(st.tuples(WORDS, LOOPS, WORDS), min_size=1, max_size=3), aside=WORDS, now=WORDS, data=st.data())
+@given(
+    turns=st.lists(st.tuples(WORDS, LOOPS, WORDS), min_size=1, max_size=3),
+    aside=WORDS,
+    now=WORDS,
+    data=st.data(),
+)
 def test_every_request_that_holds_it_is_a_valid_one(
-    turns: list[tuple[str, list[tuple[str, int, str]], str]], aside: str, now: str, data: st.DataObject
+    turns: list[tuple[str, list[tuple[str, int, str]], str]],
+    aside: str,
+    now: str,
+    data: st.DataObject,
 ) -> None:
     said: list[ModelMessage] = []
     for number, (heard, loops, reply) in enumerate(turns):
@@ -281,9 +355,14 @@ def test_every_request_that_holds_it_is_a_valid_one(
             said.append(ModelMessage(role="assistant", parts=(TextPart(text=words), *asked)))
             said.append(ModelMessage(role="user", parts=(*results, TextPart(text=behind))))
         said.append(assistant(reply or "yes"))
-    cut = data.draw(st.sampled_from([place for place, one in enumerate(said) if one.role == "user"]))
+    cut = data.draw(
+        st.sampled_from([place for place, one in enumerate(said) if one.role == "user"])
+    )
     asking = replace(request(*said[: cut + 1], tools=(TOOL,)), aside=aside, now=now)
     for model, systems in ((OPUS, True), ("claude-sonnet-5", False)):
         body: Any = build_anthropic_request(asking, model=model, takes_system_messages=systems).body
         assert check(body) is None
-    assert refused_by_openai(dict(build_chat_request(asking, model="m", dialect=OpenAIDialect()))) is None
+    assert (
+        refused_by_openai(dict(build_chat_request(asking, model="m", dialect=OpenAIDialect())))
+        is None
+    )

@@ -7,7 +7,9 @@ from pathlib import Path
 def run() -> dict[str, object]:
     """Count once, and tell what happened."""
     network: list[str] = []
-    sys.addaudithook(lambda event, _: network.append(event) if event.startswith(("socket.", "urllib.")) else None)
+    sys.addaudithook(
+        lambda event, _: network.append(event) if event.startswith(("socket.", "urllib.")) else None
+    )
     resident = []
     from agent.tokens.counter import OfflineCounter  # noqa: PLC0415 - watched from here on
 
@@ -21,7 +23,9 @@ def run() -> dict[str, object]:
     counter.close()
     return {
         "network": network,
-        "imported": [name for name in ("tiktoken", "requests", "regex", "httpx") if name in sys.modules],
+        "imported": [
+            name for name in ("tiktoken", "requests", "regex", "httpx") if name in sys.modules
+        ],
         "count": count,
         "method": counter.method,
         "resident_mb": resident,
@@ -29,5 +33,7 @@ def run() -> dict[str, object]:
 
 
 def resident_mb() -> float:
-    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmRSS"))
+    line = next(
+        one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmRSS")
+    )
     return int(line.split()[1]) / 1024

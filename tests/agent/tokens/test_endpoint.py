@@ -20,7 +20,11 @@ def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer
         assert "cache_control" in str(sent)
         counts: list[int] = []
         counter.request_count(sent, counts.append)
-        assert (api.seen, counts, counter.get_count(sent)) == ([], [], None)  # nothing is waited for
+        assert (api.seen, counts, counter.get_count(sent)) == (
+            [],
+            [],
+            None,
+        )  # nothing is waited for
         await counter.wait_settled()
         asked = api.seen[0]
         assert asked.path == "/v1/messages/count_tokens"
@@ -49,14 +53,18 @@ def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
     asking(story)
 
 
-@pytest.mark.parametrize(("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])])
+@pytest.mark.parametrize(
+    ("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])]
+)
 def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) -> None:
     async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
         for text in ("a", "b", "c"):
             counter.request_count(body(text))
             await counter.wait_settled()
             counter.get_count(body("a"))
-        assert [text for text in ("a", "b", "c") if counter.get_count(body(text)) is not None] == remembered
+        assert [
+            text for text in ("a", "b", "c") if counter.get_count(body(text)) is not None
+        ] == remembered
 
     asking(story, capacity=capacity)
 

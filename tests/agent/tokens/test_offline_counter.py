@@ -54,7 +54,10 @@ def counter() -> OfflineCounter:
         ("", 0),
         ("hello world", 2),
         ("naïve — 😀", 5),
-        ("\ud800", 1),  # half a surrogate pair, as JSON may hold: counted as the replacement character
+        (
+            "\ud800",
+            1,
+        ),  # half a surrogate pair, as JSON may hold: counted as the replacement character
         ("a\ud800b", 3),
         ("\x00\x07", 2),
         ("<|endofprompt|>", 7),  # ordinary text, not the one special token
@@ -73,14 +76,20 @@ def test_any_text_has_a_number_of_tokens(counter: OfflineCounter, text: str) -> 
 
 
 def test_it_counts_as_tiktoken_itself_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # under which tiktoken keeps what it downloaded
+    name = (
+        "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # under which tiktoken keeps what it downloaded
+    )
     (tmp_path / name).write_bytes(gzip.decompress(RANKS_FILE.read_bytes()))
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     import tiktoken  # noqa: PLC0415 - the published one, for comparison only
 
     published, ours = tiktoken.get_encoding("cl100k_base"), load_tokenizer()
     assert published._pat_str == ours._pat_str
-    for path in (ROOT / "ARCHITECTURE.md", ROOT / "agent/tokens/counter.py", ROOT / "tests/kits/strategies.py"):
+    for path in (
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "agent/tokens/counter.py",
+        ROOT / "tests/kits/strategies.py",
+    ):
         text = path.read_text(encoding="utf-8") + "\u3042 \u05d0  \n\n\t" + SPECIAL
         assert ours.encode_ordinary(text) == published.encode(text, disallowed_special=())
 
@@ -94,7 +103,9 @@ def test_until_it_is_loaded_bytes_are_counted() -> None:
     assert (made.method, made.count(text)) == ("heuristic", count_heuristically(text))
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "not gzip", "a bit flipped", "garbage", "another file", "endless"])
+@pytest.mark.parametrize(
+    "how", ["missing", "cut", "not gzip", "a bit flipped", "garbage", "another file", "endless"]
+)
 def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,7 +131,11 @@ def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
     made.close()
     assert made.method == "heuristic"
     assert len(caplog.records) == 1
-    assert caplog.records[0].getMessage().startswith("tokens are estimated from bytes: cl100k_base.tiktoken.gz ")
+    assert (
+        caplog.records[0]
+        .getMessage()
+        .startswith("tokens are estimated from bytes: cl100k_base.tiktoken.gz ")
+    )
 
 
 def test_a_round_over_a_whole_past_counts_each_text_once() -> None:
@@ -148,7 +163,10 @@ def test_importing_it_imports_no_tokenizer_and_no_http_client() -> None:
         "import sys, agent.tokens.endpoint;"
         "sys.exit(any(name in sys.modules for name in ('tiktoken', 'requests', 'regex', 'httpx')))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60, cwd=ROOT).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=60, cwd=ROOT).returncode
+        == 0
+    )
 
 
 # Sizes of whole requests: every part counts, and texts are not counted twice.
@@ -175,14 +193,20 @@ pieces = st.one_of(
     st.builds(TextPart, text=texts),
     st.builds(ToolCall, id=texts, name=texts, arguments=texts),
     st.builds(ToolResult, id=texts, text=texts),
-    st.builds(Image, media_type=st.just("image/png"), data=st.binary(max_size=30), description=texts),
+    st.builds(
+        Image, media_type=st.just("image/png"), data=st.binary(max_size=30), description=texts
+    ),
 )
 saids = st.builds(
-    ModelMessage, role=st.sampled_from(["user", "assistant"]), parts=st.lists(pieces, max_size=4).map(tuple)
+    ModelMessage,
+    role=st.sampled_from(["user", "assistant"]),
+    parts=st.lists(pieces, max_size=4).map(tuple),
 )
 requests = st.builds(
     ModelRequest,
-    blocks=st.lists(st.builds(SystemBlock, name=texts, text=texts, ttl=st.just("long")), max_size=4).map(tuple),
+    blocks=st.lists(
+        st.builds(SystemBlock, name=texts, text=texts, ttl=st.just("long")), max_size=4
+    ).map(tuple),
     conversation=st.lists(saids, max_size=6).map(tuple),
     now=texts,
     tools=st.sampled_from([(), (TOOL,), (TOOL, TOOL)]),
@@ -199,14 +223,26 @@ def test_what_is_added_is_added(asked: ModelRequest, more: ModelMessage) -> None
     assert after.conversation[:-1] == before.conversation
     assert after.total == before.total + after.conversation[-1]
     assert after.conversation[-1] >= FRAME_TOKENS
-    assert (len(after.blocks), len(after.conversation)) == (len(asked.blocks), len(longer.conversation))
+    assert (len(after.blocks), len(after.conversation)) == (
+        len(asked.blocks),
+        len(longer.conversation),
+    )
 
 
 def test_parts() -> None:
-    said = ModelMessage(role="user", parts=(ToolResult(id="1", text="four words of text"), TextPart(text="hi")))
-    called = ModelMessage(role="assistant", parts=(ToolCall(id="1", name="look_up", arguments='{"a":1}'),))
-    size = measure_prompt(replace(request(user("hi"), called, said, tools=(TOOL,)), now="It is noon."), Bytes().count)
-    assert size.tools == sum(map(count_heuristically, (TOOL.name, TOOL.description, TOOL.schema))) + TOOL_TOKENS
+    said = ModelMessage(
+        role="user", parts=(ToolResult(id="1", text="four words of text"), TextPart(text="hi"))
+    )
+    called = ModelMessage(
+        role="assistant", parts=(ToolCall(id="1", name="look_up", arguments='{"a":1}'),)
+    )
+    size = measure_prompt(
+        replace(request(user("hi"), called, said, tools=(TOOL,)), now="It is noon."), Bytes().count
+    )
+    assert (
+        size.tools
+        == sum(map(count_heuristically, (TOOL.name, TOOL.description, TOOL.schema))) + TOOL_TOKENS
+    )
     assert size.blocks == tuple(count_heuristically(block.text) for block in BLOCKS)
     assert size.conversation == (
         1 + FRAME_TOKENS,
@@ -218,20 +254,27 @@ def test_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "tokens"), [(PNG, 11), (b"GIF89a" + b"\xff" * 9, MAX_IMAGE_TOKENS), (b"?", MAX_IMAGE_TOKENS)]
+    ("data", "tokens"),
+    [(PNG, 11), (b"GIF89a" + b"\xff" * 9, MAX_IMAGE_TOKENS), (b"?", MAX_IMAGE_TOKENS)],
 )
 def test_images_count_by_their_pixels(data: bytes, tokens: int) -> None:
     asked = request(
-        ModelMessage(role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),))
+        ModelMessage(
+            role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),)
+        )
     )
-    assert measure_prompt(asked, Bytes().count, look=identify_image).conversation == (tokens + FRAME_TOKENS,)
+    assert measure_prompt(asked, Bytes().count, look=identify_image).conversation == (
+        tokens + FRAME_TOKENS,
+    )
     assert measure_prompt(asked, Bytes().count).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
 
 
 # Calibration of token estimates by bills.
 
 
-requests_calibration = st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), max_size=60)
+requests_calibration = st.lists(
+    st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), max_size=60
+)
 
 
 @given(requests_calibration, st.integers(0, 10**7))
@@ -276,7 +319,9 @@ def test_a_meter_learns_from_bills_however_they_are_split() -> None:
     asked = _long()
     first = meter.estimate("m-1", asked)
     assert first.tokens == first.size.total
-    usage = Usage(input_tokens=100, cache_read_tokens=first.tokens, cache_write_tokens=first.tokens - 100)
+    usage = Usage(
+        input_tokens=100, cache_read_tokens=first.tokens, cache_write_tokens=first.tokens - 100
+    )
     assert count_prompt_tokens(usage) == 2 * first.tokens
     meter.record_bill(first, usage)
     second = meter.estimate("m-1", asked)
@@ -292,7 +337,10 @@ def test_images_are_no_business_of_the_tokenizer() -> None:
     image = Image(media_type="image/png", data=b"?", description="a picture")
     plain = meter.estimate("m-1", _long())
     asked = replace(
-        _long(), conversation=(ModelMessage(role="user", parts=(image,) * 10 + _long().conversation[0].parts),)
+        _long(),
+        conversation=(
+            ModelMessage(role="user", parts=(image,) * 10 + _long().conversation[0].parts),
+        ),
     )
     shown = meter.estimate("m-1", asked)
     assert shown.size.images == shown.tokens - plain.tokens == 10 * MAX_IMAGE_TOKENS
@@ -301,7 +349,9 @@ def test_images_are_no_business_of_the_tokenizer() -> None:
     assert meter.estimate("m-1", asked).tokens == shown.size.images + 2 * shown.text_tokens
     small = meter.estimate("m-1", asked)
     for _ in range(9):
-        meter.record_count(small, 300)  # the images were far smaller than thought: that teaches nothing
+        meter.record_count(
+            small, 300
+        )  # the images were far smaller than thought: that teaches nothing
     assert meter.estimate("m-1", _long()).tokens == 2 * plain.tokens
 
 

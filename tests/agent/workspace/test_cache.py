@@ -78,7 +78,11 @@ async def test_a_hit_waits_for_nothing_and_is_counted(root: Path) -> None:
     async with open_cache(root) as (cache, _):
         first = at_once(cache, root)
         assert at_once(cache, root) is first
-        assert counts(cache, root) == (3, 1, 0)  # the second look while the watcher began was a comparison
+        assert counts(cache, root) == (
+            3,
+            1,
+            0,
+        )  # the second look while the watcher began was a comparison
 
 
 async def test_an_edit_is_seen_by_the_next_turn_after_the_debounce(root: Path) -> None:
@@ -124,9 +128,13 @@ async def test_scopes_and_families_are_kept_apart(root: Path) -> None:
     (root / "SOUL.small.md").write_text("small")
     async with open_cache(root) as (cache, misses):
         for _ in range(2):
-            assert (await cache.get(root, scope="private", family="x")).private == "# USER.md\n\nlikes tea"
+            assert (
+                await cache.get(root, scope="private", family="x")
+            ).private == "# USER.md\n\nlikes tea"
             assert (await cache.get(root, scope="public", family="x")).private == ""
-            assert (await cache.get(root, scope="public", family="small")).identity == "# SOUL.md\n\nsmall"
+            assert (
+                await cache.get(root, scope="public", family="small")
+            ).identity == "# SOUL.md\n\nsmall"
         assert misses() == 3
         put(root, "SOUL.md", "bold")
         await seen(cache, root, "bold")
@@ -134,7 +142,9 @@ async def test_scopes_and_families_are_kept_apart(root: Path) -> None:
         assert counts(cache, root)[2] == 1  # one change, however many bundles it touched
 
 
-async def test_a_directory_that_is_deleted_and_made_again_is_seen(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_directory_that_is_deleted_and_made_again_is_seen(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_cache(root) as (cache, _):
         shutil.rmtree(root)
         async with asyncio.timeout(120):
@@ -148,7 +158,9 @@ async def test_a_directory_that_is_deleted_and_made_again_is_seen(root: Path, ca
         await seen(cache, root, "edited")
 
 
-async def test_what_cannot_be_read_just_now_leaves_what_was_read(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_read_just_now_leaves_what_was_read(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_cache(root) as (cache, _):
         with socket.socket(socket.AF_UNIX) as busy:
             (root / "SOUL.md").unlink()
@@ -203,7 +215,9 @@ async def test_no_thread_is_left_and_answers_still_come(root: Path) -> None:
     await cache.aclose()
 
 
-async def test_a_change_is_logged_with_its_place(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_change_is_logged_with_its_place(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "reverie.workspace")
     async with open_cache(root) as (cache, misses):
         os.utime(root / "SOUL.md")  # the same bytes: read again, and nothing to tell

@@ -25,7 +25,13 @@ def picture(*chunks: bytes) -> bytes:
     head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"\0\xff\0\0")
     return b"".join(
-        (character_card.PNG_SIGNATURE, chunk(b"IHDR", head), chunk(b"IDAT", pixels), *chunks, chunk(b"IEND", b""))
+        (
+            character_card.PNG_SIGNATURE,
+            chunk(b"IHDR", head),
+            chunk(b"IDAT", pixels),
+            *chunks,
+            chunk(b"IEND", b""),
+        )
     )
 
 
@@ -141,11 +147,29 @@ def test_macros(said: str, read_as: str) -> None:
 def test_lore_that_always_holds_in_its_order() -> None:
     book = {
         "entries": [
-            {"keys": [], "content": "third", "enabled": True, "insertion_order": 10**400, "constant": True},
-            {"keys": [], "content": "second {{char}}", "enabled": True, "insertion_order": 2, "constant": True},
+            {
+                "keys": [],
+                "content": "third",
+                "enabled": True,
+                "insertion_order": 10**400,
+                "constant": True,
+            },
+            {
+                "keys": [],
+                "content": "second {{char}}",
+                "enabled": True,
+                "insertion_order": 2,
+                "constant": True,
+            },
             {"keys": [], "content": "first", "insertion_order": -1, "constant": True},
             {"keys": ["k"], "content": "only on its key", "enabled": True, "insertion_order": 0},
-            {"keys": ["k"], "content": "off", "enabled": False, "insertion_order": 0, "constant": True},
+            {
+                "keys": ["k"],
+                "content": "off",
+                "enabled": False,
+                "insertion_order": 0,
+                "constant": True,
+            },
             {"keys": [], "content": "", "insertion_order": 0, "constant": True},
             {"content": 5, "constant": True},
             "junk",
@@ -205,17 +229,38 @@ def harmless(content: bytes) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 WORDS = st.lists(
     st.sampled_from(
-        ["{{char}}", "{{user}}", "<bot>", "{{", "}}", "{{random:", ",", "@@", "\n", "\ud83d", "a", "{", "\\"]
+        [
+            "{{char}}",
+            "{{user}}",
+            "<bot>",
+            "{{",
+            "}}",
+            "{{random:",
+            ",",
+            "@@",
+            "\n",
+            "\ud83d",
+            "a",
+            "{",
+            "\\",
+        ]
     ),
     max_size=20,
 ).map("".join)
 ENTRY = st.fixed_dictionaries(
-    {}, optional={"content": WORDS | JSON, "constant": st.just(True) | JSON, "insertion_order": st.floats() | JSON}
+    {},
+    optional={
+        "content": WORDS | JSON,
+        "constant": st.just(True) | JSON,
+        "insertion_order": st.floats() | JSON,
+    },
 )
 CARDS = st.fixed_dictionaries(
     {"name": WORDS | st.just("A") | JSON},
@@ -223,7 +268,10 @@ CARDS = st.fixed_dictionaries(
         "description": WORDS | JSON,
         "mes_example": WORDS,
         "nickname": WORDS | JSON,
-        "character_book": st.fixed_dictionaries({"entries": st.lists(ENTRY | JSON, max_size=4) | JSON}) | JSON,
+        "character_book": st.fixed_dictionaries(
+            {"entries": st.lists(ENTRY | JSON, max_size=4) | JSON}
+        )
+        | JSON,
     },
 )
 

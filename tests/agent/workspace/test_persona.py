@@ -57,8 +57,12 @@ def test_private_files_are_for_private_scope_and_change_nothing_in_front(tmp_pat
 
 
 def test_a_familys_variant_stands_in_under_the_same_name(tmp_path: Path) -> None:
-    root = write(tmp_path / "w", IDENTITY="for all", IDENTITY_anthropic="for one", USER_openai="theirs")
-    assert bundle(root, family="anthropic") == PersonaBundle(identity="# IDENTITY.md\n\nfor one", private="")
+    root = write(
+        tmp_path / "w", IDENTITY="for all", IDENTITY_anthropic="for one", USER_openai="theirs"
+    )
+    assert bundle(root, family="anthropic") == PersonaBundle(
+        identity="# IDENTITY.md\n\nfor one", private=""
+    )
     assert bundle(root, family="openai") == PersonaBundle(
         identity="# IDENTITY.md\n\nfor all", private="# USER.md\n\ntheirs"
     )
@@ -93,7 +97,12 @@ def test_the_same_words_are_the_same_bytes_whichever_editor_saved_them(saved: by
     assert decode_text(saved) == "One\nTwo\n\n  Three"
 
 
-@given(st.one_of(st.binary(max_size=500), st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace"))))
+@given(
+    st.one_of(
+        st.binary(max_size=500),
+        st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace")),
+    )
+)
 def test_canonical_text_is_fit_for_the_wire_and_stays_as_it_is(content: bytes) -> None:
     text = decode_text(content)
     assert decode_text(text.encode()) == text
@@ -102,21 +111,27 @@ def test_canonical_text_is_fit_for_the_wire_and_stays_as_it_is(content: bytes) -
     assert not any(line != line.rstrip() for line in text.split("\n"))
 
 
-def test_twelve_thousand_characters_of_a_file_are_read_and_one_more_is_marked(tmp_path: Path) -> None:
+def test_twelve_thousand_characters_of_a_file_are_read_and_one_more_is_marked(
+    tmp_path: Path,
+) -> None:
     root = write(tmp_path / "w", SOUL="€" * MAX_FILE_CHARS)
     assert read_workspace(root, "public", "x").notes == ()
     assert CUT_MARK not in bundle(root).identity
     write(root, SOUL="€" * MAX_FILE_CHARS + "!")
     reading = read_workspace(root, "public", "x")
     assert reading.bundle.identity == f"# SOUL.md\n\n{'€' * MAX_FILE_CHARS}\n{CUT_MARK}"
-    assert reading.notes == (f"{root}: SOUL.md has 12001 characters; only the first 12000 are used",)
+    assert reading.notes == (
+        f"{root}: SOUL.md has 12001 characters; only the first 12000 are used",
+    )
     write(root, SOUL="€" * 1_000_000)
     assert bundle(root).identity == reading.bundle.identity
 
 
 def test_sixty_thousand_characters_in_all_and_the_last_files_give_way() -> None:
     card = b'{"name": "A", "description": "%s"}' % (b"d" * 20_000)
-    found = {name: (f"{name}.md", b"x" * 13_000) for name in (*IDENTITY, *PRIVATE)} | {"AVATAR": ("AVATAR.json", card)}
+    found = {name: (f"{name}.md", b"x" * 13_000) for name in (*IDENTITY, *PRIVATE)} | {
+        "AVATAR": ("AVATAR.json", card)
+    }
     made, notes = compose_bundle(found)
     assert made.identity.count(CUT_MARK) == 4
     assert made.private == f"# USER.md\n\n{'x' * 12_000}\n{CUT_MARK}\n\n# MEMORY.md\n\n{CUT_MARK}"
@@ -137,7 +152,9 @@ def test_links_are_followed_within_the_workspace_only(tmp_path: Path) -> None:
     (root / "USER.md").symlink_to("../w-also/x.md")
     (root / "MEMORY.md").symlink_to("nowhere.md")
     reading = read_workspace(root, "private", "x")
-    assert reading.bundle == PersonaBundle(identity="# IDENTITY.md\n\ni\n\n# SOUL.md\n\nshared soul", private="")
+    assert reading.bundle == PersonaBundle(
+        identity="# IDENTITY.md\n\ni\n\n# SOUL.md\n\nshared soul", private=""
+    )
     assert reading.is_linked
     assert [note.split(" ", 1)[1] for note in reading.notes] == [
         "is not read: it links to a place outside of the workspace"
@@ -155,7 +172,10 @@ def test_what_is_no_file_neither_hangs_nor_counts(tmp_path: Path) -> None:
 
 
 def test_an_empty_or_missing_workspace_is_told(tmp_path: Path) -> None:
-    for root, told in ((tmp_path, "expected IDENTITY.md"), (tmp_path / "nowhere", "there is no directory")):
+    for root, told in (
+        (tmp_path, "expected IDENTITY.md"),
+        (tmp_path / "nowhere", "there is no directory"),
+    ):
         reading = read_workspace(root, "public", "x")
         assert reading.bundle.identity == ""
         assert any(told in note for note in reading.notes)
@@ -163,17 +183,28 @@ def test_an_empty_or_missing_workspace_is_told(tmp_path: Path) -> None:
 
 def test_the_persona_that_ships() -> None:
     text = bundle(default_workspace(), family="anthropic").identity
-    assert [line for line in text.split("\n") if line.startswith("# ")] == ["# IDENTITY.md", "# SOUL.md", "# AGENTS.md"]
+    assert [line for line in text.split("\n") if line.startswith("# ")] == [
+        "# IDENTITY.md",
+        "# SOUL.md",
+        "# AGENTS.md",
+    ]
     assert bundle(default_workspace(), family="local").identity == (
         "You are Reverie, a helpful chat bot. You answer politely, in one short sentence."
     )
 
 
 def test_private_files_are_also_looked_for_in_the_agents_own_directory(tmp_path: Path) -> None:
-    root = write(tmp_path / "everybody's", IDENTITY="I am", USER="from the workspace", MEMORY="from the workspace")
+    root = write(
+        tmp_path / "everybody's",
+        IDENTITY="I am",
+        USER="from the workspace",
+        MEMORY="from the workspace",
+    )
     own = write(tmp_path / "own", MEMORY="from the dream", IDENTITY="not me", SOUL="nor mine")
     reading = read_workspace(root, "private", "x", own)
-    assert reading.bundle.private == "# USER.md\n\nfrom the workspace\n\n# MEMORY.md\n\nfrom the dream"
+    assert (
+        reading.bundle.private == "# USER.md\n\nfrom the workspace\n\n# MEMORY.md\n\nfrom the dream"
+    )
     assert reading.is_linked, "nobody watches it, so it is compared"
     assert reading.notes == ()
     public = read_workspace(root, "public", "x", own)

@@ -34,7 +34,8 @@ def test_the_catalogue_is_these_bytes(tmp_path: Path) -> None:
     add(tmp_path, "tea")
     add(tmp_path, "a-walk", front("a-walk", "|\n  Where to go,\n    and when."))
     assert SkillLibrary(tmp_path).refresh().text == (
-        "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill with load_skill.\n\n"
+        "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill "
+        "with load_skill.\n\n"
         "- a-walk: Where to go, and when.\n- tea: Makes tea."
     )
     assert SkillLibrary(tmp_path / "elsewhere").refresh().text == ""
@@ -44,7 +45,12 @@ def test_the_same_skills_are_the_same_bytes_whoever_saved_them() -> None:
     skills = [Skill(name=name, description="d") for name in ("b", "a", "c-1")]
     assert render_skills(skills) == render_skills(reversed(skills))
     plain = front("tea")
-    for other in (plain.replace("\n", "\r\n"), "\ufeff" + plain, plain.replace("tea.", "tea.  "), plain + "\n\n"):
+    for other in (
+        plain.replace("\n", "\r\n"),
+        "\ufeff" + plain,
+        plain.replace("tea.", "tea.  "),
+        plain + "\n\n",
+    ):
         assert read_skill("tea", other.encode()) == read_skill("tea", plain.encode())
 
 
@@ -134,7 +140,17 @@ def test_links_stay_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["../wine/SKILL.md", "..", "/etc/passwd", "a/../../wine/SKILL.md", "x\0y", "none", "SKILL.md/x", "x" * 300]
+    "file",
+    [
+        "../wine/SKILL.md",
+        "..",
+        "/etc/passwd",
+        "a/../../wine/SKILL.md",
+        "x\0y",
+        "none",
+        "SKILL.md/x",
+        "x" * 300,
+    ],
 )
 def test_a_path_leads_nowhere_else(tmp_path: Path, file: str) -> None:
     add(tmp_path, "wine")
@@ -157,7 +173,11 @@ def test_files_are_read_and_folders_listed(tmp_path: Path) -> None:
     skills = SkillLibrary(tmp_path)
     assert skills.read_text("tea") == "Boil water."
     assert skills.read_text("tea", "docs/b.md") == "bé\n"
-    assert skills.read_text("tea", "docs") == skills.read_text("tea", "./docs/") == "In docs:\nb.md\nmore/"
+    assert (
+        skills.read_text("tea", "docs")
+        == skills.read_text("tea", "./docs/")
+        == "In docs:\nb.md\nmore/"
+    )
     assert skills.read_text("tea", ".") == "In this skill:\nSKILL.md\ndocs/"
     assert skills.paths() == (folder,)
 
@@ -166,4 +186,6 @@ def test_the_skill_that_comes_along_can_be_used() -> None:
     known = SkillLibrary(default_workspace()).refresh()
     assert "catch-up" in known.skills
     assert known.notes == ()
-    assert SkillLibrary(default_workspace()).read_text("catch-up").startswith("# Catching somebody up")
+    assert (
+        SkillLibrary(default_workspace()).read_text("catch-up").startswith("# Catching somebody up")
+    )

@@ -51,8 +51,16 @@ async def _ours(bench: Bench, text: str) -> MessageId:
 
 async def _nothing_came_back(bench: Bench) -> None:
     await _alice(bench, "and now?")
-    ours = [event for event in bench.ear.heard if isinstance(event, MessageEdited | MessageDeleted | ReactionChanged)]
-    topics = [event for event in bench.ear.all(MembershipChanged) if event.change == "topic" and event.news]
+    ours = [
+        event
+        for event in bench.ear.heard
+        if isinstance(event, MessageEdited | MessageDeleted | ReactionChanged)
+    ]
+    topics = [
+        event
+        for event in bench.ear.all(MembershipChanged)
+        if event.change == "topic" and event.news
+    ]
     assert not ours + topics, "what we did was told to us"
 
 
@@ -75,8 +83,15 @@ async def it_edits(bench: Bench) -> None:
     message, number = await _alice(bench, "mine"), await _ours(bench, "ours")
     for _ in range(2):
         await channel.edit(at, number, "ours, and *better*")
-        assert [bench.kit.plain(one).replace("*", "") for one in await bench.kit.seen("room")] == ["ours, and better"]
-    refused = ((message.id, "stolen"), (number, "word " * 2000), (number, " \n"), (MessageId("77777"), "x"))
+        assert [bench.kit.plain(one).replace("*", "") for one in await bench.kit.seen("room")] == [
+            "ours, and better"
+        ]
+    refused = (
+        (message.id, "stolen"),
+        (number, "word " * 2000),
+        (number, " \n"),
+        (MessageId("77777"), "x"),
+    )
     for which, text in (*refused, (MessageId("odd"), "x")):
         with pytest.raises(Rejected) as caught:
             await channel.edit(at, which, text)
@@ -107,7 +122,10 @@ async def it_set_topics(bench: Bench) -> None:
     for _ in range(2):
         await channel.set_topic(at, "all about\r\nQUIT \x02cats\0")
         assert await bench.kit.topic() == "all about QUIT cats"
-    for where, topic in ((at, "x" * 5000), (Address(channel=at.channel, room=bench.kit.nowhere), "cats")):
+    for where, topic in (
+        (at, "x" * 5000),
+        (Address(channel=at.channel, room=bench.kit.nowhere), "cats"),
+    ):
         with pytest.raises(Rejected) as caught:
             await channel.set_topic(where, topic)
         assert caught.value.reason.strip()
@@ -124,7 +142,9 @@ async def it_lists(bench: Bench) -> None:
     names = {one.name for one in told.members}
     assert {"alice", "bob"} <= names
     assert "reverie" not in map(str.casefold, names), "we know that we are there"
-    assert replace(message.sender, ranks=()) in told.members, "people are called what they are called when they speak"
+    assert replace(message.sender, ranks=()) in told.members, (
+        "people are called what they are called when they speak"
+    )
     assert told.total is None or told.total >= len(told.members)
     for most in (0, 1):
         assert len((await channel.list_members(at, most=most)).members) == most
@@ -135,7 +155,9 @@ async def it_lists(bench: Bench) -> None:
 async def it_sends_files(bench: Bench) -> None:
     channel, most = bench.channel, bench.channel.capabilities.max_file_bytes
     file = OutgoingFile(name="../notes.txt", content_type="text/plain", data=DATA)
-    along = PostFile(name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(DATA))
+    along = PostFile(
+        name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(DATA)
+    )
     text = " ".join(f"word{number}" for number in range(700))
     for part in _with(bench, text, along, file):
         await channel.send(part)
@@ -145,7 +167,9 @@ async def it_sends_files(bench: Bench) -> None:
     assert (name, data) == ("notes.txt", DATA)
     assert caption.strip() == seen[0]
     assert " ".join(seen).split() == text.split()
-    (large,) = _with(bench, "large", along, OutgoingFile(name="x", content_type="", data=bytes(most + 1)))
+    (large,) = _with(
+        bench, "large", along, OutgoingFile(name="x", content_type="", data=bytes(most + 1))
+    )
     with pytest.raises(Rejected):
         await channel.send(large)
     await bench.kit.cut_send()
@@ -199,7 +223,11 @@ async def it_bears_odd_words(bench: Bench) -> None:
     for words in odd:
         which = MessageId(words)
         acts: list[Coroutine[Any, Any, object]] = [
-            *([channel.react(at, message.id, words, add=True)] if isinstance(channel, CanReact) else []),
+            *(
+                [channel.react(at, message.id, words, add=True)]
+                if isinstance(channel, CanReact)
+                else []
+            ),
             *([channel.react(at, which, "👍", add=False)] if isinstance(channel, CanReact) else []),
             *([channel.edit(at, which, words)] if isinstance(channel, CanEdit) else []),
             *([channel.delete(at, which)] if isinstance(channel, CanDelete) else []),

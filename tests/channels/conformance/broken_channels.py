@@ -107,7 +107,9 @@ class OneIdForAll(MessageTwin):
 
 class NamesAreNobodys(MessageTwin):
     def told(self, message: Message) -> Message:
-        return replace(message, sender=replace(message.sender, id=type(message.sender.id)("somebody")))
+        return replace(
+            message, sender=replace(message.sender, id=type(message.sender.id)("somebody"))
+        )
 
 
 class OneRoomForAll(MessageTwin):
@@ -179,7 +181,16 @@ class EchoesItself(Twin):
         now = datetime.now(UTC)
         me = Sender(id=SenderId("me"), name="reverie")
         await self._emit(
-            [Message(id=MessageId(new_id(now)), at=part.to, sender=me, text="echo", sent=now, kind="room")]
+            [
+                Message(
+                    id=MessageId(new_id(now)),
+                    at=part.to,
+                    sender=me,
+                    text="echo",
+                    sent=now,
+                    kind="room",
+                )
+            ]
         )
         return receipt
 
@@ -424,7 +435,13 @@ class TellsOwnReactions(Twin):
         now = datetime.now(UTC)
         me = Sender(id=SenderId("me"), name="reverie")
         told = ReactionChanged(
-            id=EventId(new_id(now)), at=at, sender=me, message=message, reaction="x", added=add, sent=now
+            id=EventId(new_id(now)),
+            at=at,
+            sender=me,
+            message=message,
+            reaction="x",
+            added=add,
+            sent=now,
         )
         await self._emit([told])
 
@@ -472,7 +489,9 @@ class CutsTopics(Twin):
 class ListsUs(Twin):
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         told: RoomMembers = await self._real.list_members(at, most=most)  # type: ignore[attr-defined] # the same
-        return replace(told, members=(*told.members, Sender(id=SenderId("me"), name="reverie"))[:most])
+        return replace(
+            told, members=(*told.members, Sender(id=SenderId("me"), name="reverie"))[:most]
+        )
 
 
 class ListsAll(Twin):
@@ -485,7 +504,9 @@ class ListsAll(Twin):
 class ListsOthers(Twin):
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         told: RoomMembers = await self._real.list_members(at, most=most)  # type: ignore[attr-defined] # the same
-        return replace(told, members=tuple(replace(one, id=SenderId(one.name)) for one in told.members))
+        return replace(
+            told, members=tuple(replace(one, id=SenderId(one.name)) for one in told.members)
+        )
 
 
 class LosesFiles(Twin):

@@ -47,7 +47,8 @@ ABILITIES = {
     "whisper": CanDirectMessage,
     "confide": CanOpenDirect,
 }
-"""Every ability of `channels.base`, whose check is called `it_<name>s`; a test holds the two to each other."""
+"""Every ability of `channels.base`, whose check is called `it_<name>s`; a test holds the two to
+each other."""
 
 
 async def cancel_ends_it_within_a_second(bench: Bench) -> None:
@@ -65,7 +66,11 @@ async def no_task_is_left(bench: Bench) -> None:
     bench.run.cancel()
     await asyncio.wait({bench.run}, timeout=120)
     await bench.kit.gone()
-    left = {task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not bench.kit.owns(task)}
+    left = {
+        task
+        for task in asyncio.all_tasks()
+        if task is not asyncio.current_task() and not bench.kit.owns(task)
+    }
     assert not left - bench.before
 
 
@@ -108,7 +113,11 @@ async def a_restart_goes_on_from_the_cursor(bench: Bench) -> None:
         await bench.kit.say("said to you")
         await again.ear.message("said to you")
         known = {message.id for message in bench.ear.all(Message)}
-        fresh = {message.id: message.text for message in again.ear.all(Message) if message.id not in known}
+        fresh = {
+            message.id: message.text
+            for message in again.ear.all(Message)
+            if message.id not in known
+        }
         assert list(fresh.values()) == ["said to nobody", "said to you"]
     finally:
         await again.end()
@@ -146,7 +155,9 @@ async def what_was_not_taken_comes_in_the_next_run(bench: Bench) -> None:
     await bench.kit.say("and on")
     await again.ear.message("and on")
     known = {message.id for message in bench.ear.all(Message)}
-    fresh = {message.id: message.text for message in again.ear.all(Message) if message.id not in known}
+    fresh = {
+        message.id: message.text for message in again.ear.all(Message) if message.id not in known
+    }
     assert list(fresh.values()) == [*(f"too late {number}" for number in range(3)), "and on"]
 
 
@@ -208,14 +219,18 @@ async def it_previews(bench: Bench) -> None:
         await channel.delete_preview(asked.at, shown)
         await channel.delete_preview(asked.at, shown)
     await bench.tell("Once upon a time, there was a bot.", asked.at)
-    assert [bench.kit.plain(one) for one in await bench.kit.seen("direct")] == ["Once upon a time, there was a bot."]
+    assert [bench.kit.plain(one) for one in await bench.kit.seen("direct")] == [
+        "Once upon a time, there was a bot."
+    ]
 
 
 async def it_downloads(bench: Bench) -> None:
     channel, data = bench.channel, bytes(range(256)) * 40
     assert isinstance(channel, CanDownload)
     await bench.kit.attach(data)
-    await bench.ear.until(lambda: any(one.attachments for one in bench.ear.all(Message)), "no attachment")
+    await bench.ear.until(
+        lambda: any(one.attachments for one in bench.ear.all(Message)), "no attachment"
+    )
     message = next(one for one in bench.ear.all(Message) if one.attachments)
     (attachment,) = message.attachments
     assert await channel.download(message.at, attachment, limit_bytes=len(data)) == data
@@ -227,7 +242,9 @@ async def it_pages(bench: Bench) -> None:
     channel = bench.channel
     assert isinstance(channel, CanPage)
     assert channel.page_count(bench.post("short")) == 1
-    assert channel.page_count(bench.post("\n\n".join(f"Line {number}." for number in range(1000)))) > 1
+    assert (
+        channel.page_count(bench.post("\n\n".join(f"Line {number}." for number in range(1000)))) > 1
+    )
 
 
 async def it_joins(bench: Bench) -> None:
@@ -263,9 +280,9 @@ async def it_leaves(bench: Bench) -> None:
     await bench.kit.say("the others stay")
     await bench.ear.message("the others stay")
     await bench.tell("so do I")
-    assert not [event for event in bench.ear.all(MembershipChanged) if event.sender.name == "reverie"], (
-        "we know that we left"
-    )
+    assert not [
+        event for event in bench.ear.all(MembershipChanged) if event.sender.name == "reverie"
+    ], "we know that we left"
     assert bench.ear.links == [True]
     await bench.end()
     with pytest.raises(Unreachable):
@@ -283,4 +300,13 @@ LIVE = (
     a_blocked_emit_loses_nothing,
     a_broken_emit_comes_out,
 )
-HONEST = (it_is_what_it_says, it_types, it_previews, it_downloads, it_pages, it_joins, it_leaves, it_adapts)
+HONEST = (
+    it_is_what_it_says,
+    it_types,
+    it_previews,
+    it_downloads,
+    it_pages,
+    it_joins,
+    it_leaves,
+    it_adapts,
+)

@@ -50,7 +50,9 @@ async def it_completes(bench: Bench) -> None:
         typed = asked.pop()
         assert (typed.name, typed.sub, typed.arg, typed.prefix) == ("greet", "", "whom", "an")
         assert (typed.at, typed.direct) == (spoken.at, where == "direct")
-        assert replace(typed.sender, ranks=()) == replace(spoken.sender, ranks=()), "who types is who speaks"
+        assert replace(typed.sender, ranks=()) == replace(spoken.sender, ranks=()), (
+            "who types is who speaks"
+        )
     assert await bench.kit.suggested("room", "many") == [f"many{number}" for number in range(25)]
     for trouble in ("broken", "slow"):
         assert await bench.kit.suggested("room", trouble) == []
@@ -68,7 +70,9 @@ async def it_offers(bench: Bench) -> None:
     gone, odd = (replace(bob, id=SenderId(number)) for number in ("77", "no such id"))
     assert await _menus(bench) == ["guest", "guest", "guest"]
     for _ in range(2):
-        await channel.set_command_menus([(gone, "owner"), (odd, "owner"), (alice, "owner"), (bob, "member")])
+        await channel.set_command_menus(
+            [(gone, "owner"), (odd, "owner"), (alice, "owner"), (bob, "member")]
+        )
         assert await _menus(bench) == ["owner", "member", "guest"]
     await channel.set_command_menus([(bob, "admin")])
     assert await _menus(bench) == ["guest", "admin", "guest"]
@@ -88,7 +92,10 @@ async def _menus(bench: Bench) -> list[str]:
         ("room", "alice"),
     )
     shown = [(await bench.kit.menu(where, by), where) for where, by in places]
-    return [next((role for role in _ROLES if _usable(role, where) == names), str(names)) for names, where in shown]
+    return [
+        next((role for role in _ROLES if _usable(role, where) == names), str(names))
+        for names, where in shown
+    ]
 
 
 async def it_whispers(bench: Bench) -> None:

@@ -2,7 +2,14 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gateway.core.events import NOTIFICATION, MembershipChanged, Message, MessageDeleted, MessageEdited, ReactionChanged
+from gateway.core.events import (
+    NOTIFICATION,
+    MembershipChanged,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    ReactionChanged,
+)
 from gateway.core.facts import dedup_key
 from tests.channels.conformance.platforms.base import Bench
 
@@ -13,8 +20,16 @@ async def text_room_and_sender_arrive(bench: Bench) -> None:
     await bench.kit.say("hello there", by="alice")
     await bench.kit.say("and from me", by="bob", where="other")
     first, second = await bench.ear.message("hello there"), await bench.ear.message("and from me")
-    assert (first.text, first.at, first.sender.name) == ("hello there", bench.kit.address("room"), "alice")
-    assert (second.text, second.at, second.sender.name) == ("and from me", bench.kit.address("other"), "bob")
+    assert (first.text, first.at, first.sender.name) == (
+        "hello there",
+        bench.kit.address("room"),
+        "alice",
+    )
+    assert (second.text, second.at, second.sender.name) == (
+        "and from me",
+        bench.kit.address("other"),
+        "bob",
+    )
     assert first.at.channel == bench.channel.name
 
 
@@ -116,8 +131,12 @@ async def everything_can_be_written_as_json(bench: Bench) -> None:
         except ValueError as error:
             raise AssertionError(f"{event} cannot be read back") from error
         assert again == event
-        if isinstance(event, Message | MessageEdited | MessageDeleted | ReactionChanged | MembershipChanged):
-            assert {type(part) for part in (event.id, event.at.room)} == {str}, "an SDK's type came through"
+        if isinstance(
+            event, Message | MessageEdited | MessageDeleted | ReactionChanged | MembershipChanged
+        ):
+            assert {type(part) for part in (event.id, event.at.room)} == {str}, (
+                "an SDK's type came through"
+            )
 
 
 CHECKS = (

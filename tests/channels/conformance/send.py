@@ -26,7 +26,10 @@ def _squeezed(text: str) -> str:
 async def said_once_with_a_receipt(bench: Bench) -> None:
     (receipt,) = await bench.tell("only once")
     await bench.tell("and another")
-    assert [bench.kit.plain(seen) for seen in await bench.kit.seen("room", 2)] == ["only once", "and another"]
+    assert [bench.kit.plain(seen) for seen in await bench.kit.seen("room", 2)] == [
+        "only once",
+        "and another",
+    ]
     assert len(set(receipt.ids)) == len(receipt.ids)
 
 
@@ -99,7 +102,19 @@ async def blank_text_is_an_error_before_any_io(bench: Bench) -> None:
 
 
 async def no_body_is_blank(bench: Bench) -> None:
-    for text in ("```\n```", "**  **", "# ", "- ", "> ", "\u200b", "\x02\x03", "---", "[]()", "![]()", "||  ||"):
+    for text in (
+        "```\n```",
+        "**  **",
+        "# ",
+        "- ",
+        "> ",
+        "\u200b",
+        "\x02\x03",
+        "---",
+        "[]()",
+        "![]()",
+        "||  ||",
+    ):
         bodies = bench.channel.split(bench.post(text))
         assert bodies, text
         assert all(body.strip() for body in bodies), text
@@ -120,8 +135,12 @@ async def order_holds_in_each_room(bench: Bench) -> None:
             await bench.tell(f"{where} {text}", at)
 
     await asyncio.gather(speak("room"), speak("other"))
-    assert [bench.kit.plain(one) for one in await bench.kit.seen("room", 8)] == [f"room {text}" for text in texts]
-    assert [bench.kit.plain(one) for one in await bench.kit.seen("other", 8)] == [f"other {text}" for text in texts]
+    assert [bench.kit.plain(one) for one in await bench.kit.seen("room", 8)] == [
+        f"room {text}" for text in texts
+    ]
+    assert [bench.kit.plain(one) for one in await bench.kit.seen("other", 8)] == [
+        f"other {text}" for text in texts
+    ]
 
 
 async def going_is_awaited_once_and_first(bench: Bench) -> None:

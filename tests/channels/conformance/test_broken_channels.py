@@ -1,4 +1,5 @@
-"""The conformance suite bites: every broken twin of every adapter is found out by the check that is meant for it."""
+"""The conformance suite bites: every broken twin of every adapter is found out by the check that is
+meant for it."""
 
 import asyncio
 

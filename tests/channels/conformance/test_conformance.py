@@ -12,11 +12,25 @@ from tests.channels.conformance import actions, lifecycle, private_messages, rec
 from tests.channels.conformance.platforms.base import Bench, Kit, bench
 from tests.channels.conformance.platforms.console import ConsoleKit
 from tests.channels.conformance.platforms.discord import DiscordKit
-from tests.channels.conformance.platforms.irc import BY_SERVER, InspircdKit, NgircdKit, PlainIrcKit, ScriptedIrcKit
+from tests.channels.conformance.platforms.irc import (
+    BY_SERVER,
+    InspircdKit,
+    NgircdKit,
+    PlainIrcKit,
+    ScriptedIrcKit,
+)
 from tests.channels.conformance.platforms.telegram import TelegramKit
 
 Check = Callable[[Bench], Awaitable[None]]
-KITS: tuple[type[Kit], ...] = (ConsoleKit, ScriptedIrcKit, PlainIrcKit, InspircdKit, NgircdKit, TelegramKit, DiscordKit)
+KITS: tuple[type[Kit], ...] = (
+    ConsoleKit,
+    ScriptedIrcKit,
+    PlainIrcKit,
+    InspircdKit,
+    NgircdKit,
+    TelegramKit,
+    DiscordKit,
+)
 GROUPS: dict[str, tuple[Check, ...]] = {
     "receive": receive.CHECKS,
     "send": send.SEND,
@@ -37,7 +51,9 @@ def run(kit: Kit, check: Check) -> None:
         async with bench(kit) as ready:
             ability = _ABILITY_OF.get(check.__name__)
             if ability is not None and not isinstance(ready.channel, ability):
-                raise AssertionError(f"{kit.label} must say why it lacks {check.__name__}, or be able to")
+                raise AssertionError(
+                    f"{kit.label} must say why it lacks {check.__name__}, or be able to"
+                )
             await check(ready)
 
     asyncio.run(asyncio.wait_for(told(), 60))
@@ -70,7 +86,11 @@ def test_what_a_kit_lacks_is_a_check_and_has_a_reason(kit: type[Kit]) -> None:
 
 
 def test_every_ability_of_the_contract_has_a_check() -> None:
-    declared = {name for name, value in vars(base).items() if name.startswith("Can") and inspect.isclass(value)}
+    declared = {
+        name
+        for name, value in vars(base).items()
+        if name.startswith("Can") and inspect.isclass(value)
+    }
     assert declared == {ability.__name__ for ability in lifecycle.ABILITIES.values()}
     assert set(_ABILITY_OF) <= set(CHECKS)
 

@@ -31,7 +31,9 @@ def place(room: str, thread: str | None = None) -> Address:
     return Address(channel=NAME, room=RoomId(room), thread=ThreadId(thread) if thread else None)
 
 
-def part(body: str, room: str, *, key: str = "post#0", thread: str | None = None, **more: Any) -> Part:
+def part(
+    body: str, room: str, *, key: str = "post#0", thread: str | None = None, **more: Any
+) -> Part:
     if "reply_to" in more:
         more["reply_to"] = MessageId(more["reply_to"])
     return Part(key=key, to=place(room, thread), body=body, **more)
@@ -60,7 +62,9 @@ async def running(
     """A channel on a server that is up; ended at the end."""
     settings = config(api, **changes)
     kind = DiscordChannel if settings.preview == "off" else DiscordPreviewChannel
-    channel = kind(NAME, settings, clock or SystemClock(), cursor=cursor, commands=commands, random=lambda: 0.0)
+    channel = kind(
+        NAME, settings, clock or SystemClock(), cursor=cursor, commands=commands, random=lambda: 0.0
+    )
     run = Running(channel)
     try:
         yield run

@@ -1,4 +1,5 @@
-"""A Discord channel running against the loopback Discord, and a way to start it again where it stopped."""
+"""A Discord channel running against the loopback Discord, and a way to start it again where it
+stopped."""
 
 import asyncio
 import contextlib
@@ -29,7 +30,8 @@ def hello(api: DiscordApi, text: str, *, room: str = "", ago_s: float = 0.0) -> 
 
 
 class Hurried:
-    """A clock on which everything happens `times` as fast: waits of minutes without waiting for them."""
+    """A clock on which everything happens `times` as fast: waits of minutes without waiting for
+    them."""
 
     def __init__(self, times: float) -> None:
         self.times = times
@@ -57,10 +59,12 @@ class Running(Run[DiscordChannel]):
 
     @property
     def texts(self) -> list[str]:
-        """What was said, without the names of whom it was said to; each event once, as the store keeps it."""
+        """What was said, without the names of whom it was said to; each event once, as the store
+        keeps it."""
         said = {event.id: event.text for event in self.messages}
         return [
-            text.split("> ")[-1].split(" ", 1)[-1] if text.startswith(("<@", "@")) else text for text in said.values()
+            text.split("> ")[-1].split(" ", 1)[-1] if text.startswith(("<@", "@")) else text
+            for text in said.values()
         ]
 
     async def heard(self, *texts: str) -> None:
@@ -77,7 +81,9 @@ async def running(
 
     Unless there is a `clock`, time goes by twenty times as fast.
     """
-    channel = DiscordChannel(NAME, config(api, **changes), clock or Hurried(20), cursor=cursor, commands=())
+    channel = DiscordChannel(
+        NAME, config(api, **changes), clock or Hurried(20), cursor=cursor, commands=()
+    )
     run = Running(channel, cursor)
     try:
         yield run

@@ -1,4 +1,5 @@
-"""Reactions, edits, deletions, topics and who is there: as Discord allows them, and what is said where it does not."""
+"""Reactions, edits, deletions, topics and who is there: as Discord allows them, and what is said
+where it does not."""
 
 import pytest
 
@@ -21,7 +22,9 @@ def ours(api: DiscordApi, number: str) -> list[str]:
     return list(api.world.messages[api.room][number].get("bots_reactions", ()))
 
 
-async def test_emoji_are_put_on_and_taken_off_however_they_are_written(api: DiscordApi, run: Running) -> None:
+async def test_emoji_are_put_on_and_taken_off_however_they_are_written(
+    api: DiscordApi, run: Running
+) -> None:
     number, wave = MessageId(api.says(api.room, api.ann, "look")), api.world.add_emoji("wave")
     at = place(api.room)
     for written, known in (
@@ -43,7 +46,9 @@ async def test_emoji_are_put_on_and_taken_off_however_they_are_written(api: Disc
             assert ours(api, number) == []
 
 
-async def test_a_reaction_that_is_not_known_or_not_allowed_is_rejected(api: DiscordApi, run: Running) -> None:
+async def test_a_reaction_that_is_not_known_or_not_allowed_is_rejected(
+    api: DiscordApi, run: Running
+) -> None:
     number, at = MessageId(api.says(api.room, api.ann, "look")), place(api.room)
     for odd in ("🧿", ":nothing:", "yes", "", "wave:123456789012345678", "👍" * 40, "../../@me"):
         with pytest.raises(Rejected):
@@ -57,7 +62,9 @@ async def test_a_reaction_that_is_not_known_or_not_allowed_is_rejected(api: Disc
         await run.channel.react(at, number, "👍", add=True)
 
 
-async def test_an_edit_calls_nobody_and_is_formatted_as_a_message_is(api: DiscordApi, run: Running) -> None:
+async def test_an_edit_calls_nobody_and_is_formatted_as_a_message_is(
+    api: DiscordApi, run: Running
+) -> None:
     at, number = place(api.room), await said(api, run)
     for _ in range(2):
         await run.channel.edit(at, number, "#### Now\n@everyone <@1>")
@@ -66,7 +73,9 @@ async def test_an_edit_calls_nobody_and_is_formatted_as_a_message_is(api: Discor
     assert not api.offences
 
 
-async def test_only_our_own_messages_are_deleted_whatever_we_may(api: DiscordApi, run: Running) -> None:
+async def test_only_our_own_messages_are_deleted_whatever_we_may(
+    api: DiscordApi, run: Running
+) -> None:
     at, number = place(api.room), await said(api, run)
     theirs = MessageId(api.says(api.room, api.ann, "mine"))
     with pytest.raises(Rejected, match="not a message of ours"):
@@ -96,14 +105,18 @@ async def test_with_the_intent_all_members_are_told() -> None:
             ("ben", api.ben, False, True),
         ]
         assert (told.total, "whole server" in told.note) == (3, True)
-        assert [one.name for one in (await run.channel.list_members(place(api.room), most=1)).members] == ["ann"]
+        assert [
+            one.name for one in (await run.channel.list_members(place(api.room), most=1)).members
+        ] == ["ann"]
         thread = api.threads(api.room, api.ben, "talk", "hi")
         await run.message()
         inside = await run.channel.list_members(place(api.room, thread), most=500)
         assert [one.name for one in inside.members] == ["ben"]
 
 
-async def test_threads_are_left_and_channels_say_what_can_be_done_instead(api: DiscordApi, run: Running) -> None:
+async def test_threads_are_left_and_channels_say_what_can_be_done_instead(
+    api: DiscordApi, run: Running
+) -> None:
     thread = api.threads(api.room, api.ann, "a thread")
     for _ in range(2):
         await run.channel.leave(place(api.room, thread))
@@ -147,7 +160,12 @@ async def test_a_member_reads_what_their_permissions_let_them_read() -> None:
         async def overwritten(*overwrites: tuple[str, int, int], kind: int = 0) -> None:
             world.channels[room]["type"] = kind
             world.channels[room]["permission_overwrites"] = [
-                {"id": target, "type": int(target in world.users), "allow": str(allow), "deny": str(deny)}
+                {
+                    "id": target,
+                    "type": int(target in world.users),
+                    "allow": str(allow),
+                    "deny": str(deny),
+                }
                 for target, allow, deny in overwrites
             ]
             api.dispatch("CHANNEL_UPDATE", world.channels[room])
@@ -200,7 +218,8 @@ async def test_private_threads_are_read_by_who_was_added_to_them() -> None:
         managers = world.add_role("managers", MANAGE_THREADS)
         api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": managers})
         private, public = (
-            world.add_thread(world.room, "talk", world.ann, kind=kind) for kind in (PRIVATE_THREAD, POST)
+            world.add_thread(world.room, "talk", world.ann, kind=kind)
+            for kind in (PRIVATE_THREAD, POST)
         )
         for thread in (private, public):
             api.dispatch("THREAD_CREATE", thread)

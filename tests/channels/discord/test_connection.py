@@ -1,4 +1,5 @@
-"""Whatever happens to connections, sessions and logins: what was said arrives once, and a storm ends in back-off."""
+"""Whatever happens to connections, sessions and logins: what was said arrives once, and a storm
+ends in back-off."""
 
 import asyncio
 import json
@@ -29,7 +30,9 @@ async def run(api: DiscordApi) -> AsyncIterator[Running]:
 
 
 @pytest.mark.parametrize("code", [0, 1000, 1001, 1011, 4000, 4009])
-async def test_a_cut_is_resumed_and_nothing_is_missed(code: int, api: DiscordApi, run: Running) -> None:
+async def test_a_cut_is_resumed_and_nothing_is_missed(
+    code: int, api: DiscordApi, run: Running
+) -> None:
     hello(api, "before")
     await run.heard("before")
     api.cut(code)
@@ -43,7 +46,9 @@ async def test_a_cut_is_resumed_and_nothing_is_missed(code: int, api: DiscordApi
     assert run.links == [True, False, True]
 
 
-async def test_reconnect_is_obeyed_without_ending_the_session(api: DiscordApi, run: Running) -> None:
+async def test_reconnect_is_obeyed_without_ending_the_session(
+    api: DiscordApi, run: Running
+) -> None:
     api.ask_reconnect()
     await run.up(2)
     assert api.connections[0].close_code not in {1000, 1001}
@@ -52,7 +57,9 @@ async def test_reconnect_is_obeyed_without_ending_the_session(api: DiscordApi, r
     await run.heard("after")
 
 
-async def test_a_session_that_is_gone_is_replaced_and_its_gap_filled(api: DiscordApi, run: Running) -> None:
+async def test_a_session_that_is_gone_is_replaced_and_its_gap_filled(
+    api: DiscordApi, run: Running
+) -> None:
     hello(api, "before")
     await run.heard("before")
     api.forget()
@@ -90,9 +97,14 @@ async def test_more_than_a_page_of_history_is_found_in_order(api: DiscordApi, ru
     assert run.texts == [str(number) for number in range(251)]
 
 
-async def test_a_link_without_acknowledgements_is_given_up_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_link_without_acknowledgements_is_given_up_and_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rest, "HEARTBEAT_TIMEOUT_S", 1.0)
-    async with DiscordApi(Options(heartbeat_s=0.2, heartbeat_grace_s=60)) as api, running(api) as it:
+    async with (
+        DiscordApi(Options(heartbeat_s=0.2, heartbeat_grace_s=60)) as api,
+        running(api) as it,
+    ):
         await it.up()
         await api.until(lambda: api.connections[0].beats > 1)
         api.faults.hold_acks = True
@@ -120,11 +132,18 @@ async def test_a_process_that_starts_again_finds_what_was_said_meanwhile() -> No
             assert it.texts.count("away") == 1
             hello(api, "after")
             await it.until(lambda: "after" in it.texts)
-            assert set(it.texts) <= {"before", "away", "elsewhere", "after"}  # the store knows `before` by its id
+            assert set(it.texts) <= {
+                "before",
+                "away",
+                "elsewhere",
+                "after",
+            }  # the store knows `before` by its id
 
 
 @pytest.mark.parametrize("again", ["killed", "ended"])
-async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_the_next(again: str) -> None:
+async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_the_next(
+    again: str,
+) -> None:
     """Discord lists no direct chats, so only the session knows of them."""
     async with DiscordApi() as api:
         async with running(api) as it:
@@ -183,10 +202,14 @@ async def test_a_session_that_cannot_be_resumed_for_a_moment_is_not_given_up(how
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-async def test_what_was_first_written_into_a_lost_session_is_read_when_its_author_writes_again(failures: int) -> None:
+async def test_what_was_first_written_into_a_lost_session_is_read_when_its_author_writes_again(
+    failures: int,
+) -> None:
     async with DiscordApi() as api:
         ann, ben = api.world.dm(api.ann), api.world.dm(api.ben)
-        api.says(ben, api.ben, "long before", ago_s=86400)  # before the bot was there for the first time
+        api.says(
+            ben, api.ben, "long before", ago_s=86400
+        )  # before the bot was there for the first time
         cursor = await _heard_once(api)
         api.says(ann, api.ann, "are you there?")
         api.says(ann, api.ann, "please answer")
@@ -268,8 +291,12 @@ async def test_what_is_said_until_a_late_guild_is_told_is_found() -> None:
         hello(api, "one")
         async with running(api, it.cursor, rooms=[api.guild]) as again:
             await again.up()
-            await api.until(lambda: len(api.made(f"GET /channels/{api.guild}$")) == 1)  # the guild's id is no room's
-            api.world.add_message(api.room, api.ann, f"<@{api.bot}> two")  # an outage: nobody is told of this one
+            await api.until(
+                lambda: len(api.made(f"GET /channels/{api.guild}$")) == 1
+            )  # the guild's id is no room's
+            api.world.add_message(
+                api.room, api.ann, f"<@{api.bot}> two"
+            )  # an outage: nobody is told of this one
             api.tell_guilds()
             await again.heard("before", "one", "two")
             first = json.loads(it.cursor or "")["marks"]["0"]
@@ -278,7 +305,9 @@ async def test_what_is_said_until_a_late_guild_is_told_is_found() -> None:
             assert int(json.loads(again.cursor or "")["marks"]["0"]) > int(first)
 
 
-async def test_a_guild_that_was_unavailable_is_caught_up_with(api: DiscordApi, run: Running) -> None:
+async def test_a_guild_that_was_unavailable_is_caught_up_with(
+    api: DiscordApi, run: Running
+) -> None:
     hello(api, "before")
     await run.heard("before")
     api.dispatch("GUILD_DELETE", {"id": api.guild, "unavailable": True})
@@ -287,7 +316,9 @@ async def test_a_guild_that_was_unavailable_is_caught_up_with(api: DiscordApi, r
     await run.heard("before", "away")
 
 
-@pytest.mark.parametrize(("code", "resumes"), [(4007, 1), (4009, 1), *((code, 3) for code in (0, 1000, 4000, 4008))])
+@pytest.mark.parametrize(
+    ("code", "resumes"), [(4007, 1), (4009, 1), *((code, 3) for code in (0, 1000, 4000, 4008))]
+)
 async def test_a_session_that_is_not_given_back_is_replaced(
     code: int, resumes: int, api: DiscordApi, run: Running
 ) -> None:
@@ -335,7 +366,9 @@ async def test_a_history_that_fails_holds_nobody_up_and_is_asked_again_soon() ->
         await it.heard("before", "away", "live")
 
 
-async def test_an_invalid_session_that_is_called_resumable_for_ever_is_given_up(api: DiscordApi, run: Running) -> None:
+async def test_an_invalid_session_that_is_called_resumable_for_ever_is_given_up(
+    api: DiscordApi, run: Running
+) -> None:
     api.faults.invalid_sessions, api.faults.resumable = 3, True
     api.cut()
     hello(api, "away")
@@ -398,7 +431,10 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
         told.append(repr(config(api)))
         told.append(repr(it.channel))
         secrets = (api.token, asked.token)
-        lines = [record.getMessage() + str(record.exc_info and record.exc_info[1]) for record in caplog.records]
+        lines = [
+            record.getMessage() + str(record.exc_info and record.exc_info[1])
+            for record in caplog.records
+        ]
         own = [line for line in lines if "WebSocket Event" not in line]
         assert not [line for line in told + own if any(secret in line for secret in secrets)]
         assert api.identifies
@@ -416,7 +452,9 @@ async def test_an_end_in_any_moment_of_the_greeting_says_goodbye(steps: int) -> 
         assert api.connections[0].close_code in {1000, 4000}
 
 
-@pytest.mark.parametrize("url", ["ws://127.0.0.1:1/gw", "http://127.0.0.1/", "no address", "wss://user:pass@127.0.0.1"])
+@pytest.mark.parametrize(
+    "url", ["ws://127.0.0.1:1/gw", "http://127.0.0.1/", "no address", "wss://user:pass@127.0.0.1"]
+)
 async def test_a_bad_address_for_resuming_costs_a_session_and_no_message(url: str) -> None:
     async with DiscordApi(Options(resume_url=url)) as api, running(api) as it:
         await it.up()

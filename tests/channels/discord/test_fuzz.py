@@ -1,7 +1,8 @@
 """A million gateway payloads that nobody should send: nothing ends, nothing is lost after them.
 
-A part goes over the WebSocket, compressed, as Discord sends; the rest is handed to the socket's reader as text, so
-that the million fits into the time that a test may take. Run it alone with `-s` to see the figures.
+A part goes over the WebSocket, compressed, as Discord sends; the rest is handed to the socket's
+reader as text, so that the million fits into the time that a test may take. Run it alone with `-s`
+to see the figures.
 """
 
 import asyncio
@@ -79,11 +80,17 @@ def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
 
 
 @pytest.mark.soak
-def test_a_million_malformed_payloads_end_nothing(log: Counted, sockets: list[GatewaySocket]) -> None:
-    asyncio.run(asyncio.wait_for(_story(log, sockets, wire=200_000, direct=800_000, seed=2), 4 * LIMIT_S))
+def test_a_million_malformed_payloads_end_nothing(
+    log: Counted, sockets: list[GatewaySocket]
+) -> None:
+    asyncio.run(
+        asyncio.wait_for(_story(log, sockets, wire=200_000, direct=800_000, seed=2), 4 * LIMIT_S)
+    )
 
 
-async def _story(log: Counted, sockets: list[GatewaySocket], *, wire: int, direct: int, seed: int) -> None:
+async def _story(
+    log: Counted, sockets: list[GatewaySocket], *, wire: int, direct: int, seed: int
+) -> None:
     async with DiscordApi(Options(heartbeat_s=30)) as api, running(api, clock=Hurried(1)) as it:
         await it.up()
         mutants, events = Mutants(api, seed), 0
@@ -103,10 +110,17 @@ async def _story(log: Counted, sockets: list[GatewaySocket], *, wire: int, direc
         assert len(api.connections) == len(sockets) == 1
         assert [call.line for call in api.calls if call.status == 401] == []
         print(f"\n{wire} over the socket in {wired_s:.1f} s, {wire / wired_s:.0f}/s")
-        print(f"{direct} to its reader in {handed_s:.1f} s, {direct / handed_s:.0f}/s; {events} events came of them")
-        print(f"log lines: {dict(log.lines.most_common(8))}; errors: {dict(log.errors.most_common(8))}")
+        print(
+            f"{direct} to its reader in {handed_s:.1f} s, {direct / handed_s:.0f}/s; {events} "
+            "events came of them"
+        )
+        print(
+            f"log lines: {dict(log.lines.most_common(8))}; errors: "
+            f"{dict(log.errors.most_common(8))}"
+        )
         assert it.links == []
-        # What they left behind must not cost what comes after: neither a session that is taken up again nor a new one.
+        # What they left behind must not cost what comes after: neither a session that is taken up
+        # again nor a new one.
         api.cut()
         await _heard(api, it, "into the cut")
         api.forget()
@@ -122,7 +136,8 @@ async def _story(log: Counted, sockets: list[GatewaySocket], *, wire: int, direc
 
 
 async def _heard(api: DiscordApi, it: Running, text: str) -> int:
-    """Say it, wait until it arrives; how many other events arrived before it, which are forgotten."""
+    """Say it, wait until it arrives; how many other events arrived before it, which are
+    forgotten."""
     hello(api, text)
     await it.until(lambda: text in it.texts)
     assert it.texts.count(text) == 1

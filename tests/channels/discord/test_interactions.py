@@ -1,4 +1,5 @@
-"""The command table on Discord: its menu, its options as text, suggestions, and what else is pressed."""
+"""The command table on Discord: its menu, its options as text, suggestions, and what else is
+pressed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.base import CanCompleteCommands, CommandArg, CommandCompletion, CommandSpec, Rejected, SubcommandSpec
+from channels.base import (
+    CanCompleteCommands,
+    CommandArg,
+    CommandCompletion,
+    CommandSpec,
+    Rejected,
+    SubcommandSpec,
+)
 from channels.discord import interactions
 from channels.discord.wire import format_options, quote_word
 from gateway.commands.definition import CommandDefinition
@@ -27,7 +35,9 @@ def rows(specs: Sequence[CommandSpec]) -> Any:
     return interactions.CommandMenu(discord.Client(intents=discord.Intents.none()), specs).to_rows()
 
 
-TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30)
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30
+)
 
 
 def test_discord_takes_the_whole_table() -> None:
@@ -37,9 +47,14 @@ def test_discord_takes_the_whole_table() -> None:
     assert ask["default_member_permissions"] is None
     assert [row["name"] for row in menu] == [row.name for row in COMMANDS]
     for row, shown in zip(COMMANDS, menu, strict=True):
-        assert (shown["description"], shown["contexts"]) == (row.summary, [1] if row.direct_only else [0, 1])
+        assert (shown["description"], shown["contexts"]) == (
+            row.summary,
+            [1] if row.direct_only else [0, 1],
+        )
         managers = "32" if row.role in {"owner", "admin"} else None
-        assert (shown["default_member_permissions"] and str(shown["default_member_permissions"])) == managers
+        assert (
+            shown["default_member_permissions"] and str(shown["default_member_permissions"])
+        ) == managers
         options = shown["options"]
         if row.subs:
             assert [(one["type"], one["name"], one["description"]) for one in options] == [
@@ -50,9 +65,9 @@ def test_discord_takes_the_whole_table() -> None:
             [one["options"] for one in options] if row.subs else [options],
             strict=True,
         ):
-            assert [(one["type"], one["name"], one["description"], one["required"]) for one in told] == [
-                (3, arg.name, arg.summary, arg.required) for arg in args
-            ]
+            assert [
+                (one["type"], one["name"], one["description"], one["required"]) for one in told
+            ] == [(3, arg.name, arg.summary, arg.required) for arg in args]
             assert [[choice["value"] for choice in one.get("choices", [])] for one in told] == [
                 list(arg.choices) for arg in args
             ]
@@ -68,13 +83,23 @@ def test_discord_takes_the_whole_table() -> None:
         CommandSpec(name="log entries", summary="Show"),
         CommandSpec(name="x" * 33, summary="Show"),
         CommandSpec(
-            name="log", summary="Show", args=(CommandArg(name="n", summary=""), CommandArg(name="n", summary=""))
+            name="log",
+            summary="Show",
+            args=(CommandArg(name="n", summary=""), CommandArg(name="n", summary="")),
         ),
         CommandSpec(
-            name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=tuple(map(str, range(26)))),)
+            name="log",
+            summary="S",
+            args=(CommandArg(name="n", summary="N", choices=tuple(map(str, range(26)))),),
         ),
-        CommandSpec(name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=("x" * 101,)),)),
-        CommandSpec(name="log", summary="S", subs=tuple(SubcommandSpec(name=f"s{n}", summary="S") for n in range(26))),
+        CommandSpec(
+            name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=("x" * 101,)),)
+        ),
+        CommandSpec(
+            name="log",
+            summary="S",
+            subs=tuple(SubcommandSpec(name=f"s{n}", summary="S") for n in range(26)),
+        ),
         CommandSpec(
             name="log",
             summary="S",
@@ -112,19 +137,26 @@ CHANGES = (
 
 async def test_the_menu_is_told_again_only_if_it_differs() -> None:
     async with DiscordApi() as api:
-        for number, spec in enumerate((CommandSpec(name="log", summary="Show", args=(WHICH,)), *CHANGES), 1):
+        for number, spec in enumerate(
+            (CommandSpec(name="log", summary="Show", args=(WHICH,)), *CHANGES), 1
+        ):
             for _ in range(2):
                 seen = len(api.made("GET /applications/.*/commands"))
                 async with running(api, Hurried(50), commands=(spec,)) as run:
                     await run.up()
-                    await api.until(lambda seen=seen: len(api.made("GET /applications/.*/commands")) > seen)  # type: ignore[misc] # its own
+                    await api.until(
+                        lambda seen=seen: len(api.made("GET /applications/.*/commands")) > seen  # type: ignore[misc] # its own
+                    )
                     await api.until(lambda number=number: len(api.made("PUT ")) == number)  # type: ignore[misc] # its own
         assert api.offences == []
 
 
 def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
     values = [{"type": 3, "name": key, "value": value} for key, value in options.items()]
-    return {"name": name, "options": [{"type": 1, "name": sub, "options": values}] if sub else values}
+    return {
+        "name": name,
+        "options": [{"type": 1, "name": sub, "options": values}] if sub else values,
+    }
 
 
 @pytest.mark.parametrize(
@@ -139,18 +171,36 @@ def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
             'set "Ann Lee" member',
             {"who": "Ann Lee", "role": "member"},
         ),
-        ({"name": "help", "options": [{"type": 3, "name": "sub", "value": "list"}]}, '"" list', {"sub": "list"}),
-        (data("say", room="#a", text='  "two  words" '), 'say #a "two  words"', {"room": "#a", "text": '"two  words"'}),
+        (
+            {"name": "help", "options": [{"type": 3, "name": "sub", "value": "list"}]},
+            '"" list',
+            {"sub": "list"},
+        ),
+        (
+            data("say", room="#a", text='  "two  words" '),
+            'say #a "two  words"',
+            {"room": "#a", "text": '"two  words"'},
+        ),
         (data("say", text="x", room="a b"), '"a b" x', {"room": "a b", "text": "x"}),
-        (data("role", "set", who='a "b\\', role="owner"), 'set "a \\"b\\\\" owner', {"who": 'a "b\\', "role": "owner"}),
-        (data("role", "set", who="a\nb", role="owner"), 'set "a b" owner', {"who": "a b", "role": "owner"}),
+        (
+            data("role", "set", who='a "b\\', role="owner"),
+            'set "a \\"b\\\\" owner',
+            {"who": 'a "b\\', "role": "owner"},
+        ),
+        (
+            data("role", "set", who="a\nb", role="owner"),
+            'set "a b" owner',
+            {"who": "a b", "role": "owner"},
+        ),
         (data("room", "list"), "list", {}),
         (data("status", old="1 2"), '"1 2"', None),
         (data("gone", "sub", old="1"), "sub 1", None),
         (data("role", "gone", who="a:1"), "gone a:1", None),
     ],
 )
-def test_options_are_what_people_would_write(asked: Any, text: str, understood: dict[str, str] | None) -> None:
+def test_options_are_what_people_would_write(
+    asked: Any, text: str, understood: dict[str, str] | None
+) -> None:
     said = format_options(asked, COMMAND_SPECS)
     assert said == text.removeprefix("say " if asked["name"] == "say" else "")
     if understood is not None:
@@ -182,7 +232,9 @@ def test_no_value_ever_stands_for_another_argument(values: dict[str, str]) -> No
 
 @given(TEXT)
 def test_a_quoted_word_is_one_word(word: str) -> None:
-    row = CommandDefinition(name="x", group="people", summary="X", args=(CommandArg(name="a", summary="A"),))
+    row = CommandDefinition(
+        name="x", group="people", summary="X", args=(CommandArg(name="a", summary="A"),)
+    )
     use = parse_arguments(row, quote_word(word))
     assert isinstance(use, ParsedArguments)
     assert use.arguments.get("a", "") == " ".join(word.split())
@@ -195,14 +247,27 @@ async def test_what_may_be_meant_is_suggested() -> None:
 
         async def suggest(one: CommandCompletion) -> Sequence[str]:
             asked.append(one)
-            return ["console:ann", "x" * 101, "", "two\nlines", "console:ann", *(f"console:{n}" for n in range(40))]
+            return [
+                "console:ann",
+                "x" * 101,
+                "",
+                "two\nlines",
+                "console:ann",
+                *(f"console:{n}" for n in range(40)),
+            ]
 
         run.channel.set_completer(suggest)
         typing = api.commands.type(api.room, api.ann, "role set", "who", "an", role="member")
         await api.until(lambda: typing.choices is not None)
         assert typing.choices == ["console:ann", *(f"console:{n}" for n in range(24))]
         (one,) = asked
-        assert (one.name, one.sub, one.arg, one.prefix, one.direct) == ("role", "set", "who", "an", False)
+        assert (one.name, one.sub, one.arg, one.prefix, one.direct) == (
+            "role",
+            "set",
+            "who",
+            "an",
+            False,
+        )
         assert one.given == {"role": "member"}
         assert (one.at.room, one.sender.id, one.sender.verified) == (api.room, api.ann, True)
         api.commands.replay(typing)
@@ -237,7 +302,9 @@ async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_t
         await api.until(lambda: bool(api.commands.table.get("global")))
         long = "what the cat did " * 110
         inner = {"content": "a forward", "attachments": [api.keep(*PICTURE)], "mentions": []}
-        said = api.says(api.room, api.ben, long, files=[PICTURE], message_snapshots=[{"message": inner}])
+        said = api.says(
+            api.room, api.ben, long, files=[PICTURE], message_snapshots=[{"message": inner}]
+        )
         asked = api.commands.ask_about(api.room, api.ann, said)
         await api.until(lambda: asked.answered == 9)
         sent = api.commands.fill_in(asked, "Is that true?")
@@ -245,8 +312,16 @@ async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_t
         assert sent.ephemeral
         await run.until(lambda: len(run.messages) == 2)
         question = run.messages[1]
-        assert (question.text, question.kind, question.reply_to) == ("Is that true?", "mention", said)
-        assert (question.sender.id, question.sender.verified, question.at.room) == (api.ann, True, api.room)
+        assert (question.text, question.kind, question.reply_to) == (
+            "Is that true?",
+            "mention",
+            said,
+        )
+        assert (question.sender.id, question.sender.verified, question.at.room) == (
+            api.ann,
+            True,
+            api.room,
+        )
         quoted = question.quoted
         assert quoted is not None
         assert quoted.sender.id == api.ben
@@ -255,7 +330,9 @@ async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_t
         picture = quoted.attachments[0]
         assert await run.channel.download(question.at, picture, limit_bytes=99) == PICTURE[1]
         await run.channel.send(part("Yes.", api.room, reply_to=question.id))
-        answer = next(one for one in api.world.messages[api.room].values() if one["content"] == "Yes.")
+        answer = next(
+            one for one in api.world.messages[api.room].values() if one["content"] == "Yes."
+        )
         assert answer["message_reference"]["message_id"] == said
         api.commands.replay(sent)
         empty = api.commands.fill_in(asked, " ")
@@ -278,19 +355,26 @@ async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_t
             await again.end()
 
 
-BUTTONS = (PostButton(label="Approve once", command="approve 7kq2"), PostButton(label="Deny", command="deny 7kq2"))
+BUTTONS = (
+    PostButton(label="Approve once", command="approve 7kq2"),
+    PostButton(label="Deny", command="deny 7kq2"),
+)
 
 
 async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
     async with both(commands=COMMAND_SPECS) as (api, run):
         (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
         shown = api.world.messages[api.room][said]
-        assert [(one["label"], one["custom_id"]) for one in shown["components"][0]["components"]] == [
+        assert [
+            (one["label"], one["custom_id"]) for one in shown["components"][0]["components"]
+        ] == [
             ("Approve once", "approve 7kq2"),
             ("Deny", "deny 7kq2"),
         ]
         for _ in range(2):  # again, as after an attempt without an answer
-            assert (await run.channel.send(part("May I? **No.**", api.room, replaces=said))).ids == (said,)
+            assert (
+                await run.channel.send(part("May I? **No.**", api.room, replaces=said))
+            ).ids == (said,)
         assert (shown["content"], shown["components"]) == ("May I? **No.**", [])
         assert len(api.texts(api.room)) == 1
         with pytest.raises(Rejected, match="Unknown Message"):
@@ -298,7 +382,8 @@ async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
 
 
 async def test_a_tap_is_a_command_and_is_answered_to_who_tapped() -> None:
-    """At once with a sign that we work on it, and that is replaced by the answer, which nobody else sees."""
+    """At once with a sign that we work on it, and that is replaced by the answer, which nobody else
+    sees."""
     async with both(commands=COMMAND_SPECS) as (api, run):
         (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
         run.open.clear()
@@ -308,7 +393,11 @@ async def test_a_tap_is_a_command_and_is_answered_to_who_tapped() -> None:
         run.open.set()
         command = await run.command()
         assert (command.name, command.args, command.origin) == ("approve", "7kq2", "button")
-        assert (command.sender.id, command.sender.verified, command.at.room) == (api.ben, True, api.room)
+        assert (command.sender.id, command.sender.verified, command.at.room) == (
+            api.ben,
+            True,
+            api.room,
+        )
         assert (command.id, command.direct) == (f"interaction:{tapped.id}", False)
         await run.channel.send(part("Approved.", api.room, reply_to=command.id, private=True))
         answer = api.world.messages[api.room][tapped.messages[0]]
@@ -336,7 +425,9 @@ async def test_a_command_that_was_not_written_down_when_it_ended_is_told_in_the_
             told = await again.one(Command)
             await again.until(lambda: bool(again.all(Message)))
             assert [message.text for message in again.messages] == ["and this"]
-            await again.channel.send(part("late, but here", api.room, reply_to=told.id, private=True))
+            await again.channel.send(
+                part("late, but here", api.room, reply_to=told.id, private=True)
+            )
             assert api.told(asked) == ["late, but here"]
         finally:
             await again.end()

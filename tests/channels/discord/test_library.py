@@ -1,4 +1,5 @@
-"""What we use of discord.py has public names, and simcord, somebody else's model of Discord, agrees with us."""
+"""What we use of discord.py has public names, and simcord, somebody else's model of Discord, agrees
+with us."""
 
 import asyncio
 import contextlib
@@ -19,7 +20,12 @@ from tests.channels.discord.channel_kit import NAME, Running, part, place
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
-    CommandSpec(name="log", summary="Show the log", args=(CommandArg(name="entry", summary="Which"),), private=True),
+    CommandSpec(
+        name="log",
+        summary="Show the log",
+        args=(CommandArg(name="entry", summary="Which"),),
+        private=True,
+    ),
 )
 
 
@@ -64,7 +70,9 @@ class _Channel(DiscordChannel):
 async def simulated(
     *rooms: str, commands: Sequence[CommandSpec] = COMMANDS
 ) -> AsyncIterator[tuple[simcord.Env, Running]]:
-    config = DiscordConfig.model_validate({"platform": "discord", "token": "simcord", "rooms": rooms})
+    config = DiscordConfig.model_validate(
+        {"platform": "discord", "token": "simcord", "rooms": rooms}
+    )
     clock = _Clock()
     channel = _Channel(NAME, config, clock, commands=commands)
     life = channel.made = _Life(
@@ -89,7 +97,8 @@ async def simulated(
 
 
 def _also_for_simcord(client: DiscordClient) -> None:
-    """It has no socket and no HTTP, so it hands events to the library's readers, and answers its requests."""
+    """It has no socket and no HTTP, so it hands events to the library's readers, and answers its
+    requests."""
     state: Any = client._connection
 
     def both(event: str, theirs: Any) -> Any:
@@ -104,7 +113,9 @@ def _also_for_simcord(client: DiscordClient) -> None:
         del middlewares
         return await client.http.request(route, **more)
 
-    state.parsers |= {event: both(event, theirs) for event, theirs in state.parsers.items() if event in EVENTS}
+    state.parsers |= {
+        event: both(event, theirs) for event, theirs in state.parsers.items() if event in EVENTS
+    }
     vars(client)["_request_of_library"] = request
 
 
@@ -115,7 +126,11 @@ async def test_what_people_do_arrives() -> None:
         ann = guild.add_member(env.create_user("ann"))
         said = await ann.send(room, f"<@{env.backend.bot_user.id}> hello")
         message = await run.message()
-        assert (message.at, message.kind, message.sender.id) == (place(str(room.id)), "mention", str(ann.id))
+        assert (message.at, message.kind, message.sender.id) == (
+            place(str(room.id)),
+            "mention",
+            str(ann.id),
+        )
         assert run.channel.space(RoomId(str(room.id))) == str(guild.id)
         await ann.edit(said, "hello you")
         assert (await run.one(MessageEdited)).text == "hello you"
@@ -145,7 +160,12 @@ async def test_a_command_is_registered_acknowledged_and_answered() -> None:
         result = await ann.slash(room, "status")
         assert result.deferred
         command = await run.command()
-        assert (command.name, command.args, command.origin, command.direct) == ("status", "", "native", False)
+        assert (command.name, command.args, command.origin, command.direct) == (
+            "status",
+            "",
+            "native",
+            False,
+        )
         assert (command.sender.id, command.at) == (str(ann.id), place(str(room.id)))
         await run.channel.send(part("all is well", str(room.id), reply_to=command.id))
         assert result.response is not None

@@ -1,4 +1,5 @@
-"""What Discord tells arrives as notifications, each once, and who only looks like somebody is nobody."""
+"""What Discord tells arrives as notifications, each once, and who only looks like somebody is
+nobody."""
 
 from typing import Any
 
@@ -11,7 +12,14 @@ from gateway.access.policy import decide
 from gateway.commands import parser
 from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import SystemClock
-from gateway.core.events import Command, Message, MessageDeleted, MessageEdited, ReactionChanged, RoomId
+from gateway.core.events import (
+    Command,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    ReactionChanged,
+    RoomId,
+)
 from tests.channels.discord.channel_kit import NAME, Running, part, place, running
 from tests.kits.policies import PlayedPolicy
 from tests.servers.discord_api import DiscordApi
@@ -28,7 +36,9 @@ async def test_whom_it_was_said_to_is_discords_own_knowledge(api: DiscordApi, ru
     assert [message.kind for message in run.messages] == ["direct", "mention", "room", "reply"]
 
 
-async def test_bots_and_webhooks_are_told_from_people_and_we_are_never_heard(api: DiscordApi, run: Running) -> None:
+async def test_bots_and_webhooks_are_told_from_people_and_we_are_never_heard(
+    api: DiscordApi, run: Running
+) -> None:
     other = api.world.add_user("helper", bot=True)
     await run.channel.send(part("is anybody there?", api.room))
     api.says(api.room, other, "beep")
@@ -43,7 +53,12 @@ async def test_edits_deletions_and_reactions_arrive(api: DiscordApi, run: Runnin
     said = api.says(api.room, api.ann, "hello")
     api.edits(api.room, said, "hello you")
     edit = await run.one(MessageEdited)
-    assert (edit.message, edit.text, edit.sender.id, edit.at) == (said, "hello you", api.ann, place(api.room))
+    assert (edit.message, edit.text, edit.sender.id, edit.at) == (
+        said,
+        "hello you",
+        api.ann,
+        place(api.room),
+    )
     api.reacts(api.room, said, api.ben, "👍")
     api.reacts(api.room, said, api.ben, "👍", added=False)
     await run.one(ReactionChanged, 2)
@@ -66,7 +81,9 @@ async def test_a_link_preview_is_not_an_edit(api: DiscordApi, run: Running) -> N
     assert not run.all(MessageEdited)
 
 
-async def test_threads_and_forum_posts_are_conversations_of_their_channel(api: DiscordApi, run: Running) -> None:
+async def test_threads_and_forum_posts_are_conversations_of_their_channel(
+    api: DiscordApi, run: Running
+) -> None:
     forum = api.world.add_channel("questions", kind=FORUM)
     thread = api.threads(api.room, api.ann, "aside", "here")
     post = api.threads(forum, api.ann, "how?", "so")
@@ -102,12 +119,20 @@ async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
 
 
 async def test_attachments_stickers_and_polls_are_told(api: DiscordApi, run: Running) -> None:
-    poll = {"question": {"text": "Tea?"}, "answers": [{"poll_media": {"text": "yes"}}, {"poll_media": {"text": "no"}}]}
+    poll = {
+        "question": {"text": "Tea?"},
+        "answers": [{"poll_media": {"text": "yes"}}, {"poll_media": {"text": "no"}}],
+    }
     api.says(api.room, api.ann, "look", files=[("cat.png", b"png", "image/png")])
     api.says(api.room, api.ann, "", sticker_items=[{"id": "1", "name": "wave"}], poll=poll)
     shown, other = await run.message(1), await run.message(2)
     (file,) = shown.attachments
-    assert (file.form, file.name, file.content_type, file.size_bytes) == ("image", "cat.png", "image/png", 3)
+    assert (file.form, file.name, file.content_type, file.size_bytes) == (
+        "image",
+        "cat.png",
+        "image/png",
+        3,
+    )
     assert other.text == "[sticker]\n[poll: Tea? - yes / no]"
     data = await run.channel.download(shown.at, file, limit_bytes=10)
     assert data == b"png"
@@ -124,7 +149,11 @@ async def test_a_position_is_kept_only_with_what_it_covers() -> None:
         api.says(api.other, api.ben, "three")
         async with running(api, cursor=run.cursor) as again:
             await again.message(3)
-            assert sorted(again.texts) == ["one", "three", "two"]  # the margin repeats one: the store knows it
+            assert sorted(again.texts) == [
+                "one",
+                "three",
+                "two",
+            ]  # the margin repeats one: the store knows it
             calls = [call for call in api.calls if call.line.startswith("GET /channels/")]
             assert len(calls) == 2
         async with running(api, cursor="not ours") as fresh:
@@ -144,20 +173,34 @@ def directory() -> DiscordDirectory:
     made = DiscordDirectory(NAME)
     made.apply_event("READY", {"user": {"id": ME}})
     made.apply_event(
-        "GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": []}
+        "GUILD_CREATE",
+        {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": []},
     )
     return made
 
 
 def said(content: str = "!status", **more: Any) -> Message:
-    base = {"id": NUMBER, "channel_id": ROOM, "guild_id": GUILD, "type": 0, "author": AUTHOR, "content": content}
+    base = {
+        "id": NUMBER,
+        "channel_id": ROOM,
+        "guild_id": GUILD,
+        "type": 0,
+        "author": AUTHOR,
+        "content": content,
+    }
     found = wire.parse_message(base | more, directory())
     assert found is not None
     return found
 
 
 def reacted(**more: Any) -> ReactionChanged:
-    base = {"user_id": OWNER, "channel_id": ROOM, "guild_id": GUILD, "message_id": "7", "emoji": {"name": "👍"}}
+    base = {
+        "user_id": OWNER,
+        "channel_id": ROOM,
+        "guild_id": GUILD,
+        "message_id": "7",
+        "emoji": {"name": "👍"},
+    }
     found = wire.parse_reaction(base | more, directory(), NOW, "n", added=True)
     assert found is not None
     return found
@@ -174,7 +217,9 @@ def slash(**more: Any) -> Command | None:
         "data": {"type": 1, "name": "status"},
         "member": {"user": AUTHOR, "roles": [ADMINS]},
     }
-    return wire.parse_command({key: value for key, value in (base | more).items() if value is not None}, directory())
+    return wire.parse_command(
+        {key: value for key, value in (base | more).items() if value is not None}, directory()
+    )
 
 
 def test_roles_are_those_of_the_member_that_the_event_tells() -> None:
@@ -182,16 +227,27 @@ def test_roles_are_those_of_the_member_that_the_event_tells() -> None:
     ranks = ("role:50", "role:51", "role:52")
     assert said(member=member).sender.ranks == ranks
     assert reacted(member=member | {"user": AUTHOR}).sender.ranks == ranks
-    edited = {"id": NUMBER, "channel_id": ROOM, "guild_id": GUILD, "author": AUTHOR, "content": "x", "member": member}
+    edited = {
+        "id": NUMBER,
+        "channel_id": ROOM,
+        "guild_id": GUILD,
+        "author": AUTHOR,
+        "content": "x",
+        "member": member,
+    }
     told = wire.parse_edit(edited | {"edited_timestamp": NOW.isoformat()}, directory(), NOW)
     assert told is not None
     assert told.sender.ranks == ranks
 
 
-@pytest.mark.parametrize("member", [None, {}, {"roles": None}, {"roles": "50"}, {"roles": [{"id": "50"}]}])
+@pytest.mark.parametrize(
+    "member", [None, {}, {"roles": None}, {"roles": "50"}, {"roles": [{"id": "50"}]}]
+)
 def test_who_is_told_of_without_roles_has_none(member: object) -> None:
     assert said(member=member).sender.ranks == ()
-    assert said(author=AUTHOR | {"roles": [ADMINS], "member": {"roles": [ADMINS]}}).sender.ranks == ()
+    assert (
+        said(author=AUTHOR | {"roles": [ADMINS], "member": {"roles": [ADMINS]}}).sender.ranks == ()
+    )
     assert reacted(member=member).sender.ranks == ()
 
 
@@ -207,7 +263,9 @@ def test_a_slash_command_is_of_whoever_gave_it_and_the_same_when_it_is_replayed(
 
 
 def test_a_chat_between_others_is_not_a_direct_one() -> None:
-    direct = [slash(guild_id=None, user=AUTHOR, member=None, context=context) for context in (None, 1, 2)]
+    direct = [
+        slash(guild_id=None, user=AUTHOR, member=None, context=context) for context in (None, 1, 2)
+    ]
     assert [told.direct if told else None for told in direct] == [True, True, False]
 
 
@@ -215,21 +273,32 @@ def test_a_webhook_is_itself_whatever_it_is_called() -> None:
     member = {"roles": [ADMINS]}
     for author in (AUTHOR | {"id": "99"}, AUTHOR):  # even if it could take somebody's id
         sender = said(webhook_id="99", author=author, member=member).sender
-        assert (sender.id, sender.name, sender.verified, sender.is_bot) == ("webhook:99", "Ann", False, True)
+        assert (sender.id, sender.name, sender.verified, sender.is_bot) == (
+            "webhook:99",
+            "Ann",
+            False,
+            True,
+        )
         assert sender.ranks == ()
     # what an application makes is a webhook like all; its answers to commands carry its own id
     assert said(webhook_id="99", application_id="98").sender.id == "webhook:99"
-    answer = said(webhook_id="98", application_id="98", author={"id": "98", "username": "Ann"}).sender
+    answer = said(
+        webhook_id="98", application_id="98", author={"id": "98", "username": "Ann"}
+    ).sender
     assert (answer.id, answer.is_bot) == ("98", True)
 
 
 def test_a_post_of_a_followed_channel_is_the_webhooks() -> None:
-    sender = said(webhook_id="99", flags=1 << 1, message_reference={"channel_id": "77", "guild_id": "78"}).sender
+    sender = said(
+        webhook_id="99", flags=1 << 1, message_reference={"channel_id": "77", "guild_id": "78"}
+    ).sender
     assert (sender.id, sender.verified) == ("webhook:99", False)
 
 
 def test_a_display_name_makes_nobody() -> None:
-    eve = said(author={"id": "21", "username": "ann", "global_name": "Ann"}, member={"nick": "Ann"}).sender
+    eve = said(
+        author={"id": "21", "username": "ann", "global_name": "Ann"}, member={"nick": "Ann"}
+    ).sender
     assert (eve.name, eve.id) == ("Ann", "21")
 
 
@@ -238,8 +307,14 @@ def test_a_display_name_makes_nobody() -> None:
     [
         said("!status", webhook_id="99"),
         said("!status", author=AUTHOR | {"bot": True}),
-        said("", message_snapshots=[{"message": {"content": "!status"}}], message_reference={"type": 1}),
-        said("", author=AUTHOR | {"bot": True}, embeds=[{"type": "rich", "description": "!status"}]),
+        said(
+            "",
+            message_snapshots=[{"message": {"content": "!status"}}],
+            message_reference={"type": 1},
+        ),
+        said(
+            "", author=AUTHOR | {"bot": True}, embeds=[{"type": "rich", "description": "!status"}]
+        ),
         said("", poll={"question": {"text": "!status"}, "answers": []}),
     ],
 )
@@ -277,5 +352,12 @@ def test_what_is_no_slash_command_of_somebody_is_none(more: dict[str, Any]) -> N
 
 
 def _base(content: str, **more: Any) -> dict[str, Any]:
-    base = {"id": NUMBER, "channel_id": ROOM, "guild_id": GUILD, "type": 0, "author": AUTHOR, "content": content}
+    base = {
+        "id": NUMBER,
+        "channel_id": ROOM,
+        "guild_id": GUILD,
+        "type": 0,
+        "author": AUTHOR,
+        "content": content,
+    }
     return base | more

@@ -22,12 +22,21 @@ from channels.split import split_markdown, utf16_length
         ("~~~py\nx = '#### no'\n~~~", "```py\nx = '#### no'\n```"),
         ("````\na\n```\nb\n````", "```\na\n`\u200b`\u200b`\nb\n```"),
         (
-            "| Name | Count | Note |\n|:--|--:|:-:|\n| alpha | 1 | bold |\n| 漢字 | 1234 | x \\| y |\nafter",
+            (
+                "| Name | Count | Note |\n|:--|--:|:-:|\n| alpha | 1 | bold |\n| 漢字 | 1234 | x \\| y "
+                "|\nafter"
+            ),
             "```\nName  | Count | Note\nalpha |     1 | bold\n漢字  |  1234 | x | y\n```\nafter",
         ),
         ("a|b\n-|-\n|2|", "```\na | b\n2\n```"),
-        (f"a|b\n-|-\n{'x' * 99}|**2**\n[l](http://x.y/z)|", f"- a: {'x' * 99}\n  b: **2**\n- a: [l](http://x.y/z)"),
-        ("a|b\n-|-\n[docs](http://x.y/z)|2", "```\na                   | b\ndocs (http://x.y/z) | 2\n```"),
+        (
+            f"a|b\n-|-\n{'x' * 99}|**2**\n[l](http://x.y/z)|",
+            f"- a: {'x' * 99}\n  b: **2**\n- a: [l](http://x.y/z)",
+        ),
+        (
+            "a|b\n-|-\n[docs](http://x.y/z)|2",
+            "```\na                   | b\ndocs (http://x.y/z) | 2\n```",
+        ),
         (f"a|{'x' * 99}\n-|-", f"- a\n  {'x' * 99}"),
         ("a &amp; b &lt;tag&gt;&nbsp;`&amp;` &no;", "a & b <tag> `&amp;` &no;"),
         ("&#42; x?a=1&copy=2", "\\* x?a=1&copy=2"),
@@ -52,7 +61,12 @@ def test_a_fence_that_is_cut_is_closed_and_opened_again_with_its_language() -> N
 
 def test_the_indentation_at_a_cut_in_code_stays() -> None:
     text = "```py\n" + "    deep = 1\n" * 300 + "```"
-    assert all(line.startswith("    ") for body in render_bodies(text) for line in body.split("\n") if "deep" in line)
+    assert all(
+        line.startswith("    ")
+        for body in render_bodies(text)
+        for line in body.split("\n")
+        if "deep" in line
+    )
 
 
 def test_a_line_is_cut_between_words_and_not_in_code_or_a_link() -> None:
@@ -106,18 +120,26 @@ _PIECES = st.sampled_from(
 
 
 @given(st.lists(_PIECES, max_size=80), st.integers(64, 300))
-def test_nothing_but_white_space_is_lost_and_no_fence_is_half_open(parts: list[str], limit: int) -> None:
+def test_nothing_but_white_space_is_lost_and_no_fence_is_half_open(
+    parts: list[str], limit: int
+) -> None:
     text = render("".join(parts))
     pieces = split_markdown(text, limit)
     for piece in pieces:
         assert piece.strip()
         assert utf16_length(piece) <= limit
-        assert sum(bool(re.fullmatch(r" {0,3}```[^`]*", line.rstrip())) for line in piece.split("\n")) % 2 == 0
+        assert (
+            sum(bool(re.fullmatch(r" {0,3}```[^`]*", line.rstrip())) for line in piece.split("\n"))
+            % 2
+            == 0
+        )
 
     def bare(shown: str) -> str:
         return re.sub(r"\s|```(?:py)?", "", shown)
 
-    assert bare("\n".join(pieces)) == bare(text)  # a mark at the end of a piece is not part of the next fence
+    assert bare("\n".join(pieces)) == bare(
+        text
+    )  # a mark at the end of a piece is not part of the next fence
 
 
 @given(st.text(max_size=5000))

@@ -39,7 +39,12 @@ from tests.servers.discord_api import DiscordApi
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
-    CommandSpec(name="log", summary="Show the log", args=(CommandArg(name="entry", summary="Which"),), private=True),
+    CommandSpec(
+        name="log",
+        summary="Show the log",
+        args=(CommandArg(name="entry", summary="Which"),),
+        private=True,
+    ),
 )
 
 
@@ -63,18 +68,29 @@ async def test_a_message_is_harmless_and_can_be_sent_again(api: DiscordApi, run:
 
 
 async def test_only_who_is_answered_or_reminded_is_notified(api: DiscordApi, run: Running) -> None:
-    ann, ben = (Sender(id=SenderId(user), name=name) for user, name in ((api.ann, "ann"), (api.ben, "ben")))
+    ann, ben = (
+        Sender(id=SenderId(user), name=name) for user, name in ((api.ann, "ann"), (api.ben, "ben"))
+    )
     await run.until(lambda: run.channel.space(RoomId(api.room)) is not None)
     to, direct = place(api.room), place(api.world.dm(api.ann))
 
-    def bodies(text: str, *people: Sender, at: Address = to, reply_to: str | None = None) -> tuple[str, ...]:
+    def bodies(
+        text: str, *people: Sender, at: Address = to, reply_to: str | None = None
+    ) -> tuple[str, ...]:
         reply = MessageId(reply_to) if reply_to else None
-        return run.channel.split(Post(key=PostKey("p"), to=at, text=text, notify=people, reply_to=reply))
+        return run.channel.split(
+            Post(key=PostKey("p"), to=at, text=text, notify=people, reply_to=reply)
+        )
 
     assert bodies("Your tea is ready.", ann) == (f"<@{api.ann}> Your tea is ready.",)
     assert bodies("@Ann: your tea", ann) == (f"<@{api.ann}>: your tea",)
     assert bodies("- tea", ann, ben) == (f"<@{api.ann}> <@{api.ben}>\n- tea",)
-    assert bodies("tea", ann, at=direct) == bodies("tea", ann, reply_to="1") == bodies("tea") == ("tea",)
+    assert (
+        bodies("tea", ann, at=direct)
+        == bodies("tea", ann, reply_to="1")
+        == bodies("tea")
+        == ("tea",)
+    )
     await run.channel.send(part(f"<@{api.ann}> and <@{api.ben}>, tea!", api.room, notify=(ann,)))
     mentions = api.made("POST .*/messages")[0].body["allowed_mentions"]
     assert mentions == {"parse": [], "users": [api.ann], "replied_user": True}
@@ -89,7 +105,10 @@ async def test_a_notice_is_silent_and_link_previews_can_be_asked_for() -> None:
 def test_a_nonce_is_short_and_depends_on_the_key_alone() -> None:
     assert message_nonce("01ABC#0") == message_nonce("01ABC#0")
     assert len({message_nonce(f"01ABC#{number}") for number in range(1000)}) == 1000
-    assert all(len(message_nonce("x" * length)) <= 25 and message_nonce("x" * length).isalnum() for length in range(50))
+    assert all(
+        len(message_nonce("x" * length)) <= 25 and message_nonce("x" * length).isalnum()
+        for length in range(50)
+    )
 
 
 async def test_a_thread_is_written_to_by_its_own_id(api: DiscordApi, run: Running) -> None:
@@ -149,7 +168,9 @@ async def test_a_preview_becomes_the_answer_by_an_edit_that_may_be_repeated() ->
 
 
 async def test_a_file_is_bounded_and_comes_from_discord_only(api: DiscordApi, run: Running) -> None:
-    said = api.says(api.room, api.ann, "", files=[("a.bin", b"x" * 1000, "application/octet-stream")])
+    said = api.says(
+        api.room, api.ann, "", files=[("a.bin", b"x" * 1000, "application/octet-stream")]
+    )
     (file,) = (await run.message()).attachments
     with pytest.raises(Rejected, match="larger"):
         await run.channel.download(place(api.room), file, limit_bytes=999)
@@ -157,7 +178,9 @@ async def test_a_file_is_bounded_and_comes_from_discord_only(api: DiscordApi, ru
     with pytest.raises(Rejected, match="own hosts"):
         await run.channel.download(place(api.room), file, limit_bytes=1000)
     with pytest.raises(Rejected, match="not an attachment"):
-        await run.channel.download(place(api.room), Attachment(id="1/../2", form="file"), limit_bytes=10)
+        await run.channel.download(
+            place(api.room), Attachment(id="1/../2", form="file"), limit_bytes=10
+        )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +206,9 @@ async def test_a_command_is_acknowledged_before_anything_else_and_answered_once(
         await api.until(lambda: bool(api.made("PUT /applications")))
         run.open.clear()
         asked = api.slash(api.room, api.ann, "status")
-        await api.until(lambda: bool(api.made("POST /interactions")))  # although nothing can be written down
+        await api.until(
+            lambda: bool(api.made("POST /interactions"))
+        )  # although nothing can be written down
         run.open.set()
         command = await run.command()
         assert (command.name, command.origin, command.at, command.sender.id) == (
@@ -216,9 +241,13 @@ async def test_a_private_answer_never_becomes_a_public_one() -> None:
         second = await run.command(2)
         later.made_s -= 16 * 60
         with pytest.raises(Rejected):
-            await run.channel.send(part("late", api.room, key="q#0", reply_to=second.id, private=True))
+            await run.channel.send(
+                part("late", api.room, key="q#0", reply_to=second.id, private=True)
+            )
         with pytest.raises(Rejected, match="too old"):  # as after a restart: the token is gone
-            await run.channel.send(part("x", api.room, key="r#0", reply_to="interaction:5", private=True))
+            await run.channel.send(
+                part("x", api.room, key="r#0", reply_to="interaction:5", private=True)
+            )
         assert api.texts(api.room) == []
 
 
@@ -262,8 +291,15 @@ async def test_a_file_is_sent_with_its_text_and_the_nonce(api: DiscordApi, run: 
     (shown,) = api.visible(api.room)
     (told,) = shown["attachments"]
     assert [receipt.ids for receipt in receipts] == [(shown["id"],)] * 2
-    assert (shown["content"], shown["message_reference"]["message_id"]) == ("**here** @everyone", asked)
-    assert (told["filename"], told["content_type"], told["size"]) == ("a b.pdf", "application/pdf", len(DATA))
+    assert (shown["content"], shown["message_reference"]["message_id"]) == (
+        "**here** @everyone",
+        asked,
+    )
+    assert (told["filename"], told["content_type"], told["size"]) == (
+        "a b.pdf",
+        "application/pdf",
+        len(DATA),
+    )
     assert api.world.files[told["url"].partition("/cdn/")[2]][0] == DATA
     assert not api.offences
 
@@ -286,7 +322,11 @@ async def test_what_is_too_large_is_rejected(api: DiscordApi, run: Running) -> N
 
 
 async def test_no_name_becomes_a_header(api: DiscordApi, run: Running) -> None:
-    odd = OutgoingFile(name='a"; name="payload_json"\r\n\r\n{}.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA)
+    odd = OutgoingFile(
+        name='a"; name="payload_json"\r\n\r\n{}.txt',
+        content_type="text/plain\r\nX-Bad: 1",
+        data=DATA,
+    )
     await run.channel.send(part("x", api.room, file=odd))
     (shown,) = api.visible(api.room)
     assert shown["content"] == "x"

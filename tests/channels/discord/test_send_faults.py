@@ -1,4 +1,5 @@
-"""Whatever becomes of a request: a message is seen once, or told to be uncertain, and no room waits for another."""
+"""Whatever becomes of a request: a message is seen once, or told to be uncertain, and no room waits
+for another."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +37,17 @@ async def sent(it: Running, body: str, room: str, key: str = "k1") -> Receipt | 
 
 
 @pytest.mark.parametrize(
-    "what", ["500 before", "500 after", "502 after", "reset before", "reset after", "silent", "slow", "429"]
+    "what",
+    [
+        "500 before",
+        "500 after",
+        "502 after",
+        "reset before",
+        "reset after",
+        "silent",
+        "slow",
+        "429",
+    ],
 )
 async def test_a_message_is_seen_once_whatever_becomes_of_its_request(what: str) -> None:
     async with DiscordApi() as api, running(api, request_timeout=0.5) as it:
@@ -60,13 +71,17 @@ async def test_a_storm_after_processing_is_uncertain_and_seen_once(what: str) ->
         assert api.texts(api.room) == ["an answer"]
 
 
-async def test_different_messages_with_the_same_text_are_all_seen(api: DiscordApi, run: Running) -> None:
+async def test_different_messages_with_the_same_text_are_all_seen(
+    api: DiscordApi, run: Running
+) -> None:
     for key in ("k1", "k2", "01JAAAAAAAAAAAAAAAAAAAAAAA:0", "01JAAAAAAAAAAAAAAAAAAAAAAA:1"):
         await run.channel.send(part("the same", api.room, key))
     assert api.texts(api.room) == ["the same"] * 4
 
 
-async def test_a_rate_limit_in_one_channel_does_not_stall_another(api: DiscordApi, run: Running) -> None:
+async def test_a_rate_limit_in_one_channel_does_not_stall_another(
+    api: DiscordApi, run: Running
+) -> None:
     api.faults.add(f"POST /channels/{api.room}/messages", "429", times=2, retry_after_s=1.0)
     slow = asyncio.create_task(sent(run, "slow", api.room))
     await api.until(lambda: len(api.made(SAY)) == 1)
@@ -105,7 +120,9 @@ async def test_a_message_that_waits_for_its_limit_when_the_run_ends_is_surely_no
 CHARSET = Options(json_type="application/json; charset=utf-8")
 
 
-async def test_a_reply_that_is_not_allowed_becomes_a_plain_message(api: DiscordApi, run: Running) -> None:
+async def test_a_reply_that_is_not_allowed_becomes_a_plain_message(
+    api: DiscordApi, run: Running
+) -> None:
     said = hello(api, "well?")
     api.world.unread.add(api.room)
     gone: list[int] = []
@@ -115,7 +132,11 @@ async def test_a_reply_that_is_not_allowed_becomes_a_plain_message(api: DiscordA
 
     receipt = await run.channel.send(part("well", api.room, reply_to=said), going)
     (shown,) = api.visible(api.room)
-    assert (list(receipt.ids), shown["content"], "message_reference" in shown) == ([shown["id"]], "well", False)
+    assert (list(receipt.ids), shown["content"], "message_reference" in shown) == (
+        [shown["id"]],
+        "well",
+        False,
+    )
     assert gone == [1]
 
 
@@ -124,7 +145,9 @@ async def test_what_is_missing_to_post_in_a_channel_is_named(api: DiscordApi, ru
     guild, channel = api.world.guilds[api.guild], api.world.channels[api.room]
     guild["owner_id"] = api.ann
     api.dispatch("GUILD_UPDATE", guild)
-    channel["permission_overwrites"] = [{"id": api.guild, "type": 0, "allow": "0", "deny": str(1 << 11)}]
+    channel["permission_overwrites"] = [
+        {"id": api.guild, "type": 0, "allow": "0", "deny": str(1 << 11)}
+    ]
     api.dispatch("CHANNEL_UPDATE", channel)
     hello(api, "seen after it")
     await run.message()
@@ -132,7 +155,9 @@ async def test_what_is_missing_to_post_in_a_channel_is_named(api: DiscordApi, ru
         await run.channel.send(part("well", api.room))
 
 
-@pytest.mark.parametrize(("told", "wait_s"), [("both", 7.4), ("body", 7.4), ("header", 7.0), ("nothing", 60.0)])
+@pytest.mark.parametrize(
+    ("told", "wait_s"), [("both", 7.4), ("body", 7.4), ("header", 7.0), ("nothing", 60.0)]
+)
 @pytest.mark.parametrize("options", [Options(), CHARSET])
 async def test_a_limit_before_discord_is_told_wherever_it_stands(
     told: str, wait_s: float, api: DiscordApi, run: Running
@@ -144,7 +169,9 @@ async def test_a_limit_before_discord_is_told_wherever_it_stands(
     assert len(api.made(SAY)) == 1
 
 
-@pytest.mark.parametrize(("wait_s", "told_s"), [(float("nan"), 60.0), (float("inf"), 60.0), (0.0, 1.0), (1e9, 3600.0)])
+@pytest.mark.parametrize(
+    ("wait_s", "told_s"), [(float("nan"), 60.0), (float("inf"), 60.0), (0.0, 1.0), (1e9, 3600.0)]
+)
 async def test_no_limit_is_waited_for_without_an_end(
     wait_s: float, told_s: float, api: DiscordApi, run: Running
 ) -> None:

@@ -15,20 +15,30 @@ ASKED = "how do I install it on a Mac?"
 MAKES = "POST .*/threads"
 
 
-async def asked(api: DiscordApi, run: Running, text: str = ASKED, *, number: int = 1, **more: Any) -> Message:
+async def asked(
+    api: DiscordApi, run: Running, text: str = ASKED, *, number: int = 1, **more: Any
+) -> Message:
     """Ann calls the bot in the room."""
     api.says(api.room, api.ann, f"<@{api.bot}> {text}", **more)
     return await run.message(number)
 
 
 async def answer(run: Running, message: Message, body: str = "so", **more: Any) -> None:
-    await run.channel.send(dataclasses.replace(part(body, message.at.room, **more), to=message.at, reply_to=message.id))
+    await run.channel.send(
+        dataclasses.replace(part(body, message.at.room, **more), to=message.at, reply_to=message.id)
+    )
 
 
-async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_talk_goes_on_there() -> None:
+async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_talk_goes_on_there() -> (
+    None
+):
     async with both(threads=["*"]) as (api, run):
         message = await asked(api, run)
-        assert (message.at, message.kind, message.opens_thread) == (place(api.room, message.id), "mention", True)
+        assert (message.at, message.kind, message.opens_thread) == (
+            place(api.room, message.id),
+            "mention",
+            True,
+        )
         assert run.channel.audience(message.at) == run.channel.audience(place(api.room)) == "space"
         await run.channel.typing(message.at, active=True)
         assert api.typings == [api.room]  # there is no thread to type in yet
@@ -37,7 +47,9 @@ async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_tal
         assert (api.texts(message.id), api.texts(api.room)) == (["Like this.", "And that."], [])
         assert api.world.channels[message.id]["name"] == "how do I install it on a Mac?"
         assert len(api.made(MAKES)) == 1
-        assert "message_reference" not in api.made("POST .*/messages")[-1].body  # it stands above anyway
+        assert (
+            "message_reference" not in api.made("POST .*/messages")[-1].body
+        )  # it stands above anyway
         await run.channel.typing(message.at, active=True)
         assert api.typings == [api.room, message.id]
         api.says(message.id, api.ann, "and on Linux?")
@@ -54,7 +66,12 @@ async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_tal
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("nice weather", "room"), ("<@BOT> /help", "mention"), ("<@BOT> !help", "mention"), ("@everyone", "room")],
+    [
+        ("nice weather", "room"),
+        ("<@BOT> /help", "mention"),
+        ("<@BOT> !help", "mention"),
+        ("@everyone", "room"),
+    ],
 )
 async def test_what_is_no_question_opens_no_thread(text: str, kind: str) -> None:
     async with both(threads=["*"]) as (api, run):
@@ -129,12 +146,21 @@ async def test_a_thread_of_an_earlier_process_is_gone_on_in_also_if_it_is_archiv
             await run.up()
             await answer(run, message, "more", key="b#0")
             await run.channel.send(part("here", api.room, thread=scratch, key="c#0"))
-            assert (api.texts(message.id), api.texts(scratch), api.texts(api.room)) == (["so", "more"], ["here"], [])
+            assert (api.texts(message.id), api.texts(scratch), api.texts(api.room)) == (
+                ["so", "more"],
+                ["here"],
+                [],
+            )
             api.says(message.id, api.ann, "thanks, and then?")
-            await run.until(lambda: bool(run.messages) and run.messages[-1].text == "thanks, and then?")
+            await run.until(
+                lambda: bool(run.messages) and run.messages[-1].text == "thanks, and then?"
+            )
             assert (run.messages[-1].at, run.messages[-1].kind) == (message.at, "reply")
             again = {one.id for one in run.messages if one.at == message.at}
-            assert again <= {message.id, run.messages[-1].id}  # what it is made of does not come twice
+            assert again <= {
+                message.id,
+                run.messages[-1].id,
+            }  # what it is made of does not come twice
 
 
 async def test_a_refused_thread_is_answered_in_the_channel_and_told_the_operator_once(
@@ -144,7 +170,9 @@ async def test_a_refused_thread_is_answered_in_the_channel_and_told_the_operator
         api.world.threadless.add(api.room)
         first, channel = await asked(api, run), run.channel
         assert isinstance(channel, DiscordPreviewChannel)
-        grown = await channel.preview(first.at, "s", None, reply_to=first.id, announce=no_announcement)
+        grown = await channel.preview(
+            first.at, "s", None, reply_to=first.id, announce=no_announcement
+        )
         await answer(run, first, finishes=grown)
         (shown,) = api.visible(api.room)
         assert (shown["content"], shown["message_reference"]["message_id"]) == ("so", first.id)

@@ -11,7 +11,12 @@ import yarl
 
 from channels.discord import inflow, wire
 from channels.discord.config import DiscordConfig
-from channels.discord.directory import DiscordDirectory, DiscordPlace, mentioned_handles, resolve_references
+from channels.discord.directory import (
+    DiscordDirectory,
+    DiscordPlace,
+    mentioned_handles,
+    resolve_references,
+)
 from channels.discord.gateway import IdentifyLimiter
 from channels.discord.ids import parse_id, snowflake_at, snowflake_time
 from channels.discord.inflow import DiscordProgress
@@ -31,14 +36,22 @@ def directory() -> DiscordDirectory:
     made.apply_event("READY", {"user": {"id": ME}})
     roles = [{"id": ROLE, "name": "reverie", "tags": {"bot_id": ME}}, {"id": "51", "name": "all"}]
     made.apply_event(
-        "GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": roles}
+        "GUILD_CREATE",
+        {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": roles},
     )
     return made
 
 
 def said(content: str = "hello", **more: Any) -> dict[str, Any]:
     author = {"id": ANN, "username": "ann", "global_name": "Ann"}
-    return {"id": at(), "channel_id": ROOM, "guild_id": GUILD, "type": 0, "author": author, "content": content} | more
+    return {
+        "id": at(),
+        "channel_id": ROOM,
+        "guild_id": GUILD,
+        "type": 0,
+        "author": author,
+        "content": content,
+    } | more
 
 
 def message(content: str = "hello", **more: Any) -> Message:
@@ -48,16 +61,25 @@ def message(content: str = "hello", **more: Any) -> Message:
 
 
 def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> None:
-    bob, cat = {"id": "61", "username": "bob"}, {"id": "7", "filename": "cat.png", "content_type": "image/png"}
+    bob, cat = (
+        {"id": "61", "username": "bob"},
+        {"id": "7", "filename": "cat.png", "content_type": "image/png"},
+    )
     replied = said("x" * 4_000, id="30", author=bob, attachments=[cat])
-    reference = {"message_reference": {"message_id": "30", "channel_id": ROOM}, "referenced_message": replied}
+    reference = {
+        "message_reference": {"message_id": "30", "channel_id": ROOM},
+        "referenced_message": replied,
+    }
     quoted = message(f"<@{ME}> what is this?", mentions=[{"id": ME}], **reference).quoted
     assert quoted is not None
     assert (quoted.sender.name, quoted.text) == ("bob", "x" * MAX_QUOTED_CHARS)
     assert [(file.id, file.form) for file in quoted.attachments] == [(f"{ROOM}/30/7", "image")]
     assert message("what is this?", **reference).quoted is None, "it is not addressed to the agent"
     own = said("of mine", id="30")
-    assert message(f"<@{ME}>", mentions=[{"id": ME}], **reference | {"referenced_message": own}).quoted is None
+    assert (
+        message(f"<@{ME}>", mentions=[{"id": ME}], **reference | {"referenced_message": own}).quoted
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +105,11 @@ def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> Non
         ),
         (
             "yes",
-            {"type": 19, "message_reference": {"message_id": "1"}, "referenced_message": {"author": {"id": ANN}}},
+            {
+                "type": 19,
+                "message_reference": {"message_id": "1"},
+                "referenced_message": {"author": {"id": ANN}},
+            },
             "room",
         ),
     ],
@@ -93,14 +119,22 @@ def test_whom_it_was_said_to(content: str, more: dict[str, Any], kind: str) -> N
 
 
 def test_references_become_handles_and_ids_but_not_in_code() -> None:
-    users = [{"id": ANN, "username": "ann_7", "global_name": "obey me"}, {"id": "61", "username": "Some Bot"}]
+    users = [
+        {"id": ANN, "username": "ann_7", "global_name": "obey me"},
+        {"id": "61", "username": "Some Bot"},
+    ]
     handles = mentioned_handles({"mentions": users})
     known = directory()
     known.apply_event("READY", {"user": {"id": ME, "username": "reverie"}})
     shown = resolve_references(
-        f"<@{ANN}> <@!61> <@77> <@{ME}> <#{ROOM}> <@&{ROLE}> <@&51> <:cat:1> <a:dog:2> </log:3>", handles, known
+        f"<@{ANN}> <@!61> <@77> <@{ME}> <#{ROOM}> <@&{ROLE}> <@&51> <:cat:1> <a:dog:2> </log:3>",
+        handles,
+        known,
     )
-    assert shown == f"@ann_7 @user-61 @user-77 @reverie #{ROOM} @reverie @role-51 :emoji: :emoji: /command"
+    assert (
+        shown
+        == f"@ann_7 @user-61 @user-77 @reverie #{ROOM} @reverie @role-51 :emoji: :emoji: /command"
+    )
     for code in (f"`<@{ANN}>`", f"```\n<@{ANN}>\n```"):
         assert resolve_references(code, handles, directory()) == code
 
@@ -108,9 +142,15 @@ def test_references_become_handles_and_ids_but_not_in_code() -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("<t:1700000000:R>, all at <t:1700000000:F>", "2023-11-14 22:13 UTC, all at 2023-11-14 22:13 UTC"),
+        (
+            "<t:1700000000:R>, all at <t:1700000000:F>",
+            "2023-11-14 22:13 UTC, all at 2023-11-14 22:13 UTC",
+        ),
         ("<t:-1:t> <t:1700000000:D>", "1969-12-31 23:59 UTC 2023-11-14"),
-        ("`<t:1700000000>` <t:9999999999999> <t:1:x>", "`<t:1700000000>` <t:9999999999999> <t:1:x>"),
+        (
+            "`<t:1700000000>` <t:9999999999999> <t:1:x>",
+            "`<t:1700000000>` <t:9999999999999> <t:1:x>",
+        ),
     ],
 )
 def test_a_timestamp_is_read_as_a_time(theirs: str, ours: str) -> None:
@@ -123,12 +163,19 @@ def test_what_stands_beside_the_text_is_told() -> None:
         "message_snapshots": [{"message": {"content": "old"}}],
     }
     forwarded = message("", **forward)
-    assert (forwarded.text, forwarded.carried, forwarded.reply_to) == ("[forwarded] old", "[forwarded] old", None)
+    assert (forwarded.text, forwarded.carried, forwarded.reply_to) == (
+        "[forwarded] old",
+        "[forwarded] old",
+        None,
+    )
     assert message("look", **forward).carried == "[forwarded] old"
     forward["message_snapshots"][0]["message"]["attachments"] = [{"id": "5", "filename": "a.pdf"}]  # type: ignore[index]
     assert [file.name for file in message("look", **forward).attachments] == ["a.pdf"]
     bot = {"id": "60", "username": "news", "bot": True}
-    embeds = [{"type": "rich", "title": "Title", "description": "x" * 1000}, {"type": "link", "title": "no"}]
+    embeds = [
+        {"type": "rich", "title": "Title", "description": "x" * 1000},
+        {"type": "link", "title": "no"},
+    ]
     assert message("", author=bot, embeds=embeds).carried.startswith("Title - xxx")
     shown = message("", author=bot, embeds=embeds).text
     assert shown.startswith("Title - xxx")
@@ -166,14 +213,24 @@ def test_an_answer_to_another_bots_command_is_that_bots_own() -> None:
 def test_what_a_thread_was_made_of_is_told_in_it_and_addresses_nobody() -> None:
     first = said(f"<@{ME}> look", id=at(60), attachments=[{"id": "7", "filename": "cat.png"}])
     first.pop("guild_id")
-    starter: dict[str, Any] = {"content": "", "type": 21, "channel_id": "77", "author": {"id": "21", "username": "ben"}}
+    starter: dict[str, Any] = {
+        "content": "",
+        "type": 21,
+        "channel_id": "77",
+        "author": {"id": "21", "username": "ben"},
+    }
     known = directory()
     known.add_channel({"id": "77", "type": 11, "name": "cats", "parent_id": ROOM}, GUILD)
     found = wire.parse_message(
         said(**starter, message_reference={"message_id": at(60)}, referenced_message=first), known
     )
     assert found is not None
-    assert (found.sender.name, found.kind, found.reply_to, found.at.thread) == ("Ann", "room", None, "77")
+    assert (found.sender.name, found.kind, found.reply_to, found.at.thread) == (
+        "Ann",
+        "room",
+        None,
+        "77",
+    )
     assert found.text.endswith("look")
     assert found.attachments[0].id == f"{ROOM}/{at(60)}/7"
     assert wire.parse_message(said(**starter), known) is None
@@ -184,9 +241,12 @@ def test_places_have_the_names_that_discord_tells() -> None:
     known.apply_event("READY", {"user": {"id": ME, "username": "reverie"}})
     room = {"id": ROOM, "type": 0, "name": "help", "topic": "Questions only"}
     members = [{"nick": "Revi", "user": {"id": ME}}]
-    known.apply_event("GUILD_CREATE", {"id": GUILD, "name": "Rust Users", "channels": [room], "members": members})
     known.apply_event(
-        "THREAD_CREATE", {"id": "77", "type": 11, "name": "borrowck", "parent_id": ROOM, "guild_id": GUILD}
+        "GUILD_CREATE", {"id": GUILD, "name": "Rust Users", "channels": [room], "members": members}
+    )
+    known.apply_event(
+        "THREAD_CREATE",
+        {"id": "77", "type": 11, "name": "borrowck", "parent_id": ROOM, "guild_id": GUILD},
     )
     me = "@reverie"  # whoever may manage nicks there chooses them
     assert known.place_names(known.address(ROOM)) == PlaceNames(
@@ -197,7 +257,9 @@ def test_places_have_the_names_that_discord_tells() -> None:
     )
     known.apply_event("GUILD_UPDATE", {"id": GUILD, "name": "Rustaceans"})
     known.apply_event("CHANNEL_UPDATE", room | {"name": "chat", "topic": None, "guild_id": GUILD})
-    assert known.place_names(known.address(ROOM)) == PlaceNames(room="#chat", server="Rustaceans", topic="", me=me)
+    assert known.place_names(known.address(ROOM)) == PlaceNames(
+        room="#chat", server="Rustaceans", topic="", me=me
+    )
     assert known.place_names(place("99")) is None
 
 
@@ -213,11 +275,17 @@ def test_only_a_fresh_edit_is_one() -> None:
     assert edit(NOW - timedelta(hours=1)) is None  # a pin of what was edited long ago
 
 
-@pytest.mark.parametrize(("place", "direct"), [({}, False), ({"guild_id": None}, False), ({"channel_id": "31"}, True)])
+@pytest.mark.parametrize(
+    ("place", "direct"), [({}, False), ({"guild_id": None}, False), ({"channel_id": "31"}, True)]
+)
 def test_what_happens_outside_a_guild_is_direct(place: dict[str, Any], direct: bool) -> None:
     about = {"guild_id": None} | place if direct else place
     edit = wire.parse_edit(said(edited_timestamp=NOW.isoformat()) | about, directory(), NOW)
-    put = {"user_id": ANN, "message_id": at(), "emoji": {"name": "x"}} | {"channel_id": ROOM, "guild_id": GUILD} | about
+    put = (
+        {"user_id": ANN, "message_id": at(), "emoji": {"name": "x"}}
+        | {"channel_id": ROOM, "guild_id": GUILD}
+        | about
+    )
     reaction = wire.parse_reaction(put, directory(), NOW, "n", added=True)
     assert edit is not None
     assert reaction is not None
@@ -227,7 +295,10 @@ def test_what_happens_outside_a_guild_is_direct(place: dict[str, Any], direct: b
 def test_times_come_from_ids() -> None:
     assert message().sent == NOW
     assert snowflake_time(str(snowflake_at(NOW))) == NOW
-    assert [parse_id(value) for value in (5, "5", "005", True, -1, "", "x", "1" * 30, 1 << 64, "٥", None)] == [
+    assert [
+        parse_id(value)
+        for value in (5, "5", "005", True, -1, "", "x", "1" * 30, 1 << 64, "٥", None)
+    ] == [
         *("5", "5", "5"),
         *[""] * 8,
     ]
@@ -235,17 +306,30 @@ def test_times_come_from_ids() -> None:
 
 def test_threads_belong_to_their_channel_until_they_are_gone() -> None:
     known = directory()
-    known.apply_event("THREAD_CREATE", {"id": "31", "type": 11, "parent_id": ROOM, "guild_id": GUILD, "name": "aside"})
+    known.apply_event(
+        "THREAD_CREATE",
+        {"id": "31", "type": 11, "parent_id": ROOM, "guild_id": GUILD, "name": "aside"},
+    )
     assert known.address("31") == place(ROOM, "31")
     known.apply_event("GUILD_DELETE", {"id": GUILD, "unavailable": True})
     assert known.guild_of("31") == GUILD  # an outage: it comes back
     known.apply_event("GUILD_DELETE", {"id": GUILD})
-    assert (known.guild_of("31"), known.address("31"), known.is_own_role(ROLE)) == ("", place("31"), False)
+    assert (known.guild_of("31"), known.address("31"), known.is_own_role(ROLE)) == (
+        "",
+        place("31"),
+        False,
+    )
 
 
 def _place(number: str, last: str, *, parent: str = "", talks: bool = True) -> DiscordPlace:
     return DiscordPlace(
-        id=number, guild=GUILD, name="", parent=parent, is_direct=False, last_message=last, has_messages=talks
+        id=number,
+        guild=GUILD,
+        name="",
+        parent=parent,
+        is_direct=False,
+        last_message=last,
+        has_messages=talks,
     )
 
 
@@ -300,7 +384,9 @@ def test_direct_chats_are_remembered_the_latest_ones() -> None:
     assert len(progress.to_cursor()) < 5000
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "[]", "7", '{"marks":[]}', '{"marks":{"a":"b"}}', '{"marks":{"0":{}}}'])
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "[]", "7", '{"marks":[]}', '{"marks":{"a":"b"}}', '{"marks":{"0":{}}}']
+)
 def test_a_position_that_is_none_of_ours_is_none(cursor: str) -> None:
     assert DiscordProgress(cursor, 3600).history_after(0, NOW) == int(at(3600))
 
@@ -324,7 +410,10 @@ def test_a_room_is_an_id() -> None:
     assert DiscordConfig.model_validate(base | {"rooms": ["*", "123"]}).rooms == ("*", "123")
     with pytest.raises(ValueError, match="developer mode"):
         DiscordConfig.model_validate(base | {"rooms": ["#general"]})
-    assert DiscordConfig.model_validate(base | {"history_age": "2h", "shards": "auto"}).history_age == 7200
+    assert (
+        DiscordConfig.model_validate(base | {"history_age": "2h", "shards": "auto"}).history_age
+        == 7200
+    )
 
 
 @pytest.mark.parametrize(
@@ -348,7 +437,15 @@ _KEYS = (
     *("id", "channel_id", "guild_id", "type", "author", "content", "mentions"),
     *("member", "user_id", "message_id", "emoji", "name", "data", "options"),
     *("value", "user", "attachments", "embeds", "poll", "sticker_items", "message_reference"),
-    *("referenced_message", "message_snapshots", "edited_timestamp", "channels", "threads", "roles", "tags"),
+    *(
+        "referenced_message",
+        "message_snapshots",
+        "edited_timestamp",
+        "channels",
+        "threads",
+        "roles",
+        "tags",
+    ),
     *("bot_id", "ids", "webhook_id", "unavailable", "parent_id", "last_message_id", "recipients"),
 )
 _LEAVES: tuple[Any, ...] = (
@@ -401,7 +498,11 @@ def _payloads(seed: int, count: int) -> Iterator[tuple[str, Any]]:
     chance = random.Random(seed)
     for _ in range(count):
         event = chance.choice(_EVENTS)
-        whole = said(f"<@{ME}>", user_id=ANN, message_id="1", emoji={"name": "x"}) if chance.random() < 0.7 else {}
+        whole = (
+            said(f"<@{ME}>", user_id=ANN, message_id="1", emoji={"name": "x"})
+            if chance.random() < 0.7
+            else {}
+        )
         for _ in range(chance.randint(0, 3)):
             whole[chance.choice(_KEYS)] = _junk(chance, 3)
         yield event, whole
@@ -449,13 +550,23 @@ def _allowed(who: str) -> dict[str, object]:
         ("many", [], "room"),
     ],
 )
-def test_who_can_read_a_channel(everyone: str | None, overwrites: object, audience: str | None) -> None:
-    directory, more = DiscordDirectory(NAME), {} if overwrites is None else {"permission_overwrites": overwrites}
+def test_who_can_read_a_channel(
+    everyone: str | None, overwrites: object, audience: str | None
+) -> None:
+    directory, more = (
+        DiscordDirectory(NAME),
+        {} if overwrites is None else {"permission_overwrites": overwrites},
+    )
     roles = [{"id": "8", "name": "staff", "permissions": VIEWS}]
     roles += [{**_EVERYONE, "permissions": everyone}] if everyone is not None else []
     channel = {"id": "100", "type": 0, "name": "general", **more}
-    threads = [{"id": "101", "type": 11, "parent_id": "100"}, {"id": "102", "type": 12, "parent_id": "100"}]
-    directory.apply_event("GUILD_CREATE", {"id": "7", "channels": [channel], "threads": threads, "roles": roles})
+    threads = [
+        {"id": "101", "type": 11, "parent_id": "100"},
+        {"id": "102", "type": 12, "parent_id": "100"},
+    ]
+    directory.apply_event(
+        "GUILD_CREATE", {"id": "7", "channels": [channel], "threads": threads, "roles": roles}
+    )
     assert directory.audience(directory.address("100")) == audience
     assert directory.audience(directory.address("101")) == audience, "a thread follows its channel"
     assert directory.audience(directory.address("102")) == "thread", "a private one does not"
@@ -468,11 +579,15 @@ def test_who_can_read_a_channel_follows_its_changes() -> None:
     directory.apply_event("GUILD_CREATE", {"id": "7", "channels": [channel], "roles": [_EVERYONE]})
     at = directory.address("100")
     assert directory.audience(at) == "space"
-    directory.apply_event("CHANNEL_UPDATE", {**channel, "guild_id": "7", "permission_overwrites": [_denied("7")]})
+    directory.apply_event(
+        "CHANNEL_UPDATE", {**channel, "guild_id": "7", "permission_overwrites": [_denied("7")]}
+    )
     assert directory.audience(at) == "room"
     directory.apply_event("CHANNEL_UPDATE", {**channel, "guild_id": "7"})
     assert directory.audience(at) == "space"
-    directory.apply_event("GUILD_ROLE_UPDATE", {"guild_id": "7", "role": {**_EVERYONE, "permissions": NONE_AT_ALL}})
+    directory.apply_event(
+        "GUILD_ROLE_UPDATE", {"guild_id": "7", "role": {**_EVERYONE, "permissions": NONE_AT_ALL}}
+    )
     assert directory.audience(at) == "room"
     directory.apply_event("GUILD_DELETE", {"id": "7"})
     assert directory.audience(at) is None

@@ -69,7 +69,10 @@ async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | B
 
 @contextlib.asynccontextmanager
 async def running(
-    ircd: Ircd | int, clock: Clock | None = None, chance: Callable[[], float] = lambda: 0.0, **changes: Any
+    ircd: Ircd | int,
+    clock: Clock | None = None,
+    chance: Callable[[], float] = lambda: 0.0,
+    **changes: Any,
 ) -> AsyncIterator[Running]:
     port = ircd if isinstance(ircd, int) else ircd.port
     channel = IrcChannel(NAME, config(port, **changes), clock or SystemClock(), random=chance)

@@ -1,4 +1,5 @@
-"""Reactions, taking back, topics and who is there: as the server allows them, and what is said where it does not."""
+"""Reactions, taking back, topics and who is there: as the server allows them, and what is said
+where it does not."""
 
 import asyncio
 
@@ -107,7 +108,13 @@ async def test_a_refused_topic_is_never_taken_for_a_refused_message(caps: str) -
             await topic
         talk = [line.partition(" ")[2] if line.startswith("@") else line for line in ircd.lines]
         told = [line for line in talk if line.startswith(("PRIVMSG", "TOPIC"))]
-        assert [line.partition(":")[2] for line in told] == ["line 0", "line 1", "line 2", "cats", "line 3"]
+        assert [line.partition(":")[2] for line in told] == [
+            "line 0",
+            "line 1",
+            "line 2",
+            "cats",
+            "line 3",
+        ]
 
 
 def test_what_refuses_a_command() -> None:

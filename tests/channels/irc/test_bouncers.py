@@ -23,7 +23,9 @@ SERVICE = ":BouncerServ!BouncerServ@BouncerServ NOTICE reverie :"
 
 
 @contextlib.asynccontextmanager
-async def behind(caps: str, clock: ManualClock | None = None) -> AsyncIterator[tuple[Running, Client]]:
+async def behind(
+    caps: str, clock: ManualClock | None = None
+) -> AsyncIterator[tuple[Running, Client]]:
     isupport = ("NETWORK=Fakenet", "MONITOR=100", "BOUNCER_NETID=42")
     async with Ircd(Options(caps=caps, isupport=isupport)) as ircd, running(ircd, clock) as run:
         await run.up()
@@ -51,13 +53,17 @@ async def test_a_bouncer_is_nobody(line: str) -> None:
         assert bot.lines[before:] == ["PONG :read"]
 
 
-@pytest.mark.parametrize("room", ["*status", "*status!znc@znc.in", "BouncerServ", "*x!account:owner"])
+@pytest.mark.parametrize(
+    "room", ["*status", "*status!znc@znc.in", "BouncerServ", "*x!account:owner"]
+)
 async def test_what_is_meant_for_a_bouncer_is_refused(room: str) -> None:
     async with behind(ZNC) as (run, bot):
         with pytest.raises(Rejected, match="the bouncer itself"):
             await run.channel.send(part("Jump", room=room))
         await settled(bot, "read")
-        assert not [one for one in bot.lines if "Jump" in one or one.startswith(("WHOIS", "MONITOR"))]
+        assert not [
+            one for one in bot.lines if "Jump" in one or one.startswith(("WHOIS", "MONITOR"))
+        ]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,9 @@ async def test_what_is_meant_for_a_bouncer_is_refused(room: str) -> None:
         (SOJU, ":soju BOUNCER NETWORK 42 name=Fakenet;state=connecting"),
     ],
 )
-async def test_while_the_network_is_away_the_link_is_down_and_posts_wait(caps: str, line: str) -> None:
+async def test_while_the_network_is_away_the_link_is_down_and_posts_wait(
+    caps: str, line: str
+) -> None:
     clock = ManualClock()
     async with behind(caps, clock) as (run, bot):
         bot.send(line)
@@ -128,7 +136,8 @@ async def test_a_room_that_a_bouncer_is_in_for_others_is_not_left_and_not_heard(
 
 @pytest.mark.system
 async def test_znc_that_loses_its_network_takes_the_link_down_and_up_again(tmp_path: Path) -> None:
-    """What it says of itself is never answered, and the room that it is in for others is not left."""
+    """What it says of itself is never answered, and the room that it is in for others is not
+    left."""
     (server := tmp_path / "server").mkdir()
     upstream = free_port()
     with contextlib.ExitStack() as first:
@@ -151,8 +160,12 @@ async def test_znc_that_loses_its_network_takes_the_link_down_and_up_again(tmp_p
                     alice = await Raw.joined(upstream)
                     alice.say("NAMES #b", "PRIVMSG #room :reverie: two")
                     assert "reverie" in await alice.until(r":\S+ 353 \S+ \S #b ")
-                    await run.until(lambda: any(message.text == "reverie: two" for message in run.messages))
+                    await run.until(
+                        lambda: any(message.text == "reverie: two" for message in run.messages)
+                    )
                     assert {message.sender.name for message in run.messages} == {"alice"}
                     await run.channel.send(part("answered again"))
-                    assert (await alice.until(r":reverie\S* PRIVMSG #room :")).endswith(":answered again")
+                    assert (await alice.until(r":reverie\S* PRIVMSG #room :")).endswith(
+                        ":answered again"
+                    )
                     await alice.close()

@@ -18,7 +18,15 @@ from channels.irc.outgoing import FloodPace
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import ConnectionChanged
 from gateway.core.ratelimit import Rate
-from tests.channels.irc.channel_kit import NAME, Running, config, never_answered, part, running, settled
+from tests.channels.irc.channel_kit import (
+    NAME,
+    Running,
+    config,
+    never_answered,
+    part,
+    running,
+    settled,
+)
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.ircd import LOCALHOST, MODERN, WRONG, Ircd, Options, server_context
 
@@ -29,7 +37,9 @@ async def test_silence_is_noticed(ircd: Ircd, run: Running, clock: ManualClock) 
     await ircd.received("PING")
     clock.advance(31)
     await run.until(lambda: run.links == [True, False])
-    assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)][1] == "nothing heard for 90 s"
+    assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)][
+        1
+    ] == "nothing heard for 90 s"
 
 
 def _waits(text: str) -> list[float]:
@@ -59,7 +69,9 @@ async def test_the_channel_backs_off_and_begins_anew_after_a_connection_that_wor
         assert _waits(caplog.text) == [5.0] * 7
 
 
-async def test_a_connection_that_is_cut_at_once_has_not_worked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_that_is_cut_at_once_has_not_worked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock()
     async with Ircd() as ircd, running(ircd, clock, chance=lambda: 1.0) as run:
         for number in range(1, 5):
@@ -74,11 +86,15 @@ async def test_a_room_with_a_key_is_joined_with_it() -> None:
     rooms = ["#room", {"name": "#Staff", "key": "hush"}, "#two"]
     async with Ircd() as ircd, running(ircd, rooms=rooms) as run:
         await run.up()
-        assert [line for line in ircd.lines if line.startswith("JOIN")] == ["JOIN #Staff,#room,#two hush"]
+        assert [line for line in ircd.lines if line.startswith("JOIN")] == [
+            "JOIN #Staff,#room,#two hush"
+        ]
         assert "hush" not in repr(config(1, rooms=rooms))
 
 
-@pytest.mark.parametrize(("given", "kept"), [(None, {"#b"}), ({"#c": "d"}, {"#b", "#c"}), (["x"], None)])
+@pytest.mark.parametrize(
+    ("given", "kept"), [(None, {"#b"}), ({"#c": "d"}, {"#b", "#c"}), (["x"], None)]
+)
 def test_keys_of_rooms_stand_beside_those_under_keys(given: object, kept: set[str] | None) -> None:
     rooms = ["#a", {"name": "#b", "key": "hush"}]
     if kept is None:
@@ -88,7 +104,9 @@ def test_keys_of_rooms_stand_beside_those_under_keys(given: object, kept: set[st
         assert config(1, rooms=rooms, keys=given).keys.keys() == kept
 
 
-@pytest.mark.parametrize("room", [{"name": "#a"}, {"name": "a", "key": "b"}, {"name": "#a", "key": "b c"}])
+@pytest.mark.parametrize(
+    "room", [{"name": "#a"}, {"name": "a", "key": "b"}, {"name": "#a", "key": "b c"}]
+)
 def test_a_key_that_cannot_be_sent_is_refused(room: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"a room with a key|is not an IRC channel|cannot be sent"):
         config(1, rooms=[room])
@@ -109,9 +127,14 @@ async def test_a_ban_and_a_wrong_password_end_the_channel(options: Options, says
         assert (run.links, len(ircd.clients)) == ([False], 1)
 
 
-async def test_a_room_that_does_not_answer_does_not_keep_us_down(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_room_that_does_not_answer_does_not_keep_us_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock()
-    async with Ircd(Options(deaf=frozenset({"#two"}))) as ircd, running(ircd, clock, rooms=["#room", "#two"]) as run:
+    async with (
+        Ircd(Options(deaf=frozenset({"#two"}))) as ircd,
+        running(ircd, clock, rooms=["#room", "#two"]) as run,
+    ):
         await ircd.joined("reverie", "#room")
         await settled(ircd.clients[0], "joined")
         clock.advance(9.9)
@@ -154,8 +177,12 @@ async def test_unanswered_pings_end_the_connection_though_others_talk(
     await run.until(lambda: run.links == [True, False])
 
 
-@pytest.mark.parametrize(("token", "sent"), [("BOT=B", ["MODE reverie +B"]), ("BOT=", []), ("BOTS=B", [])])
-async def test_we_say_that_we_are_a_bot_where_there_is_a_mode_for_it(token: str, sent: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("token", "sent"), [("BOT=B", ["MODE reverie +B"]), ("BOT=", []), ("BOTS=B", [])]
+)
+async def test_we_say_that_we_are_a_bot_where_there_is_a_mode_for_it(
+    token: str, sent: list[str]
+) -> None:
     clock = ManualClock()
     async with Ircd(Options(isupport=("CHANTYPES=#", token))) as ircd, running(ircd, clock) as run:
         for number in (1, 2):
@@ -212,7 +239,8 @@ async def test_what_was_heard_before_is_still_told(silent: bool, ircd: Ircd, run
 @pytest.mark.parametrize("tls", [False, True])
 async def test_cancelled_at_any_step_of_connecting_leaves_no_socket(tls: bool) -> None:
     async with _served(tls) as (ircd, changes):
-        # The names are looked up and the library imported once before: their sockets and threads are not ours.
+        # The names are looked up and the library imported once before: their sockets and threads
+        # are not ours.
         async with running(ircd, **changes) as run:
             await run.up()
         await ircd.until(lambda: all(client.closed for client in ircd.clients))
@@ -246,12 +274,17 @@ _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE.*?END CERTIFICATE-----\n", re.
 
 
 def _told(run: Running) -> str:
-    return " ".join(event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged))
+    return " ".join(
+        event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged)
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_certificate_of_a_known_root_is_accepted(host: str) -> None:
-    async with Ircd(tls=server_context()) as ircd, running(ircd, host=host, tls={"ca_file": str(LOCALHOST)}) as run:
+    async with (
+        Ircd(tls=server_context()) as ircd,
+        running(ircd, host=host, tls={"ca_file": str(LOCALHOST)}) as run,
+    ):
         await run.up()
         await run.channel.send(part("hello"))
         await ircd.say("#room", "reverie: hi")
@@ -269,7 +302,10 @@ async def test_a_certificate_of_a_known_root_is_accepted(host: str) -> None:
 )
 async def test_any_other_certificate_is_refused_before_a_word_is_said(pem: Path, tls: Any) -> None:
     clock = ManualClock()
-    async with Ircd(tls=server_context(pem)) as ircd, running(ircd, clock, tls=tls, password="hush") as run:
+    async with (
+        Ircd(tls=server_context(pem)) as ircd,
+        running(ircd, clock, tls=tls, password="hush") as run,
+    ):
         await run.until(lambda: run.links == [False])
         assert "certificate verify failed" in _told(run)
         assert not ircd.lines
@@ -277,13 +313,18 @@ async def test_any_other_certificate_is_refused_before_a_word_is_said(pem: Path,
 
 
 def _fingerprint(pem: Path) -> str:
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(_CERTIFICATE.findall(pem.read_text())[0])).hexdigest()
+    return hashlib.sha256(
+        ssl.PEM_cert_to_DER_cert(_CERTIFICATE.findall(pem.read_text())[0])
+    ).hexdigest()
 
 
 async def test_a_certificate_with_a_listed_fingerprint_is_accepted_and_no_other() -> None:
     listed = ":".join(re.findall("..", _fingerprint(WRONG).upper()))
     clock = ManualClock()
-    async with Ircd(tls=server_context(WRONG)) as ircd, running(ircd, tls={"fingerprints": [listed]}) as run:
+    async with (
+        Ircd(tls=server_context(WRONG)) as ircd,
+        running(ircd, tls={"fingerprints": [listed]}) as run,
+    ):
         await run.up()
     async with (
         Ircd(tls=server_context(LOCALHOST)) as ircd,
@@ -329,7 +370,9 @@ async def test_who_is_thrown_off_by_the_network_does_not_come_back_at_once(
     assert run.links == [True, False]
 
 
-@pytest.mark.parametrize("goodbye", ["Closing Link: (Server shutting down)", "Killed (irc.test (Nick collision))"])
+@pytest.mark.parametrize(
+    "goodbye", ["Closing Link: (Server shutting down)", "Killed (irc.test (Nick collision))"]
+)
 async def test_a_server_that_restarts_throws_nobody_off(goodbye: str) -> None:
     clock = ManualClock()
     async with Ircd() as ircd, running(ircd, clock) as run:
@@ -361,7 +404,9 @@ def test_the_pace_halves_with_each_flood_and_recovers_by_a_tenth_an_hour() -> No
     assert pace.rate(flood, 600).per_minute == pytest.approx(30.5 / 2, abs=0.5)
     assert pace.record_kill(900) == 2700
     assert pace.rate(flood, 900).burst == 1
-    assert pace.rate(flood, 900 + 3600).per_minute == pytest.approx(pace.rate(flood, 900).per_minute + 6)
+    assert pace.rate(flood, 900 + 3600).per_minute == pytest.approx(
+        pace.rate(flood, 900).per_minute + 6
+    )
     assert pace.rate(flood, 10**6) == Rate(4, 60)
     for _ in range(50):
         pace.record_kill(10**6)

@@ -1,4 +1,5 @@
-"""What was said while we were away: each once, in order, and the cursor never past what is missing."""
+"""What was said while we were away: each once, in order, and the cursor never past what is
+missing."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,9 @@ def _at(minutes_ago: float) -> str:
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _said(room: str, text: str, minutes_ago: float, by: str = "al!a@h", **tags: str) -> tuple[str, dict[str, str], str]:
+def _said(
+    room: str, text: str, minutes_ago: float, by: str = "al!a@h", **tags: str
+) -> tuple[str, dict[str, str], str]:
     target = room if room.startswith("#") else "reverie"
     return (
         room,
@@ -46,25 +49,34 @@ def _texts(run: Running) -> list[str]:
 
 async def test_what_was_said_since_the_cursor_comes_once_in_order_and_paged() -> None:
     old = [_said("#room", f"line {number}", 10 - number / 100) for number in range(7)]
-    options = Options(caps=MODERN, history=[_said("#room", "known", 30), *old], isupport=("CHATHISTORY=3",))
+    options = Options(
+        caps=MODERN, history=[_said("#room", "known", 30), *old], isupport=("CHATHISTORY=3",)
+    )
     async with Ircd(options) as ircd:
         run = _from(ircd, 20)
         await run.message(7)
         await settled(ircd.clients[0], "asked")
         assert _texts(run) == [f"line {number}" for number in range(7)]
-        assert [message.id for message in run.messages] == [f"h-line-{number}" for number in range(7)]
+        assert [message.id for message in run.messages] == [
+            f"h-line-{number}" for number in range(7)
+        ]
         pages = [line.split()[1:3] for line in _asked(ircd)]
         assert pages == [["AFTER", "#room"]] * 3 + [["TARGETS", pages[3][1]]]
         assert all(line.endswith(" 3") for line in _asked(ircd)[:3])
         await run.until(lambda: bool(run.cursors))
         # The newest time that was seen is the join of this process, not the last line of the past.
-        assert all(datetime.fromisoformat(cursor) > datetime.fromisoformat(_at(1)) for cursor in run.cursors)
+        assert all(
+            datetime.fromisoformat(cursor) > datetime.fromisoformat(_at(1))
+            for cursor in run.cursors
+        )
         await _ended(run)
 
 
 async def test_pages_go_on_by_id_where_the_server_takes_ids() -> None:
     old = [_said("#room", f"line {number}", 10) for number in range(4)]
-    options = Options(caps=MODERN, history=old, isupport=("CHATHISTORY=2", "MSGREFTYPES=msgid,timestamp"))
+    options = Options(
+        caps=MODERN, history=old, isupport=("CHATHISTORY=2", "MSGREFTYPES=msgid,timestamp")
+    )
     async with Ircd(options) as ircd:
         run = _from(ircd, 20)
         await run.message(4)
@@ -73,7 +85,9 @@ async def test_pages_go_on_by_id_where_the_server_takes_ids() -> None:
 
 
 async def test_live_lines_of_the_room_wait_for_the_past_and_nothing_comes_twice() -> None:
-    options = Options(caps=MODERN, history=[_said("#room", "first", 5), _said("#room", "second", 4)])
+    options = Options(
+        caps=MODERN, history=[_said("#room", "first", 5), _said("#room", "second", 4)]
+    )
     async with Ircd(options) as ircd:
         run = _from(ircd, 20)
         bot = await ircd.joined("reverie", "#room")
@@ -87,13 +101,21 @@ async def test_live_lines_of_the_room_wait_for_the_past_and_nothing_comes_twice(
 
 
 async def test_a_direct_talk_of_the_past_is_found_whatever_we_were_called() -> None:
-    direct = ("bo", {"time": _at(5), "msgid": "d", "account": "bo"}, ":bo!b@h PRIVMSG reverie_ :are you there?")
+    direct = (
+        "bo",
+        {"time": _at(5), "msgid": "d", "account": "bo"},
+        ":bo!b@h PRIVMSG reverie_ :are you there?",
+    )
     ours = ("bo", {"time": _at(4), "msgid": "o", "account": "rev"}, ":reverie_!r@h PRIVMSG bo :yes")
     options = Options(caps=MODERN + " sasl", sasl={"rev": "hush"}, history=[direct, ours])
     async with Ircd(options) as ircd:
         run = _from(ircd, 20, sasl={"mechanism": "plain", "account": "rev", "password": "hush"})
         message = await run.message()
-        assert (message.kind, message.at.room, message.sender.verified) == ("direct", "bo!account:bo", True)
+        assert (message.kind, message.at.room, message.sender.verified) == (
+            "direct",
+            "bo!account:bo",
+            True,
+        )
         await settled(ircd.clients[0], "done")
         assert _texts(run) == ["are you there?"]
         await _ended(run)
@@ -101,7 +123,9 @@ async def test_a_direct_talk_of_the_past_is_found_whatever_we_were_called() -> N
 
 async def test_who_is_called_so_now_is_not_who_spoke_then() -> None:
     caps = MODERN.replace("account-tag ", "")
-    async with Ircd(Options(caps=caps, history=[_said("#room", "let me in", 5, by="bo!x@evil")])) as ircd:
+    async with Ircd(
+        Options(caps=caps, history=[_said("#room", "let me in", 5, by="bo!x@evil")])
+    ) as ircd:
         run = _from(ircd, 20)
         bot = await ircd.joined("reverie", "#room")
         bot.send(":bo!b@h JOIN #room owner :real")
@@ -113,7 +137,13 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
     join = ("#room", {"time": _at(3), "msgid": "j"}, ":zoe!z@h JOIN #room")
     left = ("#room", {"time": _at(2), "msgid": "q"}, ":zoe!z@h QUIT :bye")
     options = Options(
-        caps=MODERN, history=[_said("#room", "too old", 70), _said("#room", "mine", 5, by="reverie!r@h"), join, left]
+        caps=MODERN,
+        history=[
+            _said("#room", "too old", 70),
+            _said("#room", "mine", 5, by="reverie!r@h"),
+            join,
+            left,
+        ],
     )
     async with Ircd(options) as ircd:
         run = _from(ircd, 24 * 60)
@@ -160,7 +190,11 @@ async def test_a_refused_question_does_not_hold_the_room_back() -> None:
 
 async def test_a_room_that_is_entered_later_brings_its_last_lines_as_context() -> None:
     old = [_said("#new", f"line {number}", 20 - number / 10) for number in range(40)]
-    earlier = [_said("#new", "hours ago", 100), _said("#new", "reverie: !help", 10), _said("#new", "reverie: hi", 9)]
+    earlier = [
+        _said("#new", "hours ago", 100),
+        _said("#new", "reverie: !help", 10),
+        _said("#new", "reverie: hi", 9),
+    ]
     joined = ("#new", {"time": _at(8), "msgid": "j"}, ":al!a@h JOIN #new")
     async with Ircd(Options(caps=MODERN, history=[*old, earlier[0], *earlier[1:], joined])) as ircd:
         run = _from(ircd, None)
@@ -174,7 +208,12 @@ async def test_a_room_that_is_entered_later_brings_its_last_lines_as_context() -
         await entering
         await run.message(29)
         await settled(bot, "done")
-        assert _texts(run) == [*(f"line {number}" for number in range(14, 40)), "reverie: !help", "reverie: hi", "live"]
+        assert _texts(run) == [
+            *(f"line {number}" for number in range(14, 40)),
+            "reverie: !help",
+            "reverie: hi",
+            "live",
+        ]
         *past, live = run.messages
         assert all(message.history and message.kind == "room" for message in past)
         assert not live.history

@@ -1,7 +1,9 @@
-"""Bytes that are known to break IRC clients, in both directions; and a million malformed or random lines.
+"""Bytes that are known to break IRC clients, in both directions; and a million malformed or random
+lines.
 
-ERROR is left out of the million: it rightly ends a connection (test_connection.py). A tenth goes over the socket, the
-rest straight into the connection that the socket feeds: the same framing, decoding, parsing and handling.
+ERROR is left out of the million: it rightly ends a connection (test_connection.py). A tenth goes
+over the socket, the rest straight into the connection that the socket feeds: the same framing,
+decoding, parsing and handling.
 """
 
 import asyncio
@@ -27,7 +29,9 @@ KNOWN_TO_BREAK = {
     "a line of one space": b" \r\n",
     "an empty line": b"\r\n",
     "ISUPPORT PREFIX=": b":irc.test 005 reverie PREFIX= :are supported by this server\r\n",
-    "ISUPPORT without values": b":irc.test 005 reverie CHANTYPES CASEMAPPING STATUSMSG :are supported\r\n",
+    "ISUPPORT without values": (
+        b":irc.test 005 reverie CHANTYPES CASEMAPPING STATUSMSG :are supported\r\n"
+    ),
     "433 after registration": b":irc.test 433 reverie other :Nickname is already in use\r\n",
     "8 KB of tags": b"@" + b"k=v;" * 2047 + b"z :a!b@c PRIVMSG #room :tags\r\n",
     "tags only": b"@" + b"k" * 8190 + b"\r\n",
@@ -42,7 +46,9 @@ KNOWN_TO_BREAK = {
 
 
 @pytest.mark.parametrize("data", KNOWN_TO_BREAK.values(), ids=KNOWN_TO_BREAK)
-async def test_the_connection_lives_and_the_next_mention_arrives(data: bytes, ircd: Ircd, run: Running) -> None:
+async def test_the_connection_lives_and_the_next_mention_arrives(
+    data: bytes, ircd: Ircd, run: Running
+) -> None:
     ircd.clients[0].raw(data)
     await ircd.say("#room", "reverie: still there?", msgid="next")
     await run.until(lambda: any(m.id == "next" and m.kind == "mention" for m in run.messages))
@@ -61,12 +67,16 @@ async def test_the_connection_lives_and_the_next_mention_arrives(data: bytes, ir
         (b":a!b@c PRIVMSG #room :lf\n", "lf"),
     ],
 )
-async def test_odd_bytes_are_read_as_what_they_mean(data: bytes, text: str, ircd: Ircd, run: Running) -> None:
+async def test_odd_bytes_are_read_as_what_they_mean(
+    data: bytes, text: str, ircd: Ircd, run: Running
+) -> None:
     ircd.clients[0].raw(data)
     assert (await run.message()).text == text
 
 
-async def test_a_mistake_of_ours_in_handling_a_line_costs_only_that_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mistake_of_ours_in_handling_a_line_costs_only_that_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Faulty(SystemClock):
         broken = False
 
@@ -89,22 +99,42 @@ async def test_a_mistake_of_ours_in_handling_a_line_costs_only_that_line(caplog:
 
 LINES, SOCKET_LINES, CHUNK = 1_000_000, 100_000, 500
 WORDS = (
-    b"PRIVMSG NOTICE TAGMSG JOIN PART QUIT NICK KICK TOPIC INVITE MODE BATCH CHGHOST ACCOUNT AWAY SETNAME PONG PING "
-    b"FAIL WARN NOTE ACK CAP AUTHENTICATE WHO CHATHISTORY 001 005 301 353 354 366 376 396 401 404 417 421 433 "
-    b"437 471 473 730 731 734 900 901 903 904 908 #room #other reverie al!a@h bo irc.test +x -x +y -y x y * : :: @ ! "
-    b"netsplit netjoin chathistory draft/multiline draft/chathistory-targets labeled-response vendor/x "
-    b"LS NEW DEL ACK NAK LIST :server-time :batch :account-tag :-batch =x 152 0 -1 99999999999999999999 "
-    b"CASEMAPPING=ascii CASEMAPPING= CHANTYPES= CHANTYPES=# LINELEN=0 LINELEN=9999999 MONITOR=x CHATHISTORY=-3 PREFIX= "
-    b"BOT=B USERLEN=0 CLIENTTAGDENY=* history-1 reverie-1 :\x01VERSION\x01 :\x01PING :\x01ACTION :a.b\x20c.d"
+    b"PRIVMSG NOTICE TAGMSG JOIN PART QUIT NICK KICK TOPIC INVITE MODE BATCH CHGHOST ACCOUNT AWAY "
+    b"SETNAME PONG PING "
+    b"FAIL WARN NOTE ACK CAP AUTHENTICATE WHO CHATHISTORY 001 005 301 353 354 366 376 396 401 404 "
+    b"417 421 433 "
+    b"437 471 473 730 731 734 900 901 903 904 908 #room #other reverie al!a@h bo irc.test +x -x +y "
+    b"-y x y * : :: @ ! "
+    b"netsplit netjoin chathistory draft/multiline draft/chathistory-targets labeled-response "
+    b"vendor/x "
+    b"LS NEW DEL ACK NAK LIST :server-time :batch :account-tag :-batch =x 152 0 -1 "
+    b"99999999999999999999 "
+    b"CASEMAPPING=ascii CASEMAPPING= CHANTYPES= CHANTYPES=# LINELEN=0 LINELEN=9999999 MONITOR=x "
+    b"CHATHISTORY=-3 PREFIX= "
+    b"BOT=B USERLEN=0 CLIENTTAGDENY=* history-1 reverie-1 :\x01VERSION\x01 :\x01PING :\x01ACTION "
+    b":a.b\x20c.d"
 ).split(b" ")
 TAGS = (
     b"msgid=1 msgid= "
-    b"time=2026-01-01T00:00:00Z time=9999-99-99 time=0001-01-01T00:00:00+23:59 account=al account= batch=x "
+    b"time=2026-01-01T00:00:00Z time=9999-99-99 time=0001-01-01T00:00:00+23:59 account=al account= "
+    b"batch=x "
     b"batch=y "
-    b"label=r1 label= +reply=1 +draft/reply= +draft/react=x +typing=active draft/multiline-concat bot = ; ;; \\ "
+    b"label=r1 label= +reply=1 +draft/reply= +draft/react=x +typing=active draft/multiline-concat "
+    b"bot = ; ;; \\ "
     b"k=\\:\\s\\r\\n\\ "
 ).split(b" ")
-SOURCES = (b":al!a@h ", b":reverie!r@h ", b":irc.test ", b":", b": ", b":!@ ", b":@! ", b"", b":bo ", b":al!a@h!b@c ")
+SOURCES = (
+    b":al!a@h ",
+    b":reverie!r@h ",
+    b":irc.test ",
+    b":",
+    b": ",
+    b":!@ ",
+    b":@! ",
+    b"",
+    b":bo ",
+    b":al!a@h!b@c ",
+)
 
 
 FORMS = (
@@ -130,13 +160,21 @@ def lines(count: int, chance: random.Random) -> Iterator[bytes]:
         if kind < 0.1:
             yield chance.randbytes(chance.randrange(60)).replace(b"\n", b"")
             continue
-        tags = b"@" + b";".join(chance.choices(TAGS, k=chance.randrange(4))) + b" " if kind < 0.5 else b""
+        tags = (
+            b"@" + b";".join(chance.choices(TAGS, k=chance.randrange(4))) + b" "
+            if kind < 0.5
+            else b""
+        )
         words = b" ".join(chance.choices(WORDS, k=chance.randrange(1, 7)))
         said = chance.choice(FORMS) % words if kind > 0.6 else words
         line = tags + chance.choice(SOURCES) + said
         if kind > 0.75 and line:
             at = chance.randrange(len(line))
-            line = line[:at] + chance.randbytes(2).replace(b"\n", b"") + line[at + chance.randrange(3) :]
+            line = (
+                line[:at]
+                + chance.randbytes(2).replace(b"\n", b"")
+                + line[at + chance.randrange(3) :]
+            )
         yield line
 
 
@@ -180,7 +218,9 @@ class Sink:
 
 async def _survive(seed: int) -> str:
     chance, sink = random.Random(seed), Sink()
-    async with Ircd(Options(caps=MODERN, isupport=("WHOX", "MONITOR=10", "CHATHISTORY=50"))) as ircd:
+    async with Ircd(
+        Options(caps=MODERN, isupport=("WHOX", "MONITOR=10", "CHATHISTORY=50"))
+    ) as ircd:
         channel = IrcChannel(NAME, config(ircd.port), SystemClock())
         run = asyncio.create_task(channel.run(sink))
         await sink.until_up()
@@ -207,11 +247,16 @@ async def _survive(seed: int) -> str:
         assert len(session._batches._open) <= 32
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
-        return f"{LINES} lines in {spent_s:.0f} s, {LINES / spent_s:.0f} lines/s, {sink.taken} notifications"
+        return (
+            f"{LINES} lines in {spent_s:.0f} s, {LINES / spent_s:.0f} lines/s, {sink.taken} "
+            "notifications"
+        )
 
 
 @pytest.mark.soak
 def test_a_million_malformed_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR")
     print(asyncio.run(asyncio.wait_for(_survive(seed=6), 400)))
-    assert not [record for record in caplog.records if record.exc_info], "every line was understood or ignored"
+    assert not [record for record in caplog.records if record.exc_info], (
+        "every line was understood or ignored"
+    )

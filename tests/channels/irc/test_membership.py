@@ -1,4 +1,5 @@
-"""Rooms, nicks, capabilities and TLS while a session lasts: as the operator wants them, whatever the server does."""
+"""Rooms, nicks, capabilities and TLS while a session lasts: as the operator wants them, whatever
+the server does."""
 
 import asyncio
 import re
@@ -66,7 +67,9 @@ async def test_a_join_that_is_not_answered_is_tried_again() -> None:
         assert _asked(bot, "JOIN") == ["JOIN #room"] * 3, "once in, no more"
 
 
-async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_are_told_to() -> None:
+async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_are_told_to() -> (
+    None
+):
     clock, at = ManualClock(), Address(channel=NAME, room=RoomId("#ROOM"))
     async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=True) as run:
         with pytest.raises(Unreachable):
@@ -96,7 +99,9 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
         assert _asked(ircd.clients[2], "JOIN") == ["JOIN #room"]
 
 
-async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_others_hear_all_of_it() -> None:
+async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_others_hear_all_of_it() -> (
+    None
+):
     async with Ircd() as ircd, running(ircd, rooms=["#Room", "#old"]) as run:
         await run.up()
         await ircd.joined("reverie", "#old")
@@ -129,7 +134,13 @@ OPEN_ROOM = Address(channel=NAME, room=RoomId("#room"))
 @pytest.mark.parametrize(
     ("modes", "audience"),
     [
-        *(("+nt", "everybody"), ("+", "everybody"), ("+ntl 5", "everybody"), ("+nts", "room"), ("+i", "room")),
+        *(
+            ("+nt", "everybody"),
+            ("+", "everybody"),
+            ("+ntl 5", "everybody"),
+            ("+nts", "room"),
+            ("+i", "room"),
+        ),
         *(("+ntk secret", "room"), ("+p", "room"), ("+O", "room")),
     ],
 )
@@ -172,7 +183,9 @@ async def test_a_room_that_lets_nobody_in_is_closed(refusal: str) -> None:
         assert it.channel.audience(OPEN_ROOM) == "room"
 
 
-async def test_who_can_read_is_not_known_where_the_server_does_not_tell(ircd: Ircd, run: Running) -> None:
+async def test_who_can_read_is_not_known_where_the_server_does_not_tell(
+    ircd: Ircd, run: Running
+) -> None:
     await ircd.received("MODE #room")
     await settled(ircd.clients[0], "told")
     assert run.channel.audience(OPEN_ROOM) is None
@@ -193,7 +206,9 @@ async def test_all_that_is_used_is_requested_and_nothing_else() -> None:
 
 
 async def test_what_is_newly_offered_is_requested_and_what_is_gone_is_not_relied_on() -> None:
-    options = Options(caps=CAPS.replace("account-tag ", ""), isupport=("WHOX",), accounts={"al": "al"})
+    options = Options(
+        caps=CAPS.replace("account-tag ", ""), isupport=("WHOX",), accounts={"al": "al"}
+    )
     async with Ircd(options) as ircd, running(ircd) as run:
         await run.up()
         bot = ircd.clients[0]
@@ -207,7 +222,10 @@ async def test_what_is_newly_offered_is_requested_and_what_is_gone_is_not_relied
         bot.raw(b"@account=fake :ev!e@h PRIVMSG #room :two\r\n")
         await ircd.received("WHO #room %tcuhnfar,152", times=2)
         await settled(bot, "asked")
-        bot.raw(b"@account=fake :al!a@h PRIVMSG #room :three\r\n:al!a@h ACCOUNT *\r\n:al!a@h PRIVMSG #room :four\r\n")
+        bot.raw(
+            b"@account=fake :al!a@h PRIVMSG #room :three\r\n:al!a@h ACCOUNT *\r\n:al!a@h PRIVMSG "
+            b"#room :four\r\n"
+        )
         await run.message(4)
         assert [m.sender.account for m in run.messages] == ["al", None, "al", None]
 
@@ -249,18 +267,28 @@ def test_a_policy_lasts_as_long_as_it_says() -> None:
     policy.record_policy("a", 6697, "duration=60,preload", start + timedelta(seconds=100))
     assert (port(159), port(160), port(161), port(159, "b")) == (6697, None, None, None)
     policy.record_policy("a", 6697, None, start + timedelta(seconds=130))
-    assert (port(189), port(190)) == (6697, None), "from the end of the connection the time runs anew"
+    assert (port(189), port(190)) == (6697, None), (
+        "from the end of the connection the time runs anew"
+    )
     policy.record_policy("a", 6697, "duration=0", start)
     assert (policy.tls_port("a", start), policy.serialized) == (None, "")
     policy.record_policy("a", 6697, "duration=9999999999", start)
     assert port(1e8) == 6697
-    assert [sts_port(value) for value in ("port=99999,duration=x", "", "port=x", "duration=1,port=6697")] == [
+    assert [
+        sts_port(value) for value in ("port=99999,duration=x", "", "port=x", "duration=1,port=6697")
+    ] == [
         0,
         0,
         0,
         6697,
     ]
-    for odd in ("a,b,c,d", "a,6697,60", "a,6697,60,2026-01-01", "a,99999,60,2026-01-01T00:00:00+00:00", ",,,"):
+    for odd in (
+        "a,b,c,d",
+        "a,6697,60",
+        "a,6697,60,2026-01-01",
+        "a,99999,60,2026-01-01T00:00:00+00:00",
+        ",,,",
+    ):
         assert StsPolicy(odd).tls_port("a", start - timedelta(days=1)) is None
 
 
@@ -269,7 +297,9 @@ async def test_a_policy_outlives_the_process(monkeypatch: pytest.MonkeyPatch) ->
     async with Ircd(Options(caps=f"{CAPS} sts=duration=600"), tls=server_context()) as secure:
         plain = Options(caps=f"{CAPS} sts=port={secure.port},duration=9")
         async with Ircd(plain) as ircd:
-            secure.faults.drop_on = "NICK"  # never welcomed: what the list of capabilities says is enough
+            secure.faults.drop_on = (
+                "NICK"  # never welcomed: what the list of capabilities says is enough
+            )
             async with running(ircd) as run:
                 await run.until(lambda: bool(run.cursors))
             assert len(ircd.clients) == 1
@@ -280,7 +310,9 @@ async def test_a_policy_outlives_the_process(monkeypatch: pytest.MonkeyPatch) ->
                 assert len(ircd.clients) == clear, "the first connection is over TLS, too"
 
 
-async def test_a_server_that_wants_tls_gets_it_and_nothing_more_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_wants_tls_gets_it_and_nothing_more_in_the_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(LOCALHOST))
     clock = ManualClock()
     async with Ircd(_options(caps=f"{CAPS} sasl sts=duration=600"), tls=server_context()) as secure:
@@ -316,7 +348,10 @@ async def _steps() -> None:
 @pytest.mark.parametrize("rejoin", [False, True])
 async def test_thrown_out_we_come_back_only_if_allowed(rejoin: bool) -> None:
     clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, rejoin_after_kick=rejoin, rooms=["#Room"]) as run:
+    async with (
+        Ircd() as ircd,
+        running(ircd, clock, rejoin_after_kick=rejoin, rooms=["#Room"]) as run,
+    ):
         await run.up()
         bot = ircd.clients[0]
         bot.send(":op!o@h KICK #room reverie :out")
@@ -325,7 +360,9 @@ async def test_thrown_out_we_come_back_only_if_allowed(rejoin: bool) -> None:
         for number in range(6):
             clock.advance(10)
             await settled(bot, f"t{number}")
-        assert [line for line in ircd.lines if line.startswith("JOIN")] == ["JOIN #Room"] * (1 + rejoin)
+        assert [line for line in ircd.lines if line.startswith("JOIN")] == ["JOIN #Room"] * (
+            1 + rejoin
+        )
         bot.drop()
         await run.until_advancing(clock, lambda: run.links.count(True) == 2)
         joins = [line for line in ircd.clients[1].lines if line.startswith("JOIN")]
@@ -344,7 +381,13 @@ async def test_an_invitation_is_told_and_only_followed_when_we_are_told_to() -> 
         ircd.clients[0].send("@account=boss :al!a@h INVITE reverie #new")
         await run.until(lambda: any(isinstance(event, MembershipChanged) for event in run.seen))
         (invite,) = [event for event in run.seen if isinstance(event, MembershipChanged)]
-        assert (invite.change, invite.at.room, invite.sender.account, invite.sender.verified, invite.subject) == (
+        assert (
+            invite.change,
+            invite.at.room,
+            invite.sender.account,
+            invite.sender.verified,
+            invite.subject,
+        ) == (
             "invite",
             "#new",
             "boss",
@@ -357,9 +400,16 @@ async def test_an_invitation_is_told_and_only_followed_when_we_are_told_to() -> 
         await run.channel.join(invite.at)
         await run.channel.send(part("hello", room="#new"))
         assert sum(line.startswith("JOIN") for line in ircd.lines) == 1
-        for room, says in (("#no", "473"), ("nobody", "not a room"), ("#a,#b", "not a room"), ("#a b", "not one room")):
+        for room, says in (
+            ("#no", "473"),
+            ("nobody", "not a room"),
+            ("#a,#b", "not a room"),
+            ("#a b", "not one room"),
+        ):
             with pytest.raises(Rejected, match=says):
-                await run.channel.join(Address(channel=NAME, room=RoomId(room)))  # and nothing waits for it
+                await run.channel.join(
+                    Address(channel=NAME, room=RoomId(room))
+                )  # and nothing waits for it
         waiting = asyncio.create_task(run.channel.join(Address(channel=NAME, room=RoomId("#deaf"))))
         await ircd.received("JOIN #deaf")
         ircd.clients[0].drop()
@@ -367,7 +417,9 @@ async def test_an_invitation_is_told_and_only_followed_when_we_are_told_to() -> 
             await waiting
 
 
-@pytest.mark.parametrize(("code", "after_s"), [("477", 60), ("489", 60), ("473", 900), ("475", 900), ("471", 900)])
+@pytest.mark.parametrize(
+    ("code", "after_s"), [("477", 60), ("489", 60), ("473", 900), ("475", 900), ("471", 900)]
+)
 async def test_rooms_that_keep_us_out_are_tried_again(code: str, after_s: int) -> None:
     clock, options = ManualClock(), Options(refused={"#room": code})
     async with Ircd(options) as ircd, running(ircd, clock) as run:
@@ -391,7 +443,11 @@ async def test_rooms_that_keep_us_out_are_tried_again(code: str, after_s: int) -
     ("code", "keys", "remedy"),
     [
         ("475", {}, r'it needs a key: rooms: \[{name: "#Room", key: "..."}\]$'),
-        ("475", {"#room": "old-key"}, r'another key is needed: rooms: \[{name: "#Room", key: "..."}\]$'),
+        (
+            "475",
+            {"#room": "old-key"},
+            r'another key is needed: rooms: \[{name: "#Room", key: "..."}\]$',
+        ),
         ("473", {}, "invite the bot"),
         ("474", {}, "lift the ban$"),
         ("471", {}, "higher limit"),
@@ -411,7 +467,9 @@ async def test_a_refusal_is_told_with_what_to_do_about_it(
 
 
 @pytest.mark.parametrize("isupport", [(), ("MONITOR=100",)])
-async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time(isupport: tuple[str, ...]) -> None:
+async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time(
+    isupport: tuple[str, ...],
+) -> None:
     """An operator's SANICK, or services that enforce the owner of a nick."""
     clock = ManualClock()
     async with Ircd(Options(isupport=isupport)) as ircd, running(ircd, clock) as run:
@@ -456,8 +514,14 @@ async def test_somebody_is_where_the_server_reports_their_account_now() -> None:
     alice = SenderId("account:alice")
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as it:
 
-        async def reads(room: str = "#room", thread: str | None = None, person: SenderId = alice) -> str | None:
-            at = Address(channel=it.channel.name, room=RoomId(room), thread=ThreadId(thread) if thread else None)
+        async def reads(
+            room: str = "#room", thread: str | None = None, person: SenderId = alice
+        ) -> str | None:
+            at = Address(
+                channel=it.channel.name,
+                room=RoomId(room),
+                thread=ThreadId(thread) if thread else None,
+            )
             return await it.channel.membership(at, person)
 
         async def reads_after(line: str) -> str | None:
@@ -468,14 +532,18 @@ async def test_somebody_is_where_the_server_reports_their_account_now() -> None:
         assert await reads() is None, "the link is down"
         await it.up()
         bot = ircd.clients[0]
-        assert await reads_after(":mallory!u@host JOIN #room * :alice") is None, "a nick and a name claim it"
+        assert await reads_after(":mallory!u@host JOIN #room * :alice") is None, (
+            "a nick and a name claim it"
+        )
         assert await reads_after(":alice!u@host JOIN #room * :Alice") is None, "not logged in"
         assert await reads_after(":alice!u@host ACCOUNT alice") == "reads_all"
         assert await reads("#ROOM") == "reads_all"
         assert await reads("#rooms") is None, "another room"
         assert await reads(thread="7") is None
         assert await reads(person=SenderId("account:mallory")) is None
-        assert await reads(person=SenderId("mask:alice!u@host")) is None, "anybody may come from there"
+        assert await reads(person=SenderId("mask:alice!u@host")) is None, (
+            "anybody may come from there"
+        )
         assert await reads_after(":alice!u@host NICK ally") == "reads_all"
         assert await reads_after(":op!o@host KICK #room ally :out") is None
         assert await reads_after(":ally!u@host JOIN #ROOM alice :Alice") == "reads_all"

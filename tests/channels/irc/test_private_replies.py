@@ -1,4 +1,5 @@
-"""A private answer reaches the person who asked, whatever they are called by now, and nobody else."""
+"""A private answer reaches the person who asked, whatever they are called by now, and nobody
+else."""
 
 import asyncio
 from typing import Any
@@ -45,7 +46,10 @@ class Told:
 
 def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
     user, _, host = userhost.partition("@")
-    told = [f":s 311 reverie {nick} {user} {host} * :real", f":s 330 reverie {nick} {account} :is logged in as"]
+    told = [
+        f":s 311 reverie {nick} {user} {host} * :real",
+        f":s 330 reverie {nick} {account} :is logged in as",
+    ]
     return [*(told if account else told[:1]), f":s 318 reverie {nick} :End"]
 
 
@@ -57,7 +61,11 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
         ([":boss!b@h JOIN #room boss :real", ":boss!b@h QUIT :bye"], ("boss", "unknown")),
         ([":boss!b@h JOIN #room boss :real", ":boss!b@h PART #room"], ("boss", "unknown")),
         (
-            [":boss!b@h JOIN #room boss :real", ":boss!b@h QUIT :bye", ":boss!e@h JOIN #room * :real"],
+            [
+                ":boss!b@h JOIN #room boss :real",
+                ":boss!b@h QUIT :bye",
+                ":boss!e@h JOIN #room * :real",
+            ],
             ("boss", "unknown"),
         ),
         ([":boss!b@h JOIN #room mallory :real"], ("boss", "other")),
@@ -72,7 +80,10 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
             ("chief", "known"),
         ),
         ([":chief!b@h JOIN #room boss :real"], ("chief", "known")),
-        (["@account=boss :chief!b@h PRIVMSG reverie :hi", *_whois("boss", "mallory")], ("chief", "unknown")),
+        (
+            ["@account=boss :chief!b@h PRIVMSG reverie :hi", *_whois("boss", "mallory")],
+            ("chief", "unknown"),
+        ),
         (["@account=boss :boss!b@h PRIVMSG reverie :hi"], ("boss", "unknown")),
         (_whois("boss", "boss"), ("boss", "confirmed")),
         (_whois("BOSS", "boss"), ("boss", "confirmed")),
@@ -86,7 +97,9 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
         ([*_whois("boss", "boss"), ":s 731 reverie :boss"], ("boss", "unknown")),
     ],
 )
-def test_an_account_is_known_only_while_the_server_says_so(lines: list[str], expected: tuple[str, str]) -> None:
+def test_an_account_is_known_only_while_the_server_says_so(
+    lines: list[str], expected: tuple[str, str]
+) -> None:
     assert Told(*lines).whom(BOSS) == expected
 
 
@@ -98,7 +111,14 @@ def test_an_account_is_known_only_while_the_server_says_so(lines: list[str], exp
         ([":al!x@h JOIN #room * :real"], ("al", "other")),
         ([":bob!a@h JOIN #room * :real"], ("al", "unknown")),
         ([":al!a@h JOIN #room * :real", ":al!a@h NICK al2"], ("al2", "known")),
-        ([":al!a@h JOIN #room * :real", ":al!a@h CHGHOST a user/al", ":al!a@user/al CHGHOST b c"], ("al", "known")),
+        (
+            [
+                ":al!a@h JOIN #room * :real",
+                ":al!a@h CHGHOST a user/al",
+                ":al!a@user/al CHGHOST b c",
+            ],
+            ("al", "known"),
+        ),
         (
             [
                 ":al!a@h JOIN #room * :real",
@@ -127,9 +147,11 @@ def test_a_chat_follows_whoever_it_is_with() -> None:
         "#room",
     )
     told.hear("@account=alice :AL_away!a@h NICK al2")
-    assert (one.current_nick("al!a@h"), one.current_nick("AL_away!a@h"), one.current_nick("AL_away!account:alice")) == (
-        "al2",
-    ) * 3
+    assert (
+        one.current_nick("al!a@h"),
+        one.current_nick("AL_away!a@h"),
+        one.current_nick("AL_away!account:alice"),
+    ) == ("al2",) * 3
     told.hear(":al2!a@h NICK al")
     assert one.current_nick("al!a@h") == one.current_nick("AL_away!a@h") == "al"
     told.hear(":AL!a@h QUIT :bye")
@@ -138,11 +160,17 @@ def test_a_chat_follows_whoever_it_is_with() -> None:
     assert one.current_nick("al!a@h") == "al"
     for number in range(5_000):
         told.hear(f":x{number}!a@h NICK y{number}")
-    assert (one.current_nick("x4999!a@h"), one.current_nick("x0!a@h")) == ("y4999", "x0"), "memory is bounded"
+    assert (one.current_nick("x4999!a@h"), one.current_nick("x0!a@h")) == ("y4999", "x0"), (
+        "memory is bounded"
+    )
 
 
 def _said(ircd: Ircd) -> list[str]:
-    return [line.partition("PRIVMSG ")[2] for line in ircd.lines if "PRIVMSG " in line and "CAP" not in line]
+    return [
+        line.partition("PRIVMSG ")[2]
+        for line in ircd.lines
+        if "PRIVMSG " in line and "CAP" not in line
+    ]
 
 
 async def _asked_by_boss(run: Running, bot: Client, *, seen: bool) -> str:
@@ -154,8 +182,14 @@ async def _asked_by_boss(run: Running, bot: Client, *, seen: bool) -> str:
 
 @pytest.mark.parametrize("caps", [CAPS, MODERN])
 @pytest.mark.parametrize("seen", [True, False])
-async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(seen: bool, caps: str) -> None:
-    async with Ircd(Options(caps=caps)) as ircd, running(ircd) as run, running(ircd, nick="eve", rooms=[]) as eve:
+async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(
+    seen: bool, caps: str
+) -> None:
+    async with (
+        Ircd(Options(caps=caps)) as ircd,
+        running(ircd) as run,
+        running(ircd, nick="eve", rooms=[]) as eve,
+    ):
         await run.up()
         await eve.up()
         bot = ircd.clients[0]
@@ -163,7 +197,9 @@ async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(seen: 
         assert chat == BOSS
         if seen:
             bot.send(":boss!b@h QUIT :gone")
-        ircd.clients[1].nick = "boss"  # without a word, as one who shares no room with us would take it
+        ircd.clients[
+            1
+        ].nick = "boss"  # without a word, as one who shares no room with us would take it
         await settled(bot, "changed")
         with pytest.raises(RecipientAway, match="not logged in as boss"):
             await run.channel.send(part("secret", room=chat))
@@ -178,7 +214,11 @@ async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(seen: 
 async def test_a_long_answer_stops_in_the_middle_once_its_reader_is_gone() -> None:
     clock = ManualClock()
     options, pace = Options(), {"burst": 2, "per_s": 1.0}
-    async with Ircd(options) as ircd, running(ircd, clock, flood=pace) as run, running(ircd, nick="boss", rooms=[]):
+    async with (
+        Ircd(options) as ircd,
+        running(ircd, clock, flood=pace) as run,
+        running(ircd, nick="boss", rooms=[]),
+    ):
         await run.until_advancing(clock, lambda: run.links == [True])
         await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
         ircd.clients[1].account = "boss"
@@ -188,7 +228,9 @@ async def test_a_long_answer_stops_in_the_middle_once_its_reader_is_gone() -> No
         ircd.clients[1].account = ""
         await run.until_advancing(clock, sending.done)
         results = [type(one).__name__ for one in await sending]
-        assert results in (["Receipt"] * number + ["RecipientAway"] * (6 - number) for number in (2, 3, 4)), results
+        assert results in (
+            ["Receipt"] * number + ["RecipientAway"] * (6 - number) for number in (2, 3, 4)
+        ), results
         assert len(_said(ircd)) == results.count("Receipt")
 
 
@@ -210,7 +252,10 @@ async def test_the_rest_of_a_long_answer_follows_a_change_of_nick(caps: str, tol
         if told:
             bot.send(":alice!a@h JOIN #room alice :real")
         await settled(bot, "asked")
-        parts = [part(f"line {number}", room="alice!account:alice", key=f"k{number}") for number in range(12)]
+        parts = [
+            part(f"line {number}", room="alice!account:alice", key=f"k{number}")
+            for number in range(12)
+        ]
         sending = asyncio.create_task(_all_of(run, parts))
         await run.until_advancing(clock, lambda: len(_said(ircd)) == 4)
         alice.nick = "alicia"
@@ -222,7 +267,9 @@ async def test_the_rest_of_a_long_answer_follows_a_change_of_nick(caps: str, tol
         await run.until_advancing(clock, sending.done)
         await sending
         taken = [line.partition(" :") for line in _said(ircd)]
-        arrived = [text for nick, _, text in taken[:4]] + [text for nick, _, text in taken if nick == "alicia"]
+        arrived = [text for nick, _, text in taken[:4]] + [
+            text for nick, _, text in taken if nick == "alicia"
+        ]
         assert arrived == [f"line {number}" for number in range(12)]
 
 
@@ -232,7 +279,9 @@ async def _all_of(run: Running, parts: list[Any]) -> None:
         results = await sent_together(run, parts[:4])
         assert all(isinstance(one, Receipt | RecipientAway) for one in results), results
         parts = [
-            one for one, result in zip(parts[:4], results, strict=True) if not isinstance(result, Receipt)
+            one
+            for one, result in zip(parts[:4], results, strict=True)
+            if not isinstance(result, Receipt)
         ] + parts[4:]
 
 
@@ -259,9 +308,17 @@ async def test_without_whois_people_are_answered_who_have_just_spoken(whois: Any
 
 @pytest.mark.parametrize(
     ("tags", "is_bot"),
-    [("bot", True), ("draft/bot", True), ("inspircd.org/bot=", True), ("+bot", False), ("x/bot", False)],
+    [
+        ("bot", True),
+        ("draft/bot", True),
+        ("inspircd.org/bot=", True),
+        ("+bot", False),
+        ("x/bot", False),
+    ],
 )
-async def test_other_bots_are_known_by_each_tag_that_servers_have_for_them(tags: str, is_bot: bool) -> None:
+async def test_other_bots_are_known_by_each_tag_that_servers_have_for_them(
+    tags: str, is_bot: bool
+) -> None:
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as run:
         await run.up()
         ircd.clients[0].raw(f"@{tags} :al!a@h PRIVMSG #room :beep\r\n".encode())

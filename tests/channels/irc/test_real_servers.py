@@ -1,4 +1,5 @@
-"""Against real servers and services: what a second, raw client sees and says, SASL, and limits against floods."""
+"""Against real servers and services: what a second, raw client sees and says, SASL, and limits
+against floods."""
 
 import asyncio
 import contextlib
@@ -70,22 +71,34 @@ def served(server: Server, directory: Path) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("server", [inspircd, ngircd])
-async def test_a_mention_comes_in_and_the_reply_is_seen_once_and_whole(server: Server, tmp_path: Path) -> None:
+async def test_a_mention_comes_in_and_the_reply_is_seen_once_and_whole(
+    server: Server, tmp_path: Path
+) -> None:
     with served(server, tmp_path) as port:
         async with running(port) as run:
             await run.up()
             alice = await Raw.joined(port)
             alice.say("PRIVMSG #room :reverie: как дела?")
             heard = await run.message()
-            assert (heard.kind, heard.text, heard.at.room) == ("mention", "reverie: как дела?", "#room")
+            assert (heard.kind, heard.text, heard.at.room) == (
+                "mention",
+                "reverie: как дела?",
+                "#room",
+            )
 
-            post = Post(key=PostKey("p"), to=Address(channel=NAME, room=RoomId("#room")), text=CYRILLIC)
+            post = Post(
+                key=PostKey("p"), to=Address(channel=NAME, room=RoomId("#room")), text=CYRILLIC
+            )
             bodies = run.channel.split(post)
             assert len(bodies) > 1
             await asyncio.gather(*(run.channel.send(part(body)) for body in bodies))
             alice.say("PING :end")
             await alice.until(r":\S+ PONG ")
-            seen = [match[1] for line in alice.lines if (match := re.match(r":reverie\S+ PRIVMSG #room :(.*)", line))]
+            seen = [
+                match[1]
+                for line in alice.lines
+                if (match := re.match(r":reverie\S+ PRIVMSG #room :(.*)", line))
+            ]
             assert seen == list(bodies)
             assert " ".join(seen) == CYRILLIC
 
@@ -102,9 +115,14 @@ async def test_a_mention_comes_in_and_the_reply_is_seen_once_and_whole(server: S
             await alice.close()
 
 
-async def test_after_excess_flood_it_is_known_what_was_relayed_also_where_a_write_fails_first(tmp_path: Path) -> None:
+async def test_after_excess_flood_it_is_known_what_was_relayed_also_where_a_write_fails_first(
+    tmp_path: Path,
+) -> None:
     """On one machine the server has mostly closed the connection before what it said is read."""
-    strict = 'recvq="64k" softsendq="100k" hardsendq="1M" threshold="10" commandrate="1000" fakelag="no" maxchans="20"'
+    strict = (
+        'recvq="64k" softsendq="100k" hardsendq="1M" threshold="10" commandrate="1000" '
+        'fakelag="no" maxchans="20"'
+    )
     with served(lambda where: inspircd(where, limits=strict), tmp_path) as port:
         async with running(port) as run:
             await run.up()
@@ -116,7 +134,10 @@ async def test_after_excess_flood_it_is_known_what_was_relayed_also_where_a_writ
             seen = [line for line in alice.lines if " PRIVMSG #room :line " in line]
             await alice.close()
     assert all("Excess Flood" in str(one) for one in results if not isinstance(one, Receipt))
-    assert [type(one) for one in results] == [*[Receipt] * len(seen), *[Unreachable] * (len(parts) - len(seen))]
+    assert [type(one) for one in results] == [
+        *[Receipt] * len(seen),
+        *[Unreachable] * (len(parts) - len(seen)),
+    ]
     assert [line.partition(" :")[2] for line in seen] == [one.body for one in parts[: len(seen)]]
 
 
@@ -200,7 +221,9 @@ async def test_nickserv_logs_in_and_takes_the_nick_back_from_a_connection_that_w
             assert session is not None
             assert (session.nick, session.registration.account) == ("reverie", "reverie")
             entered = await watcher.until(r":reverie\S* JOIN ")
-            assert entered.endswith("#room"), "it is in the room by that nick, not by another before"
+            assert entered.endswith("#room"), (
+                "it is in the room by that nick, not by another before"
+            )
         async with running(port, nickserv={"password": "wrong-horse"}) as refused:
             await refused.up()
             assert "Invalid password for reverie" in str(refused.seen)
@@ -219,7 +242,9 @@ CODE = """def __init__(self, *args, **kwargs):
 > не цитата
 - не пункт"""
 LONG = " ".join(f"слово{number:03d}" for number in range(100))
-LINES = [f"Строка номер {number}: съешь ещё этих мягких французских булок" for number in range(1, 19)]
+LINES = [
+    f"Строка номер {number}: съешь ещё этих мягких французских булок" for number in range(1, 19)
+]
 SHORT = f"{LINES[0]}\n```py\n{CODE}\n```"
 STRESS = "\n".join([*LINES[:9], "```py", CODE, "```", LONG, *LINES[9:]])
 MORE = re.compile(r"\(page \d+ of \d+; write \"(?:\w+: )?more\"\)")
@@ -233,31 +258,41 @@ def long_inspircd(directory: Path, *, limits: bool = False) -> Iterator[int]:
 
 @contextmanager
 def long_ngircd(directory: Path, *, limits: bool = False) -> Iterator[int]:
-    with ngircd(directory, limits=limits, more="CloakHost = a.long.cloak.hides.our.users.example.org") as port:
+    with ngircd(
+        directory, limits=limits, more="CloakHost = a.long.cloak.hides.our.users.example.org"
+    ) as port:
         yield port
 
 
 LimitedServer = Callable[..., AbstractContextManager[int]]
 SERVERS = [
-    pytest.param(long_inspircd, "reverie_under_a_name_as_long_as_a_name_can_be_here", id="inspircd"),
+    pytest.param(
+        long_inspircd, "reverie_under_a_name_as_long_as_a_name_can_be_here", id="inspircd"
+    ),
     pytest.param(long_ngircd, "reverie_with_20_char", id="ngircd"),
 ]
 
 
 @pytest.mark.parametrize(("server", "nick"), SERVERS)
-def test_code_arrives_untouched_within_the_limits(server: LimitedServer, nick: str, tmp_path: Path) -> None:
+def test_code_arrives_untouched_within_the_limits(
+    server: LimitedServer, nick: str, tmp_path: Path
+) -> None:
     asyncio.run(asyncio.wait_for(_stress(server, nick, tmp_path, SHORT, page_lines=0), 120))
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("server", "nick", "page_lines"), [(*SERVERS[0].values, 12), (*SERVERS[1].values, 0)])
+@pytest.mark.parametrize(
+    ("server", "nick", "page_lines"), [(*SERVERS[0].values, 12), (*SERVERS[1].values, 0)]
+)
 def test_a_long_answer_arrives_whole_within_the_limits(
     server: LimitedServer, nick: str, page_lines: int, tmp_path: Path
 ) -> None:
     asyncio.run(asyncio.wait_for(_stress(server, nick, tmp_path, STRESS, page_lines), 120))
 
 
-async def _stress(server: LimitedServer, nick: str, directory: Path, text: str, page_lines: int) -> None:
+async def _stress(
+    server: LimitedServer, nick: str, directory: Path, text: str, page_lines: int
+) -> None:
     with served(lambda where: server(where, limits=True), directory) as port:
         async with running(port, nick=nick, page_lines=page_lines, flood=FLOOD) as run:
             await run.up()
@@ -270,12 +305,18 @@ async def _stress(server: LimitedServer, nick: str, directory: Path, text: str, 
                 for page in range(1, pages + 1)
                 for body in run.channel.split(Post(key=post.key, to=post.to, text=text, page=page))
             ]
-            sending = asyncio.gather(*(run.channel.send(part(body, key=str(at))) for at, body in enumerate(bodies)))
+            sending = asyncio.gather(
+                *(run.channel.send(part(body, key=str(at))) for at, body in enumerate(bodies))
+            )
             heard = [await _hear(alice, nick) for _ in bodies]
             await sending
             alice.say("PING :end")
             await alice.until(r":\S+ PONG ")
-            assert not [line for line in alice.lines if re.match(rf":{re.escape(nick)}!\S+ (QUIT|PART) ", line)]
+            assert not [
+                line
+                for line in alice.lines
+                if re.match(rf":{re.escape(nick)}!\S+ (QUIT|PART) ", line)
+            ]
             assert run.links == [True]
             await alice.close()
     assert all(len(prefix) >= 67 for _, prefix, _ in heard)
@@ -284,8 +325,10 @@ async def _stress(server: LimitedServer, nick: str, directory: Path, text: str, 
     peak = _peak(times)
     size = sum(len(said.encode()) for _, _, said in heard)
     print(
-        f"{server.__name__}: {len(heard)} lines, {size} bytes, {pages} pages, prefix {len(heard[0][1])} bytes, "
-        f"{times[-1] - times[0]:.1f} s, at most {peak:.2f} lines above {FLOOD.per_s:g}/s (burst {FLOOD.burst})"
+        f"{server.__name__}: {len(heard)} lines, {size} bytes, {pages} pages, prefix "
+        f"{len(heard[0][1])} bytes, "
+        f"{times[-1] - times[0]:.1f} s, at most {peak:.2f} lines above {FLOOD.per_s:g}/s (burst "
+        f"{FLOOD.burst})"
     )
     assert peak <= FLOOD.burst + FLOOD.per_s * SLACK_S
 
@@ -298,7 +341,8 @@ async def _hear(alice: Raw, nick: str) -> tuple[float, str, str]:
 
 
 def _judge(heard: Sequence[str], text: str, *, is_paged: bool) -> None:
-    """Every line of `text` in order, code byte for byte; only a line too long for IRC comes in pieces.
+    """Every line of `text` in order, code byte for byte; only a line too long for IRC comes in
+    pieces.
 
     Where a page ends, a blank line may be missing.
     """

@@ -23,7 +23,11 @@ async def test_people_and_rooms_are_told_apart() -> None:
         await run.up()
         bot = ircd.clients[0]
         lines = [
-            ("@account=al :alice!a@h PRIVMSG reverie :direct, verified", "direct", "alice!account:al"),
+            (
+                "@account=al :alice!a@h PRIVMSG reverie :direct, verified",
+                "direct",
+                "alice!account:al",
+            ),
             (":alice!a@h PRIVMSG REVERIE :direct", "direct", "alice!a@h"),
             (":alice!a@h PRIVMSG #ROOM :hi reverie", "mention", "#Room"),
             (":alice!a@h PRIVMSG @#room :to the ops", "room", "#Room"),
@@ -37,7 +41,9 @@ async def test_people_and_rooms_are_told_apart() -> None:
         for line, _, _ in lines:
             bot.send(line)
         await run.message(len(lines))
-        assert [(m.kind, m.at.room) for m in run.messages] == [(kind, room) for _, kind, room in lines]
+        assert [(m.kind, m.at.room) for m in run.messages] == [
+            (kind, room) for _, kind, room in lines
+        ]
         assert [m.at.thread for m in run.messages] == [None] * 3 + ["@"] + [None] * 6
         assert [m.sender.id for m in run.messages[:2]] == ["account:al", "mask:alice!a@h"]
         assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 3
@@ -155,10 +161,16 @@ async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us
 
 
 def _ago(seconds: float) -> str:
-    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        (datetime.now(UTC) - timedelta(seconds=seconds))
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
-async def test_what_is_played_back_is_history_and_what_is_said_now_is_not(ircd: Ircd, run: Running) -> None:
+async def test_what_is_played_back_is_history_and_what_is_said_now_is_not(
+    ircd: Ircd, run: Running
+) -> None:
     bot = ircd.clients[0]
     for text, target, seconds in (
         ("reverie: old", "#room", 90),
@@ -178,11 +190,17 @@ async def test_what_is_played_back_is_history_and_what_is_said_now_is_not(ircd: 
         ("reverie: new", "mention", False),
         ("ahead", "direct", False),
     ]
-    assert not [event for event in run.seen if isinstance(event, MembershipChanged) and event.change == "invite"]
+    assert not [
+        event
+        for event in run.seen
+        if isinstance(event, MembershipChanged) and event.change == "invite"
+    ]
 
 
 @pytest.mark.parametrize("late_s", [30, 65, 90, 300])
-async def test_what_was_said_while_we_were_connected_is_a_question_however_late_it_is_read(late_s: float) -> None:
+async def test_what_was_said_while_we_were_connected_is_a_question_however_late_it_is_read(
+    late_s: float,
+) -> None:
     clock = ManualClock(datetime.now(UTC))
     caps = CAPS.replace("account-tag ", "")
     async with Ircd(Options(caps=caps)) as ircd, running(ircd, clock) as run:
@@ -190,7 +208,9 @@ async def test_what_was_said_while_we_were_connected_is_a_question_however_late_
         bot = ircd.clients[0]
         bot.raw(b":al!a@h JOIN #room al :real\r\n")
         await settled(bot, "here")
-        clock.advance(late_s + 1)  # the process stood still, and reads now what was said to it meanwhile
+        clock.advance(
+            late_s + 1
+        )  # the process stood still, and reads now what was said to it meanwhile
         said = datetime.now(UTC) + timedelta(seconds=1)
         for text, target, sent in (
             ("reverie: there?", "#room", said),
@@ -203,7 +223,9 @@ async def test_what_was_said_while_we_were_connected_is_a_question_however_late_
         found = [(one.kind, one.history, one.sender.account) for one in run.messages]
         assert found[:2] == [("mention", False, "al"), ("direct", False, "al")]
         assert found[2][:2] == ("room", True)
-        assert abs(run.messages[0].sent - said) < timedelta(seconds=1), "a command in it is known to be late"
+        assert abs(run.messages[0].sent - said) < timedelta(seconds=1), (
+            "a command in it is known to be late"
+        )
 
 
 async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
@@ -227,7 +249,10 @@ async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
 
 
 async def test_what_is_said_to_operators_alone_is_answered_to_them_alone() -> None:
-    async with Ircd(Options(caps=CAPS, isupport=("STATUSMSG=@+", "PREFIX=(ov)@+"))) as ircd, running(ircd) as run:
+    async with (
+        Ircd(Options(caps=CAPS, isupport=("STATUSMSG=@+", "PREFIX=(ov)@+"))) as ircd,
+        running(ircd) as run,
+    ):
         await run.up()
         bot = ircd.clients[0]
         bot.send(":op!o@h PRIVMSG @#room :reverie: ops only?")
@@ -247,7 +272,9 @@ async def test_what_is_said_to_operators_alone_is_answered_to_them_alone() -> No
             "PRIVMSG @#room :for you",
             "PRIVMSG #room :for all",
         ]
-        assert {one.name for one in (await run.channel.list_members(ops.at, most=9)).members} == set()
+        assert {
+            one.name for one in (await run.channel.list_members(ops.at, most=9)).members
+        } == set()
         bot.send(":irc.test 005 reverie -STATUSMSG :are supported")
         await settled(bot, "gone")
         with pytest.raises(Rejected, match="does not let anybody write to @#room"):
@@ -262,7 +289,9 @@ FULL = features("PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst")
 class Room:
     """A room as we see it. It takes lines, and says who an author is."""
 
-    def __init__(self, isupport: Isupport = FULL, *, account_tag: bool = False, bridges: Sequence[str] = ()) -> None:
+    def __init__(
+        self, isupport: Isupport = FULL, *, account_tag: bool = False, bridges: Sequence[str] = ()
+    ) -> None:
         self.isupport, self.people, self.me = isupport, IrcUsers(isupport), "reverie"
         self._tagged, self._bridges = account_tag, bridges
         self.feed(":reverie!r@h JOIN #room * :real", ":irc.test 353 reverie = #room :reverie")
@@ -307,7 +336,10 @@ ANN = ":ann!a@h JOIN #room * :Ann"
         ([], ()),
         ([ANN, ":ChanServ!s@s MODE #room +o ann"], ("op",)),
         ([ANN, ":ChanServ!s@s MODE #ROOM +vo-v ANN ann Ann"], ("op",)),
-        ([ANN, ":c!s@s MODE #room +qaohv ann ann ann ann ann"], ("founder", "protected", "op", "halfop", "voice")),
+        (
+            [ANN, ":c!s@s MODE #room +qaohv ann ann ann ann ann"],
+            ("founder", "protected", "op", "halfop", "voice"),
+        ),
         ([":irc.test 353 reverie = #room :@+ann!a@h bob"], ("op", "voice")),
         ([":irc.test 353 reverie = #room :~&ann"], ("founder", "protected")),
         ([":irc.test 353 reverie = #room :@ann", ":irc.test 353 reverie = #room :ann"], ()),
@@ -333,12 +365,41 @@ ANN = ":ann!a@h JOIN #room * :Ann"
         ([ANN, ":c!s@s MODE #room +o ann", ":c!s@s KICK #room ann", ANN], ()),
         ([ANN, ":c!s@s MODE #room +o ann", ":ann!a@h QUIT :irc.a irc.b", ANN], ()),
         ([ANN, ":c!s@s MODE #room +o ann", ":ann!a@h NICK bob", ":eve!a@h NICK ann"], ()),
-        ([ANN, ":bob!b@h JOIN #room", ":c!s@s MODE #room +o bob", ":ann!a@h PART #room", ":bob!b@h NICK ann"], ("op",)),
-        ([ANN, ":c!s@s MODE #room +o ann", ":reverie!r@h PART #room", ":reverie!r@h JOIN #room", ANN], ()),
-        ([ANN, ":c!s@s MODE #room +o ann", ":c!s@s KICK #room reverie", ":reverie!r@h JOIN #room", ANN], ()),
+        (
+            [
+                ANN,
+                ":bob!b@h JOIN #room",
+                ":c!s@s MODE #room +o bob",
+                ":ann!a@h PART #room",
+                ":bob!b@h NICK ann",
+            ],
+            ("op",),
+        ),
+        (
+            [
+                ANN,
+                ":c!s@s MODE #room +o ann",
+                ":reverie!r@h PART #room",
+                ":reverie!r@h JOIN #room",
+                ANN,
+            ],
+            (),
+        ),
+        (
+            [
+                ANN,
+                ":c!s@s MODE #room +o ann",
+                ":c!s@s KICK #room reverie",
+                ":reverie!r@h JOIN #room",
+                ANN,
+            ],
+            (),
+        ),
     ],
 )
-def test_ranks_are_what_the_server_says_of_that_nick_now(lines: list[str], ranks: tuple[str, ...]) -> None:
+def test_ranks_are_what_the_server_says_of_that_nick_now(
+    lines: list[str], ranks: tuple[str, ...]
+) -> None:
     room = Room()
     room.feed(*lines)
     assert room.says().ranks == ranks
@@ -352,7 +413,11 @@ def test_ranks_are_what_the_server_says_of_that_nick_now(lines: list[str], ranks
         [":ann!a@h NICK away", ":eve!evil@x NICK ann"],
         [":c!s@s KICK #room ann", ":ann!evil@x JOIN #room"],
         [":ann!a@h ACCOUNT *"],
-        [":reverie!r@h PART #room", ":reverie!r@h JOIN #room * :real", ":irc.test 353 reverie = #room :ann"],
+        [
+            ":reverie!r@h PART #room",
+            ":reverie!r@h JOIN #room * :real",
+            ":irc.test 353 reverie = #room :ann",
+        ],
     ],
 )
 def test_an_account_ends_with_whoever_had_it(lines: list[str]) -> None:
@@ -378,7 +443,9 @@ def test_with_account_tags_only_the_tag_counts() -> None:
     room = Room(account_tag=True)
     room.feed(":ann!a@h JOIN #room ann :Ann")
     assert room.who("@account=ann :ann!a@h PRIVMSG #room :!status").verified
-    assert not room.says().verified  # logged out a moment ago: the tag is gone before ACCOUNT is told
+    assert (
+        not room.says().verified
+    )  # logged out a moment ago: the tag is gone before ACCOUNT is told
 
 
 def test_a_nick_that_reads_like_the_owners_is_not_the_owner() -> None:
@@ -395,7 +462,11 @@ def test_what_a_bridge_relays_is_the_bridges() -> None:
     assert told.id == "account:bridge"
     for tag in ("draft/relaymsg", "relaymsg"):
         relayed = room.who(f"@account=ann;{tag}=bridge :ann/discord!r@h PRIVMSG #room :!status")
-        assert (relayed.id, relayed.verified, relayed.account) == ("relay:bridge:ann/discord", False, None)
+        assert (relayed.id, relayed.verified, relayed.account) == (
+            "relay:bridge:ann/discord",
+            False,
+            None,
+        )
         assert relayed.ranks == ()
 
 
@@ -421,7 +492,12 @@ def test_what_nobody_says_to_us_is_nobodys_command(line: str) -> None:
         ("<kai> reverie: hi", "kai", "kai (via Relay)", "mention"),
         ("<K\u200bai> reverie: hi", "kai", "Kai (via Relay)", "mention"),
         ("\x0305<k\u200bai>\x0f reverie: hi", "kai", "kai (via Relay)", "mention"),
-        ("<\x0312kai/discord\x0f> reverie: hi", "kai/discord", "kai/discord (via Relay)", "mention"),
+        (
+            "<\x0312kai/discord\x0f> reverie: hi",
+            "kai/discord",
+            "kai/discord (via Relay)",
+            "mention",
+        ),
         ("[tg] <kai> reverie: hi", "kai", "kai (via Relay)", "mention"),
         ("<boss> hi", "boss", "boss (via Relay)", "room"),
         ("kai joined", "", "Relay", "room"),
@@ -449,9 +525,13 @@ def test_a_line_like_that_of_a_bridge_is_the_authors_own() -> None:
         (told,) = tagged.read(f"{line} PRIVMSG #room :<boss> reverie: hi")
         assert isinstance(told, Message)
         assert (told.kind, told.text) == ("room", "<boss> reverie: hi")
-        assert not told.sender.id.startswith("bridge:"), "where accounts are told, a nick is no bridge"
+        assert not told.sender.id.startswith("bridge:"), (
+            "where accounts are told, a nick is no bridge"
+        )
     assert nicks.who(":RELAY!e@h PRIVMSG #room :<Kai> hi").id == "bridge:relay:kai"
-    assert nicks.who(":relay!b@h PRIVMSG reverie :<kai> hi").id == "bridge:relay:", "it passes on rooms alone"
+    assert nicks.who(":relay!b@h PRIVMSG reverie :<kai> hi").id == "bridge:relay:", (
+        "it passes on rooms alone"
+    )
 
 
 def test_an_action_is_no_command() -> None:
@@ -468,14 +548,20 @@ def test_who_has_the_nick_now_did_not_say_what_was_played_back() -> None:
     assert not room.who(f"@time={old} :ann!a@h PRIVMSG #room :!status").verified
     assert room.who(f"@time={new} :ann!a@h PRIVMSG #room :!status").verified
     tagged = Room(account_tag=True)
-    assert tagged.who(f"@time={old};account=ann :ann!a@h PRIVMSG #room :!status", past="#room").verified
+    assert tagged.who(
+        f"@time={old};account=ann :ann!a@h PRIVMSG #room :!status", past="#room"
+    ).verified
 
 
 async def test_ranks_are_told_on_the_wire_and_asked_for_when_in_doubt() -> None:
     async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
         await run.up()
         bot = ircd.clients[0]
-        for line in (":ann!a@h JOIN #room", ":c!s@s MODE #room +o ann", ":ann!a@h PRIVMSG #room :one"):
+        for line in (
+            ":ann!a@h JOIN #room",
+            ":c!s@s MODE #room +o ann",
+            ":ann!a@h PRIVMSG #room :one",
+        ):
             bot.send(line)
         assert (await run.message(1)).sender.ranks == ("op",)
         bot.send(":c!s@s MODE #room +X mystery")

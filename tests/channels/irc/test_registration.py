@@ -1,4 +1,5 @@
-"""Logging in: CAP, SASL (never a word to anybody before it has succeeded), passwords, and nicks that are taken."""
+"""Logging in: CAP, SASL (never a word to anybody before it has succeeded), passwords, and nicks
+that are taken."""
 
 import base64
 from typing import Any
@@ -14,7 +15,12 @@ from gateway.core.events import ConnectionChanged
 from tests.channels.irc.channel_kit import Running, part, running, settled
 from tests.servers.ircd import CAPS, CERTIFIED, LOCALHOST, Ircd, Options, server_context
 
-SECTION = {"platform": "irc", "host": "irc.libera.chat", "nick": "reverie", "contact": "alice@example.org"}
+SECTION = {
+    "platform": "irc",
+    "host": "irc.libera.chat",
+    "nick": "reverie",
+    "contact": "alice@example.org",
+}
 
 
 def test_the_documented_section_is_read() -> None:
@@ -70,7 +76,10 @@ def test_loopback_needs_no_contact(host: str) -> None:
         ({"rooms": ["#a\r\nQUIT"]}, "in quotes"),
         ({"sasl": {"mechanism": "plain"}}, "needs account and password"),
         ({"sasl": {"mechanism": "magic"}}, "mechanism"),
-        ({"tls": False, "nickserv": {"password": "p"}}, r"nickserv.password would be sent .* over plain text"),
+        (
+            {"tls": False, "nickserv": {"password": "p"}},
+            r"nickserv.password would be sent .* over plain text",
+        ),
         ({"nickserv": {}}, "nickserv needs a password"),
         ({"nickserv": {"password": "a b"}}, "take out blanks"),
         ({"nickserv": {"password": "a", "service": "a b"}}, "not a service"),
@@ -82,8 +91,14 @@ def test_loopback_needs_no_contact(host: str) -> None:
         ({"username": ":x"}, "not a user name"),
         ({"username": "a@b"}, "not a user name"),
         ({"username": "a\nQUIT"}, "not a user name"),
-        ({"tls": False, "sasl": LOGIN}, r"sasl.password would be sent .* `tls: true` .* scram-sha-256"),
-        ({"tls": False, "password": "x"}, r"^1 .*\n.*password would be sent to irc.libera.chat over plain text"),
+        (
+            {"tls": False, "sasl": LOGIN},
+            r"sasl.password would be sent .* `tls: true` .* scram-sha-256",
+        ),
+        (
+            {"tls": False, "password": "x"},
+            r"^1 .*\n.*password would be sent to irc.libera.chat over plain text",
+        ),
         ({"tls": False, "sasl": LOGIN, "host": "127.0.0.1.example.org"}, "over plain text"),
         ({"tls": False, "sasl": LOGIN, "host": "10.0.0.1"}, "over plain text"),
         ({"port": 0}, "port"),
@@ -124,7 +139,9 @@ async def test_comes_up_joins_and_talks(options: Options) -> None:
         await run.channel.send(part("hello"))
         assert "PRIVMSG #room :hello" in bot.lines
         assert not any("sts" in line for line in bot.lines)
-        assert bot.caps == (set() if options.caps is None else set(CAPS.split()) & _offered(options))
+        assert bot.caps == (
+            set() if options.caps is None else set(CAPS.split()) & _offered(options)
+        )
 
 
 def _offered(options: Options) -> set[str]:
@@ -133,9 +150,14 @@ def _offered(options: Options) -> set[str]:
 
 @pytest.mark.parametrize(
     ("options", "changes", "says"),
-    [(Options(password="x"), {}, "password"), (Options(), {"tls": {"ca_file": "/nowhere.pem"}}, "TLS files")],
+    [
+        (Options(password="x"), {}, "password"),
+        (Options(), {"tls": {"ca_file": "/nowhere.pem"}}, "TLS files"),
+    ],
 )
-async def test_refused_credentials_end_the_channel(options: Options, changes: dict[str, Any], says: str) -> None:
+async def test_refused_credentials_end_the_channel(
+    options: Options, changes: dict[str, Any], says: str
+) -> None:
     async with Ircd(options) as ircd, running(ircd, **changes) as run:
         with pytest.raises(Denied, match=says):
             await run.task
@@ -143,7 +165,9 @@ async def test_refused_credentials_end_the_channel(options: Options, changes: di
         assert not any(line.startswith("JOIN") for line in ircd.lines)
 
 
-async def test_a_refused_room_is_logged_and_does_not_keep_us_down(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_room_is_logged_and_does_not_keep_us_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options = Options(refused={"#secret": "473"})
     async with Ircd(options) as ircd, running(ircd, rooms=["#secret", "#room"]) as run:
         await run.up()
@@ -153,7 +177,9 @@ async def test_a_refused_room_is_logged_and_does_not_keep_us_down(caplog: pytest
 
 async def test_a_taken_nick_is_replaced_and_regained() -> None:
     clock = ManualClock()
-    options = Options(caps="multi-prefix", taken={"reverie", "reverie_"})  # its clock stands still while ours goes on
+    options = Options(
+        caps="multi-prefix", taken={"reverie", "reverie_"}
+    )  # its clock stands still while ours goes on
     async with Ircd(options) as ircd, running(ircd, clock) as run:
         bot = await ircd.joined("reverie_2", "#room")
         await run.up()
@@ -168,10 +194,10 @@ async def test_a_taken_nick_is_replaced_and_regained() -> None:
 
 # The example of RFC 7677 section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
-SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-CLIENT_FINAL = (
-    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+SERVER_FIRST = (
+    b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 )
+CLIENT_FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
 SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
@@ -221,7 +247,9 @@ def test_plain_and_external() -> None:
     assert _exchange("external").feed("+") == ["+"]
 
 
-@pytest.mark.parametrize(("size", "lengths"), [(1, [4]), (299, [400, 1]), (300, [400, 1]), (301, [400, 4])])
+@pytest.mark.parametrize(
+    ("size", "lengths"), [(1, [4]), (299, [400, 1]), (300, [400, 1]), (301, [400, 4])]
+)
 def test_payloads_are_cut_at_400(size: int, lengths: list[int]) -> None:
     cut = encode_chunks(b"x" * size)
     assert [len(chunk) for chunk in cut] == lengths
@@ -249,7 +277,9 @@ def _wrong(sasl: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("sasl", [PLAIN, SCRAM], ids=["plain", "scram"])
 @pytest.mark.parametrize("offer", [OFFER, CAPS + " sasl"], ids=["3.2", "3.1"])
-async def test_logs_in_with_a_password_before_anything_else(sasl: dict[str, str], offer: str) -> None:
+async def test_logs_in_with_a_password_before_anything_else(
+    sasl: dict[str, str], offer: str
+) -> None:
     async with Ircd(Options(caps=offer, sasl=ACCOUNTS)) as ircd, running(ircd, sasl=sasl) as run:
         await run.up()
         await run.channel.send(part("hello"))
@@ -261,7 +291,10 @@ async def test_logs_in_with_a_password_before_anything_else(sasl: dict[str, str]
 async def test_logs_in_with_a_certificate(account: str) -> None:
     sasl = {"mechanism": "external", "account": account}
     options = Options(caps=OFFER)
-    async with Ircd(options, tls=server_context()) as ircd, running(ircd, sasl=sasl, tls=CLIENT_CERTIFICATE) as run:
+    async with (
+        Ircd(options, tls=server_context()) as ircd,
+        running(ircd, sasl=sasl, tls=CLIENT_CERTIFICATE) as run,
+    ):
         await run.up()
         assert ircd.clients[0].account == CERTIFIED
         assert not _talked_before_login(ircd.clients[0].lines)
@@ -285,11 +318,18 @@ async def test_a_certificate_that_is_not_shown_is_refused() -> None:
         (Options(caps=OFFER, sasl=ACCOUNTS), _wrong(PLAIN), "904"),
         (Options(caps=OFFER, sasl=ACCOUNTS), _wrong(SCRAM), "904"),
         (Options(caps=OFFER, sasl={}), SCRAM, "904"),
-        (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="false"), SCRAM, "does not know the password"),
+        (
+            Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="false"),
+            SCRAM,
+            "does not know the password",
+        ),
         (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="none"), SCRAM, "skipped"),
         (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="error"), SCRAM, "skipped"),
         (Options(caps=OFFER, sasl=ACCOUNTS, scram_proof="error"), _wrong(SCRAM), "904"),
-        *((Options(caps=OFFER, sasl_fails=code), PLAIN, code) for code in ("902", "904", "905", "906", "907", "908")),
+        *(
+            (Options(caps=OFFER, sasl_fails=code), PLAIN, code)
+            for code in ("902", "904", "905", "906", "907", "908")
+        ),
         (Options(caps=CAPS, sasl=ACCOUNTS), PLAIN, "does not offer SASL PLAIN"),
         (Options(caps=CAPS + " sasl=EXTERNAL"), SCRAM, "does not offer SASL SCRAM-SHA-256"),
         (Options(caps=OFFER, nak=frozenset({"sasl"})), PLAIN, "refused the sasl"),
@@ -309,7 +349,11 @@ async def test_a_first_login_that_fails_ends_the_channel_without_a_word(
         assert not any(line.startswith((*TALK, "CAP END")) for line in bot.lines)
         assert ("AUTHENTICATE *" in bot.lines) == (says == "does not know the password")
         assert len(ircd.clients) == 1
-        secrets = [line.split(" ")[1] for line in bot.lines if line.startswith("AUTHENTICATE ") and len(line) > 30]
+        secrets = [
+            line.split(" ")[1]
+            for line in bot.lines
+            if line.startswith("AUTHENTICATE ") and len(line) > 30
+        ]
         assert not any(secret in caplog.text for secret in ["hush", *secrets])
 
 
@@ -331,7 +375,9 @@ async def _reconnected(run: Running, ircd: Ircd, clock: ManualClock) -> None:
     ],
     ids=str,
 )
-async def test_services_that_are_away_at_a_reconnect_are_waited_for(changes: dict[str, Any]) -> None:
+async def test_services_that_are_away_at_a_reconnect_are_waited_for(
+    changes: dict[str, Any],
+) -> None:
     clock = ManualClock()
     options = Options(caps=OFFER, sasl=ACCOUNTS)
     async with Ircd(options) as ircd, running(ircd, clock, sasl=PLAIN) as run:
@@ -384,10 +430,15 @@ async def test_one_refused_capability_costs_no_other(names: Any) -> None:
         (Options(cap_endless=True), set()),
         (Options(cap_endless=True, cap_lines=3), set()),
         (Options(cap_deaf=frozenset({"chghost"})), set(CAPS.split())),
-        (Options(nak=frozenset({"batch"}), cap_deaf=frozenset({"chghost"}), nak_names="refused"), set(CAPS.split())),
+        (
+            Options(nak=frozenset({"batch"}), cap_deaf=frozenset({"chghost"}), nak_names="refused"),
+            set(CAPS.split()),
+        ),
     ],
 )
-async def test_a_server_that_leaves_out_a_part_of_cap_is_not_waited_for(options: Options, lacks: set[str]) -> None:
+async def test_a_server_that_leaves_out_a_part_of_cap_is_not_waited_for(
+    options: Options, lacks: set[str]
+) -> None:
     clock = ManualClock()
     async with Ircd(options) as ircd, running(ircd, clock) as run:
         await run.until_advancing(clock, lambda: bool(run.links))
@@ -416,7 +467,9 @@ OURS = {"reverie": "hush-hush"}
 
 def _until_join(ircd: Ircd) -> list[str]:
     """What was sent between the login and the first JOIN, with it."""
-    lines = [line for line in ircd.lines if not line.startswith(("CAP", "NICK reverie_", "USER", "PING"))]
+    lines = [
+        line for line in ircd.lines if not line.startswith(("CAP", "NICK reverie_", "USER", "PING"))
+    ]
     return lines[1 : 1 + next(n for n, line in enumerate(lines) if line.startswith("JOIN"))]
 
 
@@ -426,12 +479,24 @@ def _until_join(ircd: Ircd) -> list[str]:
     [
         ({}, False, ["PRIVMSG NickServ :IDENTIFY hush-hush"]),
         ({"account": "owner"}, False, ["PRIVMSG NickServ :IDENTIFY owner hush-hush"]),
-        ({"service": "NickServ@services."}, False, ["PRIVMSG NickServ@services. :IDENTIFY hush-hush"]),
-        ({}, True, ["PRIVMSG NickServ :REGAIN reverie hush-hush", "PRIVMSG NickServ :IDENTIFY hush-hush"]),
+        (
+            {"service": "NickServ@services."},
+            False,
+            ["PRIVMSG NickServ@services. :IDENTIFY hush-hush"],
+        ),
+        (
+            {},
+            True,
+            ["PRIVMSG NickServ :REGAIN reverie hush-hush", "PRIVMSG NickServ :IDENTIFY hush-hush"],
+        ),
         (
             {"recover": "ghost"},
             True,
-            ["PRIVMSG NickServ :GHOST reverie hush-hush", "NICK reverie", "PRIVMSG NickServ :IDENTIFY hush-hush"],
+            [
+                "PRIVMSG NickServ :GHOST reverie hush-hush",
+                "NICK reverie",
+                "PRIVMSG NickServ :IDENTIFY hush-hush",
+            ],
         ),
         ({"recover": "off"}, True, ["PRIVMSG NickServ :IDENTIFY reverie hush-hush"]),
     ],
@@ -440,7 +505,9 @@ async def test_nickserv_logs_in_and_gives_the_nick_back_before_rooms_are_joined(
     nickserv: dict[str, str], taken: bool, sent: list[str], numerics: bool
 ) -> None:
     options = Options(
-        nickserv=OURS | {"owner": "hush-hush"}, taken={"reverie"} if taken else set(), nickserv_numerics=numerics
+        nickserv=OURS | {"owner": "hush-hush"},
+        taken={"reverie"} if taken else set(),
+        nickserv_numerics=numerics,
     )
     async with Ircd(options) as ircd, running(ircd, nickserv=NICKSERV | nickserv) as run:
         await run.up()
@@ -452,7 +519,9 @@ async def test_a_password_that_nickserv_refuses_is_sent_once_and_told() -> None:
         await run.up()
         (link,) = run.seen
         assert isinstance(link, ConnectionChanged)
-        assert link.reason.endswith("; the services refuse `nickserv.password`: Invalid password for reverie.")
+        assert link.reason.endswith(
+            "; the services refuse `nickserv.password`: Invalid password for reverie."
+        )
         ircd.clients[0].drop()
         await ircd.received("JOIN #room", times=2)
         assert sum("IDENTIFY" in line for line in ircd.lines) == 1
@@ -460,6 +529,13 @@ async def test_a_password_that_nickserv_refuses_is_sent_once_and_told() -> None:
 
 async def test_lines_of_the_operator_are_sent_before_nickserv_and_rooms() -> None:
     lines = ["MODE {nick} +x", "PRIVMSG Q@CServe :AUTH me secret"]
-    async with Ircd(Options(nickserv=OURS)) as ircd, running(ircd, nickserv=NICKSERV, on_connect=lines) as run:
+    async with (
+        Ircd(Options(nickserv=OURS)) as ircd,
+        running(ircd, nickserv=NICKSERV, on_connect=lines) as run,
+    ):
         await run.up()
-        assert _until_join(ircd)[:3] == ["MODE reverie +x", lines[1], "PRIVMSG NickServ :IDENTIFY hush-hush"]
+        assert _until_join(ircd)[:3] == [
+            "MODE reverie +x",
+            lines[1],
+            "PRIVMSG NickServ :IDENTIFY hush-hush",
+        ]

@@ -58,7 +58,10 @@ def texts(markdown: str) -> tuple[str, ...]:
             "x\n```py\ndef __init__(self):\n    a*b*c\n\n\t# no\n```\n*y*",
             ("x", "def __init__(self):", "    a*b*c", BLANK_LINE, "\t# no", f"{I}y{I}"),
         ),
-        ("```\n\na\n\n\n  \nb\n\n```\n\n```\n\nc\n```\n\nd", ("a", BLANK_LINE, BLANK_LINE, BLANK_LINE, "b", "c", "d")),
+        (
+            "```\n\na\n\n\n  \nb\n\n```\n\n```\n\nc\n```\n\nd",
+            ("a", BLANK_LINE, BLANK_LINE, BLANK_LINE, "b", "c", "d"),
+        ),
         ("```\n**open**", ("**open**",)),
         ("~~~\n```\n~~~", ("```",)),
         ("````\n```\n````", ("```",)),
@@ -93,7 +96,11 @@ def test_lines_are_lines(markdown: str) -> None:
 def test_code_is_never_touched(code: str) -> None:
     lines = code.split("\n")
     filled = [index for index, line in enumerate(lines) if line.strip()]
-    kept = tuple(line if line.strip() else BLANK_LINE for line in lines[filled[0] : filled[-1] + 1]) if filled else ()
+    kept = (
+        tuple(line if line.strip() else BLANK_LINE for line in lines[filled[0] : filled[-1] + 1])
+        if filled
+        else ()
+    )
     if kept and not any(line.lstrip(" ").startswith("~~~") for line in kept):
         assert tuple(line.removeprefix("•") for line in texts(f"~~~\n{code}\n~~~")) == kept
 
@@ -144,7 +151,10 @@ def test_formatting_goes_on_across_a_cut(code: str, words: str, limit: int) -> N
 
 
 def test_reads_without_formatting() -> None:
-    assert strip_formatting("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r") == "b red x 1 2 "
+    assert (
+        strip_formatting("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r")
+        == "b red x 1 2 "
+    )
     assert strip_formatting("\x0312") == ""
 
 
@@ -152,7 +162,10 @@ def test_reads_without_formatting() -> None:
     ("said", "markdown"),
     [
         ("plain *as* `it` is", "plain *as* `it` is"),
-        ("\x02bold\x02 \x1ditalic\x1d \x11code\x11 \x1egone\x1e", "**bold** *italic* `code` ~~gone~~"),
+        (
+            "\x02bold\x02 \x1ditalic\x1d \x11code\x11 \x1egone\x1e",
+            "**bold** *italic* `code` ~~gone~~",
+        ),
         ("\x02 spaces \x02", " **spaces** "),
         ("\x02open", "**open**"),
         ("\x02a\x0f b", "**a** b"),
@@ -188,7 +201,9 @@ def channel(page_lines: int = 12) -> IrcChannel:
 
 
 def post(text: str, page: int = 1) -> Post:
-    return Post(key=PostKey("p"), to=Address(channel=NAME, room=RoomId("#room")), text=text, page=page)
+    return Post(
+        key=PostKey("p"), to=Address(channel=NAME, room=RoomId("#room")), text=text, page=page
+    )
 
 
 def numbered(start: int, end: int) -> list[str]:
@@ -209,7 +224,10 @@ def test_a_notice_says_how_to_ask_for_the_next_page_wherever_it_is_shown() -> No
     aside = Address(channel=NAME, room=RoomId("ann!account:ann"))
     told = replace(post("\n".join(numbered(0, 30))), to=aside, style="notice", private=True)
     assert channel().split(told)[-1] == '(page 1 of 3; write "/msg reverie more")'
-    assert channel().split(replace(told, language="de"))[-1] == '(Seite 1 von 3; schreib "/msg reverie more")'
+    assert (
+        channel().split(replace(told, language="de"))[-1]
+        == '(Seite 1 von 3; schreib "/msg reverie more")'
+    )
     assert channel().split(replace(told, style="message"))[-1] == '(page 1 of 3; write "more")'
 
 
@@ -252,18 +270,28 @@ def test_a_page_ends_in_a_good_place(markdown: str, last: str) -> None:
     assert first_page(markdown)[-1] == last
 
 
-@given(st.text("ab `*#->\n", max_size=300), st.text("a \n", max_size=60), st.integers(0, 9), st.integers(30, 60))
+@given(
+    st.text("ab `*#->\n", max_size=300),
+    st.text("a \n", max_size=60),
+    st.integers(0, 9),
+    st.integers(30, 60),
+)
 def test_pages_are_all_of_it(markdown: str, code: str, page_lines: int, limit: int) -> None:
     lines = render(f"{markdown}\n```\n{code}\n```")
     pages = paginate_lines(lines, limit, page_lines)
     (whole,) = paginate_lines(lines, limit, 0)
     paged = [*(body for page in pages[:-1] for body in page[:-1]), *pages[-1]]
-    assert [body for body in whole if body != BLANK_LINE] == [body for body in paged if body != BLANK_LINE]
-    assert all(BLANK_LINE not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), "no page begins or ends so"
+    assert [body for body in whole if body != BLANK_LINE] == [
+        body for body in paged if body != BLANK_LINE
+    ]
+    assert all(BLANK_LINE not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), (
+        "no page begins or ends so"
+    )
     assert len(pages) > 1 or tuple(paged) == whole
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
     assert all(
-        page[-1] == f'(page {number} of {len(pages)}; write "more")' for number, page in enumerate(pages[:-1], 1)
+        page[-1] == f'(page {number} of {len(pages)}; write "more")'
+        for number, page in enumerate(pages[:-1], 1)
     )
     assert all(len(body.encode()) <= limit for page in pages for body in page)
 
@@ -273,12 +301,16 @@ def test_what_fits_a_page_in_the_room_there_is_is_not_paged() -> None:
     assert len(paginate(text, 64, 64, 10)) > 1
     assert len(paginate(text, 64, 400, 10)) == 1
     assert len(paginate(text, 400, 64, 10)) == 1
-    assert paginate(text, 64, 90, 10) == paginate(text, 64, 64, 10), "pages do not depend on our mask"
+    assert paginate(text, 64, 90, 10) == paginate(text, 64, 64, 10), (
+        "pages do not depend on our mask"
+    )
 
 
 def test_a_notice_is_never_cut_into_pages_for_who_approves_must_have_seen_all_of_it() -> None:
     notice = replace(post("\n".join(numbered(0, 40))), style="notice")
     assert channel().page_count(notice) == 1
-    assert channel().page_count(replace(notice, private=True)) > 1, "an answer that is long for its own sake"
+    assert channel().page_count(replace(notice, private=True)) > 1, (
+        "an answer that is long for its own sake"
+    )
     shown = "\n".join(channel().split(notice))
     assert all(line in shown for line in numbered(0, 40))

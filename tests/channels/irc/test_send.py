@@ -1,4 +1,5 @@
-"""Parts out: pace, receipts, refusals, cuts and the length of lines. Labels, multiline messages, typing."""
+"""Parts out: pace, receipts, refusals, cuts and the length of lines. Labels, multiline messages,
+typing."""
 
 import asyncio
 import re
@@ -15,14 +16,26 @@ from channels.irc.outgoing import SendWindow
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
-from tests.channels.irc.channel_kit import NAME, Running, config, never_answered, part, running, sent_together, settled
+from tests.channels.irc.channel_kit import (
+    NAME,
+    Running,
+    config,
+    never_answered,
+    part,
+    running,
+    sent_together,
+    settled,
+)
 from tests.kits.examples import examples
 from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 
 @given(
     text=st.text(
-        st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&•"), min_size=1
+        st.characters(
+            exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&•"
+        ),
+        min_size=1,
     )
 )
 @settings(max_examples=examples(60))
@@ -30,10 +43,14 @@ def test_every_relayed_line_fits_and_nothing_is_lost(text: str) -> None:
     # A word in front: marks alone (`---`) would be Markdown.
     text = clean_outgoing("w" + (text * 40).strip())
     channel = IrcChannel(NAME, config(6667, page_lines=0), SystemClock())
-    bodies = channel.split(Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text))
+    bodies = channel.split(
+        Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text)
+    )
     mask = "reverie!~" + "u" * 10 + "@" + "h" * 63
     assert all(len(f":{mask} PRIVMSG #room :{body}\r\n".encode()) <= 512 for body in bodies)
-    bare = [body.removeprefix("•") for body in bodies]  # in front of what another bot may take for a command
+    bare = [
+        body.removeprefix("•") for body in bodies
+    ]  # in front of what another bot may take for a command
     assert "".join("".join(bare).split()) == "".join(text.split())
 
 
@@ -53,7 +70,9 @@ async def test_pace_is_burst_then_rate() -> None:
             clock.advance(1.0)
             count += 1
             if count <= 8:
-                await ircd.until(lambda n=count: sum(line.startswith(paced) for line in ircd.lines) == n)  # type: ignore[misc]
+                await ircd.until(
+                    lambda n=count: sum(line.startswith(paced) for line in ircd.lines) == n  # type: ignore[misc]
+                )
         await asyncio.gather(*sends)
         said = [line for line in ircd.lines if line.startswith("PRIVMSG")]
         assert said == [f"PRIVMSG #room :{number}" for number in range(6)]
@@ -74,7 +93,9 @@ async def test_a_receipt_waits_for_the_servers_pong(ircd: Ircd, run: Running) ->
     await sending
 
 
-async def test_a_pong_confirms_what_was_written_before_its_ping_and_nothing_after(ircd: Ircd, run: Running) -> None:
+async def test_a_pong_confirms_what_was_written_before_its_ping_and_nothing_after(
+    ircd: Ircd, run: Running
+) -> None:
     ircd.faults.hold_pongs = True
     sends = []
     for number, body in enumerate("abc", start=1):
@@ -118,14 +139,19 @@ async def test_a_part_goes_only_when_its_turn_has_come() -> None:
     def going(name: str) -> BeforeSend:
         async def write_down() -> None:
             gone.append(name)
-            assert not [line for line in ircd.lines if line.endswith(f":{name}")], "before it is on the wire"
+            assert not [line for line in ircd.lines if line.endswith(f":{name}")], (
+                "before it is on the wire"
+            )
 
         return write_down
 
     async with Ircd() as ircd, running(ircd, clock, flood={"burst": 3, "per_s": 1.0}) as run:
         await run.up()
         clock.advance(10.0)  # the bucket is full again
-        sends = [asyncio.create_task(run.channel.send(part(name, key=name), going(name))) for name in "abcde"]
+        sends = [
+            asyncio.create_task(run.channel.send(part(name, key=name), going(name)))
+            for name in "abcde"
+        ]
         await ircd.received(r"PRIVMSG #room :c")
         await _steps()
         assert gone == ["a", "b", "c"]
@@ -152,15 +178,33 @@ async def test_places_take_turns_and_a_short_answer_passes_long_ones_elsewhere(c
             ircd.people[nick] = f"{nick}!{nick}@h", nick
             ircd.clients[0].send(f":{nick}!{nick}@h JOIN #room {nick} :real")
         await settled(ircd.clients[0], "seen")
-        pages = [part(f"{nick}{line}", f"{nick}!account:{nick}") for nick in "abc" for line in range(4)]
+        pages = [
+            part(f"{nick}{line}", f"{nick}!account:{nick}") for nick in "abc" for line in range(4)
+        ]
         told = await sent_together(run, [*pages, part("short")])
         assert all(isinstance(receipt, Receipt) for receipt in told)
-        assert _bodies(ircd) == ["a0", "b0", "c0", "short", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]
+        assert _bodies(ircd) == [
+            "a0",
+            "b0",
+            "c0",
+            "short",
+            "a1",
+            "b1",
+            "c1",
+            "a2",
+            "b2",
+            "c2",
+            "a3",
+            "b3",
+            "c3",
+        ]
 
 
 @settings(max_examples=examples(20), deadline=None)
 @given(queue=st.text("abcd", min_size=1, max_size=14))
-def test_the_order_in_each_place_is_kept_and_none_waits_for_more_than_a_line_of_each_other(queue: str) -> None:
+def test_the_order_in_each_place_is_kept_and_none_waits_for_more_than_a_line_of_each_other(
+    queue: str,
+) -> None:
     async def check() -> None:
         parts = [part(f"{room}{number}", f"#{room}") for number, room in enumerate(queue)]
         async with Ircd() as ircd, running(ircd, rooms=["#a", "#b", "#c", "#d"]) as run:
@@ -198,7 +242,9 @@ ROOM = [("a", "#r", "one"), ("b", "#r", "two")]
 E, R, NAMELESS = "echo", "refuse", "nameless"
 
 
-def _judge_window(lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]) -> dict[str, str]:
+def _judge_window(
+    lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]
+) -> dict[str, str]:
     window: SendWindow = SendWindow()
     for owner, target, text in lines:
         window.add_line(owner, target, text)
@@ -275,21 +321,29 @@ def _room_for(mask: str, line_bytes: int = 512) -> int:
 
 
 def _split(channel: IrcChannel, text: str) -> tuple[str, ...]:
-    return channel.split(Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text))
+    return channel.split(
+        Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text)
+    )
 
 
 @pytest.mark.parametrize(
     ("told", "room"),
     [
         ("", _room_for("reverie!reverie@test.host")),
-        (":irc.test 396 reverie cloak.example :is now your displayed host", _room_for("reverie!reverie@cloak.example")),
+        (
+            ":irc.test 396 reverie cloak.example :is now your displayed host",
+            _room_for("reverie!reverie@cloak.example"),
+        ),
         (":irc.test 396 reverie u@cloak :is now your displayed host", _room_for("reverie!u@cloak")),
         (":irc.test 396 reverie", _room_for("reverie!~" + "u" * 10 + "@" + "h" * 63)),
         (":reverie!x@y CHGHOST ~new new.host", _room_for("reverie!~new@new.host")),
         (":other!x@y CHGHOST ~new new.host", _room_for("reverie!reverie@test.host")),
         (":reverie!~seen@by.others PRIVMSG #room :echo", _room_for("reverie!~seen@by.others")),
         (":reverie!x@y NICK longer_nick", _room_for("longer_nick!x@y")),
-        (":reverie!x@y NICK x", _room_for("reverie!x@y")),  # we will ask for the configured one again
+        (
+            ":reverie!x@y NICK x",
+            _room_for("reverie!x@y"),
+        ),  # we will ask for the configured one again
         (":irc.test 005 reverie LINELEN=2048 :are", _room_for("reverie!reverie@test.host", 2048)),
         (":irc.test 005 reverie LINELEN=100 :are", _room_for("reverie!reverie@test.host")),
         (":irc.test 005 reverie LINELEN=99999999 :are", _room_for("reverie!reverie@test.host")),
@@ -319,7 +373,10 @@ async def test_a_body_is_cut_again_when_the_room_has_shrunk() -> None:
         receipt = await run.channel.send(part(body))
         said = [line.partition(" :")[2] for line in bot.lines if line.startswith("PRIVMSG")]
         assert len(said) == len(receipt.ids) == 2
-        assert all(len(f":reverie!{bot.user}@{bot.host} PRIVMSG #room :{line}\r\n".encode()) <= 512 for line in said)
+        assert all(
+            len(f":reverie!{bot.user}@{bot.host} PRIVMSG #room :{line}\r\n".encode()) <= 512
+            for line in said
+        )
         assert " ".join(line.strip("\x02") for line in said).split() == text.strip("*").split()
         assert all(line[0] == line[-1] == "\x02" for line in said), "bold goes on across the cut"
 
@@ -329,9 +386,14 @@ HERE = Address(channel=NAME, room=RoomId("#room"))
 
 
 async def test_a_label_confirms_without_a_ping() -> None:
-    async with Ircd(Options(caps=LABELS, muted={"#two": "404"})) as ircd, running(ircd, rooms=["#room", "#two"]) as run:
+    async with (
+        Ircd(Options(caps=LABELS, muted={"#two": "404"})) as ircd,
+        running(ircd, rooms=["#room", "#two"]) as run,
+    ):
         await run.up()
-        taken, refused = await sent_together(run, [part("a", key="a"), part("b", room="#two", key="b")])
+        taken, refused = await sent_together(
+            run, [part("a", key="a"), part("b", room="#two", key="b")]
+        )
         assert getattr(taken, "ids", ()) != ()
         assert isinstance(refused, Rejected)
         assert [line for line in ircd.lines if "PRIVMSG" in line] == [
@@ -352,7 +414,9 @@ async def test_a_label_that_is_never_answered_is_uncertain() -> None:
 LONG = "x" * 300 + " " + "y" * 300
 
 
-@pytest.mark.parametrize("caps", [MODERN, MODERN.replace("labeled-response ", "")], ids=["labels", "barriers"])
+@pytest.mark.parametrize(
+    "caps", [MODERN, MODERN.replace("labeled-response ", "")], ids=["labels", "barriers"]
+)
 async def test_a_long_answer_is_one_message(caps: str) -> None:
     async with Ircd(Options(caps=caps)) as ircd, running(ircd) as run:
         await run.up()
@@ -360,7 +424,11 @@ async def test_a_long_answer_is_one_message(caps: str) -> None:
         (body,) = run.channel.split(post)
         receipt = await run.channel.send(part(body, reply_to="m0"))
         assert len(receipt.ids) == 1
-        said = [re.sub("label=r1;?|;label=r1", "", line) for line in ircd.lines if "BATCH" in line or "PRIVMSG" in line]
+        said = [
+            re.sub("label=r1;?|;label=r1", "", line)
+            for line in ircd.lines
+            if "BATCH" in line or "PRIVMSG" in line
+        ]
         limit = run.channel.max_body_bytes("#room")
         assert said == [
             "@+reply=m0;+draft/reply=m0 BATCH +b1 draft/multiline #room",
@@ -373,9 +441,14 @@ async def test_a_long_answer_is_one_message(caps: str) -> None:
         assert limit < len(LONG)
 
 
-@pytest.mark.parametrize("caps", [MODERN, MODERN.replace("labeled-response ", "")], ids=["labels", "barriers"])
+@pytest.mark.parametrize(
+    "caps", [MODERN, MODERN.replace("labeled-response ", "")], ids=["labels", "barriers"]
+)
 async def test_a_multiline_message_that_is_refused_is_said_line_by_line(caps: str) -> None:
-    async with Ircd(Options(caps=caps, multiline_fails="MULTILINE_MAX_LINES 1")) as ircd, running(ircd) as run:
+    async with (
+        Ircd(Options(caps=caps, multiline_fails="MULTILINE_MAX_LINES 1")) as ircd,
+        running(ircd) as run,
+    ):
         await run.up()
         (body,) = run.channel.split(Post(key=PostKey("p"), to=HERE, text="- one\n- two"))
         receipt = await run.channel.send(part(body))
@@ -394,13 +467,20 @@ async def test_a_multiline_message_comes_in_as_one() -> None:
             b"BATCH -m\r\n"
         )
         message = await run.message()
-        assert (message.id, message.text, message.kind) == ("big", "reverie: one\ntwo and a half", "mention")
+        assert (message.id, message.text, message.kind) == (
+            "big",
+            "reverie: one\ntwo and a half",
+            "mention",
+        )
         assert message.sender.id == "account:al"
 
 
 async def test_typing_is_shown_seldom_and_never_before_a_message() -> None:
     clock = ManualClock()
-    async with Ircd(Options(caps=CAPS)) as ircd, running(ircd, clock, flood={"burst": 3, "per_s": 0.1}) as run:
+    async with (
+        Ircd(Options(caps=CAPS)) as ircd,
+        running(ircd, clock, flood={"burst": 3, "per_s": 0.1}) as run,
+    ):
         await run.up()
         channel = run.channel
         assert isinstance(channel, CanType)
@@ -415,7 +495,9 @@ async def test_typing_is_shown_seldom_and_never_before_a_message() -> None:
         clock.advance(3)
         await channel.typing(HERE, active=True)  # one token is left, for words
         await settled(ircd.clients[0], "t")
-        assert [line for line in ircd.lines if "TAGMSG" in line] == ["@+typing=active TAGMSG #room"] * 2
+        assert [line for line in ircd.lines if "TAGMSG" in line] == [
+            "@+typing=active TAGMSG #room"
+        ] * 2
         clock.advance(40)
         await channel.typing(HERE, active=True)
         await channel.typing(HERE, active=False)
@@ -433,4 +515,7 @@ async def test_a_reply_is_marked_unless_the_message_has_no_name_of_the_servers()
         message = await run.message()
         await run.channel.send(part("no", reply_to=message.id))
         said = [line for line in ircd.lines if "PRIVMSG" in line]
-        assert said == [r"@+reply=m\:\s1;+draft/reply=m\:\s1 PRIVMSG #room :yes", "PRIVMSG #room :no"]
+        assert said == [
+            r"@+reply=m\:\s1;+draft/reply=m\:\s1 PRIVMSG #room :yes",
+            "PRIVMSG #room :no",
+        ]

@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from irc.client import NickMask
 
-from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, parse_line, split_relayed
+from channels.irc.wire import (
+    IrcLine,
+    Isupport,
+    format_line,
+    mentions_nick,
+    parse_line,
+    split_relayed,
+)
 from tests.channels.irc.channel_kit import features
 from tests.kits.scaling import assert_in_proportion
 
@@ -62,7 +69,9 @@ def test_refuses_what_is_no_parameter(room: str) -> None:
 
 
 def test_injection_is_disarmed() -> None:
-    assert format_line("PRIVMSG", "#c", trailing="hi\rQUIT :x\n\0\ud800") == "PRIVMSG #c :hi QUIT :x ?"
+    assert (
+        format_line("PRIVMSG", "#c", trailing="hi\rQUIT :x\n\0\ud800") == "PRIVMSG #c :hi QUIT :x ?"
+    )
     assert format_line("JOIN", "#a\r\nQUIT") == "JOIN #aQUIT"
 
 
@@ -74,22 +83,34 @@ def test_injection_is_disarmed() -> None:
         ("rfc1459-strict", ("A[]\\", "a{}|"), ("~", "^")),
     ],
 )
-def test_folds_as_the_server_does(mapping: str, same: tuple[str, str], different: tuple[str, str]) -> None:
+def test_folds_as_the_server_does(
+    mapping: str, same: tuple[str, str], different: tuple[str, str]
+) -> None:
     isupport = features(f"CASEMAPPING={mapping}")
     assert isupport.fold(same[0]) == isupport.fold(same[1])
     assert isupport.fold(different[0]) != isupport.fold(different[1])
 
 
 def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
-    tokens = "PREFIX=@+ CASEMAPPING=klingon LINELEN=2048 USERLEN=x HOSTLEN=5 = - STATUSMSG=@+ BOT=B WHOX MONITOR"
+    tokens = (
+        "PREFIX=@+ CASEMAPPING=klingon LINELEN=2048 USERLEN=x HOSTLEN=5 = - STATUSMSG=@+ "
+        "BOT=B WHOX MONITOR"
+    )
     isupport = features(*tokens.split(" "), "")
     assert isupport.rank_modes == {"@": "o", "+": "v"}
     assert (isupport.line_bytes, isupport.user_bytes, isupport.host_bytes) == (2048, 10, 63)
     assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("B", True, 100)
     assert (isupport.fold("A["), isupport.status_prefix("@#c")) == ("a{", "@")
-    isupport.load(["me", "-LINELEN", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "-USERLEN", "x"])
+    isupport.load(
+        ["me", "-LINELEN", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "-USERLEN", "x"]
+    )
     assert isupport.rank_modes == {"@": "o", "+": "v"}
-    assert (isupport.line_bytes, isupport.bot_mode, isupport.has_whox, isupport.monitors) == (512, "", False, 0)
+    assert (isupport.line_bytes, isupport.bot_mode, isupport.has_whox, isupport.monitors) == (
+        512,
+        "",
+        False,
+        0,
+    )
     assert isupport.status_prefix("@#c") == ""
     assert features("LINELEN=" + "9" * 5000).line_bytes == 512
     assert not features("PREFIX=").rank_modes
@@ -97,7 +118,9 @@ def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
     assert features("NETWORK=12").network_name == "12"
 
 
-@pytest.mark.parametrize("name", ["LOAD_FEATURE", "SET", "FOLD", "LINE_BYTES", "__CLASS__", "MODE_GROUPS"])
+@pytest.mark.parametrize(
+    "name", ["LOAD_FEATURE", "SET", "FOLD", "LINE_BYTES", "__CLASS__", "MODE_GROUPS"]
+)
 def test_no_feature_replaces_what_reads_them(name: str) -> None:
     isupport = features(f"{name}=x", name, f"-{name}")
     isupport.load(["me", "BOT=B", "x"])
@@ -112,7 +135,15 @@ def test_isupport_survives_anything(tokens: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("target", "room"),
-    [("#c", "#c"), ("@#c", "#c"), ("@+#c", "#c"), ("nick", None), ("@nick", None), ("", None), ("&c", "&c")],
+    [
+        ("#c", "#c"),
+        ("@#c", "#c"),
+        ("@+#c", "#c"),
+        ("nick", None),
+        ("@nick", None),
+        ("", None),
+        ("&c", "&c"),
+    ],
 )
 def test_knows_rooms(target: str, room: str | None) -> None:
     assert features("STATUSMSG=@+").room_of(target) == room
@@ -190,8 +221,13 @@ def test_does_not_mention(text: str) -> None:
     assert not mentions_nick(text, "reverie", Isupport())
 
 
-@given(st.text(alphabet="re verie \"'`<>[]#+-:/12", max_size=30), st.sampled_from(["{}", "{}: hi", "hey {}, {}"]))
-def test_names_in_quotes_code_and_pasted_lines_never_count_and_those_around_do(junk: str, line: str) -> None:
+@given(
+    st.text(alphabet="re verie \"'`<>[]#+-:/12", max_size=30),
+    st.sampled_from(["{}", "{}: hi", "hey {}, {}"]),
+)
+def test_names_in_quotes_code_and_pasted_lines_never_count_and_those_around_do(
+    junk: str, line: str
+) -> None:
     said = line.format("robin", "robin")
     junk = junk.translate({ord(mark): None for mark in '"`'})
     for talked_about in (
@@ -206,12 +242,17 @@ def test_names_in_quotes_code_and_pasted_lines_never_count_and_those_around_do(j
 
 def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
     wide = features("CASEMAPPING=rfc8265")
-    assert [mentions_nick(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
-        False
-    ] * 4
-    assert [mentions_nick(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
+    assert [
+        mentions_nick(text, "reverie", wide)
+        for text in ("éreverie", "reverieя", "reverie_", "x|reverie")
+    ] == [False] * 4
+    assert [
+        mentions_nick(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")
+    ] == [True] * 3
     assert not mentions_nick("Ünï2", "Ünï", Isupport())
-    assert not mentions_nick("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
+    assert not mentions_nick("éÜnï", "Ünï", Isupport()), (
+        "a nick of such letters is continued by them"
+    )
     wide.load(["me", "-CASEMAPPING", "x"])
     assert mentions_nick("éreverie", "reverie", wide)
 
@@ -240,7 +281,9 @@ def test_nicks_of_odd_characters_are_matched_folded() -> None:
         ("<k\nai> hi", None),
     ],
 )
-def test_what_a_bridge_passes_on_is_parted_from_the_name(text: str, found: tuple[str, str] | None) -> None:
+def test_what_a_bridge_passes_on_is_parted_from_the_name(
+    text: str, found: tuple[str, str] | None
+) -> None:
     assert split_relayed(text) == found
 
 

@@ -46,7 +46,9 @@ def parsed_one(raw: Any) -> Update:
 
 def at(chat: Chat | Person | str, thread: int | None = None) -> Address:
     room = RoomId(chat if isinstance(chat, str) else str(chat.id))
-    return Address(channel=NAME, room=room, thread=ThreadId(str(thread)) if thread is not None else None)
+    return Address(
+        channel=NAME, room=room, thread=ThreadId(str(thread)) if thread is not None else None
+    )
 
 
 class Running(Run[TelegramChannel]):
@@ -61,12 +63,20 @@ class Running(Run[TelegramChannel]):
 
     def parts(self, text: str, to: Address, **more: Any) -> list[Part]:
         """As the outbox makes them."""
-        bodies = self.channel.split(Post(key=PostKey("k"), to=to, text=text, reply_to=more.get("reply_to")))
-        return [Part(key=f"k#{index}", to=to, body=body, **more) for index, body in enumerate(bodies)]
+        bodies = self.channel.split(
+            Post(key=PostKey("k"), to=to, text=text, reply_to=more.get("reply_to"))
+        )
+        return [
+            Part(key=f"k#{index}", to=to, body=body, **more) for index, body in enumerate(bodies)
+        ]
 
     async def tell(self, text: str, to: Address, **more: Any) -> list[str]:
         """Say something as the outbox does; the ids."""
-        return [made for part in self.parts(text, to, **more) for made in (await self.channel.send(part)).ids]
+        return [
+            made
+            for part in self.parts(text, to, **more)
+            for made in (await self.channel.send(part)).ids
+        ]
 
 
 @contextlib.asynccontextmanager
@@ -96,4 +106,6 @@ async def running(
     finally:
         await run.end()
     ours = [task for task in asyncio.all_tasks() - before if "/tests/" not in repr(task.get_coro())]
-    assert not [task for task in ours if "/channels/" in repr(task.get_stack())], "a task is left behind"
+    assert not [task for task in ours if "/channels/" in repr(task.get_stack())], (
+        "a task is left behind"
+    )

@@ -1,4 +1,5 @@
-"""Reactions, edits, deletions, topics and who is there: as Telegram allows them, and what is said where it does not."""
+"""Reactions, edits, deletions, topics and who is there: as Telegram allows them, and what is said
+where it does not."""
 
 import asyncio
 from typing import Any
@@ -41,13 +42,17 @@ async def test_all_that_telegram_takes_is_put_on_and_taken_off() -> None:
         await run.up()
         for emoji in [*(one.value for one in ReactionEmoji), "❤️", "☃️", "✍️", " 👍 "]:
             await run.channel.react(at(chat), number, emoji, add=True)
-            assert reactions(api, chat) == [emoji.strip().replace("\ufe0f", "")] or emoji in reactions(api, chat)
+            assert reactions(api, chat) == [
+                emoji.strip().replace("\ufe0f", "")
+            ] or emoji in reactions(api, chat)
             await run.channel.react(at(chat), number, emoji, add=False)
             assert reactions(api, chat) == []
             await run.channel.react(at(chat), number, emoji, add=False)
 
 
-async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are(api: BotApi, run: Running) -> None:
+async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are(
+    api: BotApi, run: Running
+) -> None:
     chat = api.group()
     number = await said(run, chat)
     for emoji in (SUNNY, "5368324170671202286", "hello", "👍👍"):
@@ -153,7 +158,11 @@ def shown(api: BotApi, scope: str) -> list[str] | None:
 
 def names(role: Role, *, direct: bool) -> list[str]:
     """As the gateway's own table says who may use what, without the adapter."""
-    return [row.name for row in COMMANDS if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)]
+    return [
+        row.name
+        for row in COMMANDS
+        if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)
+    ]
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -180,8 +189,14 @@ async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> No
         ann, ben = api.person("Ann"), api.person("Ben")
         for person in (ann, ben):
             api.private_says(person, "hi")
-        offered: Any = [(somebody(ann), "owner"), (somebody(ben), "member"), (somebody("77"), "admin")]
-        await run.channel.set_command_menus([*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")])
+        offered: Any = [
+            (somebody(ann), "owner"),
+            (somebody(ben), "member"),
+            (somebody("77"), "admin"),
+        ]
+        await run.channel.set_command_menus(
+            [*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")]
+        )
         assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
         assert shown(api, f"chat/{ben.id}") == names("member", direct=True)
         asked = len(api.asked("setMyCommands"))
@@ -264,7 +279,10 @@ async def test_nobody_is_a_member_while_telegram_fails_or_their_membership_chang
             clock.advance(0.001)
             return await run.channel.membership(at(group), SenderId(str(ann.id)))
 
-        for body in (b'{"ok":false,"error_code":500,"description":"no"}', b'{"ok":true,"result":{"status":"member"}}'):
+        for body in (
+            b'{"ok":false,"error_code":500,"description":"no"}',
+            b'{"ok":true,"result":{"status":"member"}}',
+        ):
             api.faults.say("getChatMember", body)
             assert await reads() is None
         api.faults.drop("getChatMember")

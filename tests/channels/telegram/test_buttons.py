@@ -9,7 +9,10 @@ from gateway.core.events import Command, MessageId, PostButton
 from tests.channels.telegram.channel_kit import at, running
 from tests.servers.bot_api import BotApi
 
-BUTTONS = (PostButton(label="Approve once", command="approve 7kq2"), PostButton(label="Deny", command="deny 7kq2"))
+BUTTONS = (
+    PostButton(label="Approve once", command="approve 7kq2"),
+    PostButton(label="Deny", command="deny 7kq2"),
+)
 KEYBOARD = {
     "inline_keyboard": [
         [{"text": "Approve once", "callback_data": "approve 7kq2"}],
@@ -26,7 +29,9 @@ async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
         (shown,) = api.shown(lounge)
         assert (shown.text, shown.buttons) == ("May I?", KEYBOARD)
         for _ in range(2):  # again, as after an attempt without an answer
-            assert await run.tell("May I? **No.**", at(lounge), replaces=MessageId(number)) == [number]
+            assert await run.tell("May I? **No.**", at(lounge), replaces=MessageId(number)) == [
+                number
+            ]
         (shown,) = api.shown(lounge)
         assert (shown.text, shown.buttons, shown.edits) == ("May I? No.", None, 1)
         with pytest.raises(Rejected, match="not found"):
@@ -41,9 +46,23 @@ async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(style: str, aler
         (number,) = await run.tell("May I?", at(lounge), buttons=BUTTONS)
         query = api.presses(lounge, ben, int(number), "approve 7kq2")
         (command,) = await run.some(Command)
-        assert (command.name, command.args, command.origin, command.direct) == ("approve", "7kq2", "button", False)
-        assert (command.at, command.sender.id, command.sender.verified) == (at(lounge), str(ben.id), True)
-        assert await run.tell("Approved: `bash`.", command.at, reply_to=MessageId(command.id), style=style) == []
+        assert (command.name, command.args, command.origin, command.direct) == (
+            "approve",
+            "7kq2",
+            "button",
+            False,
+        )
+        assert (command.at, command.sender.id, command.sender.verified) == (
+            at(lounge),
+            str(ben.id),
+            True,
+        )
+        assert (
+            await run.tell(
+                "Approved: `bash`.", command.at, reply_to=MessageId(command.id), style=style
+            )
+            == []
+        )
         answered = await api.called("answerCallbackQuery")
         assert (answered["callback_query_id"], answered["text"]) == (query, "Approved: bash.")
         assert (answered.parameters.get("show_alert", False), len(api.shown(lounge))) == (alert, 1)

@@ -1,9 +1,9 @@
 """A million malformed updates: none of them stops the channel, and what comes after them is heard.
 
-Updates of every kind are spoilt by a seeded generator: members missing, added, doubled or of another type, numbers
-beyond all measure, halves of surrogate pairs, offsets outside of the text, junk nested deep. Most go the way that
-decoded updates go (`parse_updates`, `UpdateReader.read_batch`); a good part really comes over a socket. Run it with
-`-s` to see figures.
+Updates of every kind are spoilt by a seeded generator: members missing, added, doubled or of
+another type, numbers beyond all measure, halves of surrogate pairs, offsets outside of the text,
+junk nested deep. Most go the way that decoded updates go (`parse_updates`,
+`UpdateReader.read_batch`); a good part really comes over a socket. Run it with `-s` to see figures.
 """
 
 import asyncio
@@ -89,9 +89,15 @@ def bases() -> list[Json]:
     api.updates.allowed = frozenset(
         {"message", "edited_message", "message_reaction", "callback_query", "my_chat_member"}
     )
-    ann, lounge, forum = api.person("Ann", "ann", "de"), api.group("lounge"), api.group("news", forum=True)
+    ann, lounge, forum = (
+        api.person("Ann", "ann", "de"),
+        api.group("lounge"),
+        api.group("news", forum=True),
+    )
     topic = api.topic(forum, "today")
-    first = api.private_says(ann, "hi 😀 there", entities=[{"type": "bold", "offset": 3, "length": 2}])
+    first = api.private_says(
+        ann, "hi 😀 there", entities=[{"type": "bold", "offset": 3, "length": 2}]
+    )
     api.mentions(lounge, ann, "how are you?", reply_to=None)
     api.mentions(forum, ann, "and here?", thread=topic)
     api.commands(lounge, ann, "/why 3")
@@ -106,7 +112,13 @@ def bases() -> list[Json]:
     api.reacts(lounge, ann, said, ["👍"], ["❤", "🔥"])
     api.presses(ann, ann, first, "approve yes", forged=True)
     for form in ("photo", "voice", "audio", "video", "document", "sticker"):
-        api.sends(ann, ann, form, caption="see", caption_entities=[{"type": "code", "offset": 0, "length": 3}])
+        api.sends(
+            ann,
+            ann,
+            form,
+            caption="see",
+            caption_entities=[{"type": "code", "offset": 0, "length": 3}],
+        )
     api.located(ann, ann, 52.5, 13.4)
     api.joins(lounge, ann)
     api.leaves(lounge, ann)
@@ -115,14 +127,39 @@ def bases() -> list[Json]:
     user, when = {"id": 5, "is_bot": False, "first_name": "F", "last_name": "L"}, 1_795_272_909
     extras: tuple[Json, ...] = (
         {"forward_origin": {"type": "user", "sender_user": user, "date": when}},
-        {"forward_origin": {"type": "channel", "chat": {"id": -5, "title": "T", "type": "channel"}, "message_id": 3}},
-        {"external_reply": {"origin": {"type": "hidden_user", "sender_user_name": "H", "date": when}, "photo": []}},
+        {
+            "forward_origin": {
+                "type": "channel",
+                "chat": {"id": -5, "title": "T", "type": "channel"},
+                "message_id": 3,
+            }
+        },
+        {
+            "external_reply": {
+                "origin": {"type": "hidden_user", "sender_user_name": "H", "date": when},
+                "photo": [],
+            }
+        },
         {"via_bot": api.world.bot.body, "sender_chat": {"id": -6, "title": "S", "type": "channel"}},
-        {"poll": {"id": "1", "question": "?", "options": [{"text": "a", "voter_count": 1}], "type": "regular"}},
+        {
+            "poll": {
+                "id": "1",
+                "question": "?",
+                "options": [{"text": "a", "voter_count": 1}],
+                "type": "regular",
+            }
+        },
         {"venue": {"location": {"latitude": 1, "longitude": 2}, "title": "V", "address": "A"}},
-        {"contact": {"phone_number": "+49", "first_name": "C", "user_id": 5}, "dice": {"emoji": "🎲", "value": 6}},
+        {
+            "contact": {"phone_number": "+49", "first_name": "C", "user_id": 5},
+            "dice": {"emoji": "🎲", "value": 6},
+        },
         {"new_chat_title": "other", "forum_topic_created": {"name": "t", "icon_color": 1}},
-        {"checklist": {"title": "c", "tasks": [{"id": 1, "text": "do"}]}, "story": {"id": 1}, "game": {"title": "g"}},
+        {
+            "checklist": {"title": "c", "tasks": [{"id": 1, "text": "do"}]},
+            "story": {"id": 1},
+            "game": {"title": "g"},
+        },
     )
     for extra in extras:
         api.group_says(lounge, ann, "with more", **extra)
@@ -139,15 +176,17 @@ class Spoiler:
         self.album = [first, second]
 
     def update(self, update_id: int, *, ids: bool) -> Any:
-        """`ids`: the id may be spoilt too, so that nothing can be said of it; else only in a way that cannot be
-        taken for another id.
+        """`ids`: the id may be spoilt too, so that nothing can be said of it; else only in a way
+        that cannot be taken for another id.
         """
         roll = self.random.random
         if roll() < 0.01:
             return self.random.choice(JUNK)
         base = self.random.choice(self.album if roll() < ALBUMS else self.plain)
         much = self.random.choice((0.01, 0.03, 0.1, 0.4))
-        made: Json = {key: self._spoilt(value, much) for key, value in base.items() if roll() > much / 4}
+        made: Json = {
+            key: self._spoilt(value, much) for key, value in base.items() if roll() > much / 4
+        }
         if roll() < 0.02:
             made["update_id"] = self.random.choice(JUNK if ids else ("x", None, -5, [], 2**63, 1.5))
         else:
@@ -159,12 +198,20 @@ class Spoiler:
         if roll() < much:
             return self.random.choice(JUNK)
         if isinstance(value, dict):
-            made = {key: self._spoilt(inner, much) for key, inner in value.items() if roll() > much / 3}
+            made = {
+                key: self._spoilt(inner, much) for key, inner in value.items() if roll() > much / 3
+            }
             if roll() < much:
-                made[self.random.choice(("entities", "chat", "from", "text", "id", "x", "photo"))] = self._any()
+                made[
+                    self.random.choice(("entities", "chat", "from", "text", "id", "x", "photo"))
+                ] = self._any()
             return made
         if isinstance(value, list):
-            return [self._spoilt(inner, much) for inner in value for _ in range(2 if roll() < much else 1)]
+            return [
+                self._spoilt(inner, much)
+                for inner in value
+                for _ in range(2 if roll() < much else 1)
+            ]
         if type(value) is int and roll() < much:
             return value + self.random.choice((-1, 1, 7, 4096, -4096))
         return value
@@ -174,7 +221,8 @@ class Spoiler:
 
 
 def storable(batch: Sequence[Notification]) -> None:
-    """What is emitted can be written down, whatever was received. Raises what the log would raise."""
+    """What is emitted can be written down, whatever was received. Raises what the log would
+    raise."""
     for event in batch:
         NOTIFICATION.dump_json(event)
         dedup_key(event).encode()
@@ -183,7 +231,11 @@ def storable(batch: Sequence[Notification]) -> None:
 def direct(spoiler: Spoiler, total: int) -> Counter[str]:
     """The way of decoded updates, as `Polling` walks it."""
     view = TelegramUpdateContext(
-        channel=NAME, own_id=7_000_000_001, username="reverie_bot", can_read_all=False, rooms=frozenset({"*"})
+        channel=NAME,
+        own_id=7_000_000_001,
+        username="reverie_bot",
+        can_read_all=False,
+        rooms=frozenset({"*"}),
     )
     inbound, now, ids = UpdateReader(view, counting=True), datetime.now(UTC), count(1)
     heard: Counter[str] = Counter()
@@ -234,8 +286,16 @@ def test_what_is_spoilt_by_hand_first() -> None:
     inbound = UpdateReader(view, counting=True)
     taken = inbound.read_batch(updates, datetime.now(UTC))
     taken_too = inbound.read_batch(updates[taken.count :], datetime.now(UTC))
-    kinds = Counter(type(event).__name__ for event in (*taken.notifications, *taken_too.notifications))
-    assert set(kinds) == {"Message", "MessageEdited", "ReactionChanged", "Command", "MembershipChanged"}
+    kinds = Counter(
+        type(event).__name__ for event in (*taken.notifications, *taken_too.notifications)
+    )
+    assert set(kinds) == {
+        "Message",
+        "MessageEdited",
+        "ReactionChanged",
+        "Command",
+        "MembershipChanged",
+    }
 
 
 def test_some_thousand_spoilt_updates_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,4 +320,6 @@ def _prove(caplog: pytest.LogCaptureFixture, straight: int, over_socket: int, *,
         ("decoded", straight, half_s - begun_s, heard),
         ("over a socket", over_socket, ended_s - half_s, heard_too),
     ):
-        print(f"\n{what}: {number} updates in {took_s:.1f} s, {number / took_s:.0f}/s: {dict(found)}")
+        print(
+            f"\n{what}: {number} updates in {took_s:.1f} s, {number / took_s:.0f}/s: {dict(found)}"
+        )

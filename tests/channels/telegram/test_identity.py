@@ -1,4 +1,5 @@
-"""Who somebody is on Telegram, and who only looks like it: through the reader of updates, and on the wire."""
+"""Who somebody is on Telegram, and who only looks like it: through the reader of updates, and on
+the wire."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +23,12 @@ SENT = datetime(2025, 12, 31, tzinfo=UTC)
 VIEW = TelegramUpdateContext(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
 OWNER = {"id": 1001, "is_bot": False, "first_name": "Ann"}
 EVE = {"id": 1002, "is_bot": False, "first_name": "Ann"}
-ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
+ANONYMOUS = {
+    "id": 1087968824,
+    "is_bot": True,
+    "first_name": "Group",
+    "username": "GroupAnonymousBot",
+}
 TELEGRAM = {"id": 777000, "is_bot": False, "first_name": "Telegram"}
 CHANNEL_BOT = {"id": 136817688, "is_bot": True, "first_name": "Channel", "username": "Channel_Bot"}
 GROUP = {"id": -100, "type": "supergroup", "title": "Ann"}
@@ -55,7 +61,9 @@ def one(told: dict[str, Any]) -> Message | Command:
     ],
 )
 @pytest.mark.parametrize("text", ["/status", "!status"])
-def test_what_is_said_in_another_name_is_not_the_owners(more: dict[str, Any], sender_id: str, text: str) -> None:
+def test_what_is_said_in_another_name_is_not_the_owners(
+    more: dict[str, Any], sender_id: str, text: str
+) -> None:
     entities = SLASH if text.startswith("/") else None
     sender = one(update(text=text, entities=entities, **more)).sender
     assert sender.id == sender_id
@@ -79,7 +87,10 @@ def test_a_name_makes_nobody() -> None:
         {"forward_date": 1},
         {"via_bot": OTHER_BOT},
         {"is_automatic_forward": True, "from": TELEGRAM, "sender_chat": NEWS, "forward_date": 1},
-        {"external_reply": {"origin": {"type": "user", "sender_user": EVE, "date": 1}}, "quote": {"text": "x"}},
+        {
+            "external_reply": {"origin": {"type": "user", "sender_user": EVE, "date": 1}},
+            "quote": {"text": "x"},
+        },
     ],
 )
 @pytest.mark.parametrize("kind", ["supergroup", "private"])
@@ -96,13 +107,22 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any], kind: str)
 
 def test_our_own_words_come_from_nobody() -> None:
     me = {"id": 42, "is_bot": True, "first_name": "Reverie"}
-    assert parse_update(parsed_one(update(text="/status", entities=SLASH, **{"from": me})), VIEW, NOW) == ()
+    assert (
+        parse_update(parsed_one(update(text="/status", entities=SLASH, **{"from": me})), VIEW, NOW)
+        == ()
+    )
 
 
 def test_the_same_press_twice_is_one_event() -> None:
-    press = {"id": "9", "from": OWNER, "message": {"message_id": 1, "date": 0, "chat": GROUP}, "data": "approve x"}
+    press = {
+        "id": "9",
+        "from": OWNER,
+        "message": {"message_id": 1, "date": 0, "chat": GROUP},
+        "data": "approve x",
+    }
     again = [
-        parse_update(parsed_one({"update_id": number, "callback_query": press}), VIEW, NOW)[0].id for number in (5, 6)
+        parse_update(parsed_one({"update_id": number, "callback_query": press}), VIEW, NOW)[0].id
+        for number in (5, 6)
     ]
     assert again[0] == again[1]
 
@@ -114,19 +134,31 @@ class Group:
         self.ranks = TelegramRanks(rooms)
         self.inbound = UpdateReader(VIEW, counting=False, ranks=self.ranks)
 
-    def told(self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW) -> None:
-        members = [ChatMember.de_json(complete({"status": status, "user": person})) for person in people]
+    def told(
+        self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW
+    ) -> None:
+        members = [
+            ChatMember.de_json(complete({"status": status, "user": person})) for person in people
+        ]
         self.ranks.record_answer("-100", members, now)
 
     def changes(self, status: str, at: datetime = NOW) -> None:
         member = {"status": status, "user": OWNER}
         when = int(at.timestamp())
-        change = {"chat": GROUP, "from": EVE, "date": when, "old_chat_member": {}, "new_chat_member": member}
+        change = {
+            "chat": GROUP,
+            "from": EVE,
+            "date": when,
+            "old_chat_member": {},
+            "new_chat_member": member,
+        }
         told = {"update_id": 4, "chat_member": change}
         self.inbound.read_batch(parsed(told), NOW)
 
     def who(self, now: datetime = NOW, /, **more: Any) -> Sender:
-        (event,) = self.inbound.read_batch(parsed(update(**({"text": "hi"} | more))), now).notifications
+        (event,) = self.inbound.read_batch(
+            parsed(update(**({"text": "hi"} | more))), now
+        ).notifications
         assert isinstance(event, Message | Command)
         return event.sender
 
@@ -155,9 +187,9 @@ def test_who_cannot_be_asked_about_has_no_rank() -> None:
     assert group.who().ranks == ()
     soon = NOW + timedelta(seconds=59)
     assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), soon) == []
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), soon + timedelta(seconds=1)) == [
-        "-100"
-    ]
+    assert group.ranks.chats_to_ask(
+        parsed(update(text="hi")), TelegramCursor(), soon + timedelta(seconds=1)
+    ) == ["-100"]
     group.told(OWNER, status="member")
     assert group.who().ranks == ()
 
@@ -186,10 +218,16 @@ async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
             for number, person in enumerate((ann, ben, ann), 1):
                 api.group_says(lounge, person, "hi")
                 await run.message(number)
-            assert [m.sender.ranks for m in run.all(Message)] == [("administrator",), (), ("administrator",)]
+            assert [m.sender.ranks for m in run.all(Message)] == [
+                ("administrator",),
+                (),
+                ("administrator",),
+            ]
             assert len(api.asked("getChatAdministrators")) == 1
             clock.advance(601)
-            api.faults.say("getChatAdministrators", b'{"ok":false,"error_code":500,"description":"no"}')
+            api.faults.say(
+                "getChatAdministrators", b'{"ok":false,"error_code":500,"description":"no"}'
+            )
             api.group_says(lounge, ann, "again")
             assert (await run.message(4)).sender.ranks == ()
         async with running(api) as run:

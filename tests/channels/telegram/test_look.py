@@ -1,6 +1,8 @@
-"""A model of what is sent while answers get lost, processes are killed and others speak: nothing is lost or doubled.
+"""A model of what is sent while answers get lost, processes are killed and others speak: nothing is
+lost or doubled.
 
-The numbers of a platform, its chats and the log are simulated; `MessageNumbers` does the accounting and the search.
+The numbers of a platform, its chats and the log are simulated; `MessageNumbers` does the accounting
+and the search.
 """
 
 import itertools
@@ -48,7 +50,9 @@ class Town:
     """Chat, number and time of what the gateway has not heard yet."""
     log: list[tuple[int, int | None, float, bool]] = field(default_factory=list)
     """Chat, number (None: unknown), time and whether it is ours."""
-    queues: dict[int, deque[Part]] = field(default_factory=lambda: {chat: deque() for chat in CHATS})
+    queues: dict[int, deque[Part]] = field(
+        default_factory=lambda: {chat: deque() for chat in CHATS}
+    )
     numbers: MessageNumbers = field(default_factory=MessageNumbers)
     parts: list[Part] = field(default_factory=list)
     probes: Counter[str] = field(default_factory=Counter)
@@ -57,7 +61,9 @@ class Town:
     """Steps for which no updates come."""
 
     def number(self, chat: int) -> int:
-        return next(self.ids.setdefault(sequence_of(chat), itertools.count(self.dice.randrange(1, 5000))))
+        return next(
+            self.ids.setdefault(sequence_of(chat), itertools.count(self.dice.randrange(1, 5000)))
+        )
 
     def speak(self) -> None:
         chat = self.dice.choice(CHATS)
@@ -85,7 +91,11 @@ class Town:
         match part.state:
             case "waiting":
                 # What the bot says is caused by something that it has heard there.
-                part.after, part.state, part.executed = self.numbers.newest(part.chat), "sending", None
+                part.after, part.state, part.executed = (
+                    self.numbers.newest(part.chat),
+                    "sending",
+                    None,
+                )
             case "sending":
                 if self.dice.random() < 0.7:
                     self.execute(part)
@@ -97,7 +107,10 @@ class Town:
                 if part.after is None or self.dice.random() < 0.01:  # the bot may not look there
                     self.doubt(part)
                 elif self.heard_all:  # a look begins once it is up to date
-                    others = sum(queue[0].state != "waiting" for queue in self.queues.values() if queue) - 1
+                    others = (
+                        sum(queue[0].state != "waiting" for queue in self.queues.values() if queue)
+                        - 1
+                    )
                     gap = CRASH_GAP if part.crashed and not has_own_sequence(part.chat) else GAP
                     part.look = self.numbers.search(part.chat, part.after, gap + others)
                     part.state = "looking"
@@ -142,7 +155,11 @@ class Town:
                     self.execute(part)
                 if part.state in ("sending", "lost", "looking"):
                     part.state, part.crashed, part.look = "lost", True, None
-        self.numbers, self.heard_all, self.deaf = MessageNumbers(), False, self.dice.choice((0, 0, 300))
+        self.numbers, self.heard_all, self.deaf = (
+            MessageNumbers(),
+            False,
+            self.dice.choice((0, 0, 300)),
+        )
         for chat, number, at_s, ours in self.log:
             if number is None:
                 self.numbers.mark_unknown(chat, at_s)
@@ -162,7 +179,11 @@ class Town:
                 if self.deaf <= 0:
                     self.poll()
             elif act < 0.5:
-                heard = self.log[-1][0] if self.log and self.dice.random() < 0.9 else self.dice.choice(CHATS)
+                heard = (
+                    self.log[-1][0]
+                    if self.log and self.dice.random() < 0.9
+                    else self.dice.choice(CHATS)
+                )
                 self.parts.append(Part(f"part{len(self.parts)}", heard))
                 self.queues[heard].append(self.parts[-1])
             elif act < 0.515:
@@ -189,7 +210,9 @@ def run_rounds(rounds: int, seed: int) -> Counter[str]:
         times = Counter(name for there in town.shown.values() for name in there.values() if name)
         for part in town.parts:
             assert times[part.name] <= 1, f"round {turn}: {part.name} is doubled"
-            assert part.state == "uncertain" or times[part.name] == 1, f"round {turn}: {part.name} is lost"
+            assert part.state == "uncertain" or times[part.name] == 1, (
+                f"round {turn}: {part.name} is lost"
+            )
         for chat in CHATS:
             order = [int(name[4:]) for _, name in sorted(town.shown[chat].items()) if name]
             assert order == sorted(order), f"round {turn}: out of order"

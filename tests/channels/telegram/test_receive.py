@@ -27,10 +27,15 @@ async def test_nothing_is_confirmed_before_it_is_durable_and_nothing_more_is_ask
     run.open.clear()
     for number in range(300):
         api.private_says(ann, str(number))
-    await api.until(lambda: bool(api.asked("getUpdates")) and api.asked("getUpdates")[-1].answer is not None)
+    await api.until(
+        lambda: bool(api.asked("getUpdates")) and api.asked("getUpdates")[-1].answer is not None
+    )
     await asyncio.sleep(0.1)
     assert not api.updates.confirmed
-    assert len([call for call in api.asked("getUpdates") if call.answer and call.answer["result"]]) == 1
+    assert (
+        len([call for call in api.asked("getUpdates") if call.answer and call.answer["result"]])
+        == 1
+    )
     run.open.set()
     await run.some(Message, 300)
     assert [m.text for m in run.all(Message)] == [str(number) for number in range(300)]
@@ -45,7 +50,12 @@ async def test_what_was_not_durable_comes_again_with_the_same_key() -> None:
             api.edits(ann, asked, "two")
             api.presses(ann, ann, asked, "approve go", forged=True)
             await first.some(Command)
-        again = [update for call in api.asked("getUpdates") if call.answer for update in call.answer["result"]]
+        again = [
+            update
+            for call in api.asked("getUpdates")
+            if call.answer
+            for update in call.answer["result"]
+        ]
         async with BotApi() as other:
             for update in again:
                 other.updates.put_raw(update)
@@ -75,7 +85,10 @@ async def test_a_press_is_answered_once_it_is_durable(api: BotApi, run: Running)
     assert command.id == f"button:{query}"
     unknown = api.presses(ann, ann, asked, "Approve!", forged=True)
     answered = await api.called("answerCallbackQuery")
-    assert (answered["callback_query_id"], answered["text"]) == (unknown, "I do not know this button.")
+    assert (answered["callback_query_id"], answered["text"]) == (
+        unknown,
+        "I do not know this button.",
+    )
     api.presses(ann, ann, asked, "deny no", forged=True)
     api.faults.drop("answerCallbackQuery")
     await run.some(Command, 2)
@@ -122,7 +135,9 @@ async def test_with_a_webhook_telegram_is_answered_when_it_is_durable() -> None:
             assert (await polling.message()).text == "after"
 
 
-@pytest.mark.parametrize("secret", ["", "fifteen-letters", "sixteen or more letters", "x" * 257, "\u00fc" * 16])
+@pytest.mark.parametrize(
+    "secret", ["", "fifteen-letters", "sixteen or more letters", "x" * 257, "\u00fc" * 16]
+)
 def test_a_webhooks_secret_is_long_and_what_telegram_takes(secret: str) -> None:
     with pytest.raises(ValueError, match="letters") as told:
         config("http://127.0.0.1:1", webhook=HOOK | {"secret": secret})
@@ -139,10 +154,17 @@ def test_what_is_no_token_is_told_when_the_configuration_is_read(token: str) -> 
 @pytest.fixture
 def hook() -> dict[str, Any]:
     port = free_port()
-    return {"port": port, "path": "/hook", "url": f"http://127.0.0.1:{port}/hook", "secret": "a-secret-of-16-chars"}
+    return {
+        "port": port,
+        "path": "/hook",
+        "url": f"http://127.0.0.1:{port}/hook",
+        "secret": "a-secret-of-16-chars",
+    }
 
 
-async def test_a_webhook_that_somebody_removed_is_set_again_and_nothing_is_lost(hook: dict[str, Any]) -> None:
+async def test_a_webhook_that_somebody_removed_is_set_again_and_nothing_is_lost(
+    hook: dict[str, Any],
+) -> None:
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
         async with running(api, clock, webhook=hook) as run:
@@ -164,7 +186,9 @@ BREAKS: dict[str, Callable[[BotApi], object]] = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(what: str, hook: dict[str, Any]) -> None:
+async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(
+    what: str, hook: dict[str, Any]
+) -> None:
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
         async with running(api, clock, webhook=hook) as run:
@@ -173,7 +197,9 @@ async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(w
             await run.until_advancing(clock, lambda: run.links == [True, False, True])
             api.private_says(ann, "hi")
             assert (await run.message()).text == "hi"
-            assert all("a-secret-of-16-chars" not in link.reason for link in run.all(ConnectionChanged))
+            assert all(
+                "a-secret-of-16-chars" not in link.reason for link in run.all(ConnectionChanged)
+            )
 
 
 Break = Callable[[BotApi], object]
@@ -182,22 +208,34 @@ NEAR_NO_TIME: dict[str, Any] = {"poll_timeout": 1, "request_timeout": 0.3}
 POLLS: dict[str, Break] = {
     "429": lambda api: api.faults.fail("getUpdates", 429, retry_after=7, times=3),
     "500": lambda api: api.faults.fail("getUpdates", 500, times=2),
-    "502 as a page": lambda api: api.faults.say("getUpdates", BAD_GATEWAY, status=502, kind="text/html"),
-    "404 as a page": lambda api: api.faults.say("getUpdates", BAD_GATEWAY, status=404, kind="text/html"),
-    "409": lambda api: api.faults.fail("getUpdates", 409, "Conflict: terminated by other getUpdates request", times=3),
+    "502 as a page": lambda api: api.faults.say(
+        "getUpdates", BAD_GATEWAY, status=502, kind="text/html"
+    ),
+    "404 as a page": lambda api: api.faults.say(
+        "getUpdates", BAD_GATEWAY, status=404, kind="text/html"
+    ),
+    "409": lambda api: api.faults.fail(
+        "getUpdates", 409, "Conflict: terminated by other getUpdates request", times=3
+    ),
     "no JSON": lambda api: api.faults.say("getUpdates", b'{"ok":true,"result":[{"upd', after=True),
     "not an object": lambda api: api.faults.say("getUpdates", b"[1]"),
     "no list": lambda api: api.faults.say("getUpdates", b'{"ok":true,"result":{"update_id":1}}'),
     "nothing": lambda api: api.faults.say("getUpdates", b""),
     "dropped before": lambda api: api.faults.drop("getUpdates"),
     "dropped after": lambda api: api.faults.drop("getUpdates", after=True, times=3),
-    "cut in the middle": lambda api: api.faults.drop("getUpdates", after=True, begun=b"HTTP/1.1 200 X\r\nContent-Le"),
+    "cut in the middle": lambda api: api.faults.drop(
+        "getUpdates", after=True, begun=b"HTTP/1.1 200 X\r\nContent-Le"
+    ),
     "one byte at a time": lambda api: api.faults.slow("getUpdates", chunk_bytes=1),
     "hung up": lambda api: api.faults.hang_up("getUpdates", times=3),
-    "who we are, 502": lambda api: api.faults.say("getMe", BAD_GATEWAY, status=502, kind="text/html", times=2),
+    "who we are, 502": lambda api: api.faults.say(
+        "getMe", BAD_GATEWAY, status=502, kind="text/html", times=2
+    ),
     "who we are, dropped": lambda api: api.faults.drop("getMe", times=2),
     "who we are, nonsense": lambda api: api.faults.say("getMe", b'{"ok":true,"result":{"id":"x"}}'),
-    "who we are, in few words": lambda api: api.faults.say("getMe", b'{"ok":true,"result":{"id":666,"username":"x"}}'),
+    "who we are, in few words": lambda api: api.faults.say(
+        "getMe", b'{"ok":true,"result":{"id":666,"username":"x"}}'
+    ),
     "who we are, 429": lambda api: api.faults.fail("getMe", 429, retry_after=30),
 }
 
@@ -213,7 +251,12 @@ async def test_whatever_breaks_a_poll_each_update_comes_once(what: str) -> None:
             await run.until_advancing(clock, lambda: len(run.all(Message)) >= 3)
             api.private_says(ann, "after")
             await run.until_advancing(clock, lambda: len(run.all(Message)) >= 4)
-            assert [message.text for message in run.all(Message)] == ["before 0", "before 1", "before 2", "after"]
+            assert [message.text for message in run.all(Message)] == [
+                "before 0",
+                "before 1",
+                "before 2",
+                "after",
+            ]
             await run.until_advancing(clock, lambda: not api.updates.pending and run.links[-1])
             assert len(api.updates.confirmed) == 4
             assert fault.met > 0  # type: ignore[attr-defined]
@@ -227,7 +270,10 @@ async def test_requests_keep_their_distance_however_long_it_lasts() -> None:
             times_s: list[float] = []
             while len(times_s) < 9:
                 seen = len(api.asked("getUpdates"))
-                await run.until_advancing(clock, lambda seen=seen: len(api.asked("getUpdates")) > seen)  # type: ignore[misc]
+                await run.until_advancing(
+                    clock,
+                    lambda seen=seen: len(api.asked("getUpdates")) > seen,  # type: ignore[misc]
+                )
                 times_s.append(clock.monotonic())
             gaps_s = [after - before for before, after in pairwise(times_s)]
             assert gaps_s[-1] == pytest.approx(10, abs=1)
@@ -238,7 +284,12 @@ async def test_requests_keep_their_distance_however_long_it_lasts() -> None:
 async def test_another_poller_is_named_and_outlasted() -> None:
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
-        api.faults.fail("getUpdates", 409, "Conflict: terminated by other getUpdates request; make sure", times=5)
+        api.faults.fail(
+            "getUpdates",
+            409,
+            "Conflict: terminated by other getUpdates request; make sure",
+            times=5,
+        )
         api.private_says(ann, "hi")
         async with running(api, clock) as run:
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
@@ -267,7 +318,9 @@ async def test_a_refused_token_ends_it_with_a_reason_that_does_not_tell_it() -> 
             assert clock.monotonic() > 120, "it is asked for minutes whether that is so"
             with pytest.raises(Denied) as refused:
                 await run.task
-            assert "secret" not in refused.value.reason + "".join(link.reason for link in run.all(ConnectionChanged))
+            assert "secret" not in refused.value.reason + "".join(
+                link.reason for link in run.all(ConnectionChanged)
+            )
         api.private_says(api.person("Ann"), "hi")
         async with running(api, clock) as run:
             await run.until_advancing(clock, lambda: bool(run.messages))
@@ -298,15 +351,19 @@ async def test_one_refusal_ends_nothing_and_what_is_to_be_said_is_said_meanwhile
 
 
 async def test_after_a_quiet_week_the_ids_may_begin_anew() -> None:
-    # "If there are no new updates for at least a week, then identifier of the next update will be chosen randomly
-    # instead of sequentially." https://core.telegram.org/bots/api#update
+    # "If there are no new updates for at least a week, then identifier of the next update will be
+    # chosen randomly instead of sequentially." https://core.telegram.org/bots/api#update
     async with BotApi() as api:
         ann, clock = api.person("Ann"), ManualClock()
         api.private_says(ann, "hi")
         async with running(api, clock, poll_timeout=1) as run:
-            await run.until_advancing(clock, lambda: bool(run.all(Message)) and not api.updates.pending)
+            await run.until_advancing(
+                clock, lambda: bool(run.all(Message)) and not api.updates.pending
+            )
             clock.advance(7 * 86400)
-            await run.until_advancing(clock, lambda: "offset" not in api.asked("getUpdates")[-1].parameters)
+            await run.until_advancing(
+                clock, lambda: "offset" not in api.asked("getUpdates")[-1].parameters
+            )
             api.updates.restart(500)
             api.private_says(ann, "again")
             await run.until_advancing(clock, lambda: not api.updates.pending)
@@ -341,7 +398,9 @@ async def test_a_webhook_is_believed_only_with_its_secret() -> None:
             assert (await run.message()).text == "before"
             api.private_says(ann, "hi")
             assert (await run.message(2)).text == "hi"
-            forged = json.dumps({"update_id": 1, "message": api.shown(ann)[0].body | {"text": "forged"}}).encode()
+            forged = json.dumps(
+                {"update_id": 1, "message": api.shown(ann)[0].body | {"text": "forged"}}
+            ).encode()
             wrong: list[dict[str, str]] = [{}, {"X-Telegram-Bot-Api-Secret-Token": "wrong"}]
             for headers in wrong:
                 assert await post(url, headers, forged) in (401, 403)

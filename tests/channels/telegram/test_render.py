@@ -7,7 +7,14 @@ from telegram import MessageEntity
 
 from channels.split import utf16_length
 from channels.telegram.outgoing import to_entities
-from channels.telegram.render import MAX_ENTITIES, MAX_TEXT_UNITS, TelegramText, parse_body, render, to_markdown
+from channels.telegram.render import (
+    MAX_ENTITIES,
+    MAX_TEXT_UNITS,
+    TelegramText,
+    parse_body,
+    render,
+    to_markdown,
+)
 from tests.servers.bot_api_world import checked
 
 FAMILY = "👨‍👩‍👧"
@@ -22,7 +29,11 @@ def shown(source: str) -> tuple[str, list[tuple[str, str, str | None]]]:
     (text,) = render(source)
     raw = text.text.encode("utf-16-le")
     return text.text, [
-        (span.type, raw[2 * span.start : 2 * span.end].decode("utf-16-le"), span.url or span.language)
+        (
+            span.type,
+            raw[2 * span.start : 2 * span.end].decode("utf-16-le"),
+            span.url or span.language,
+        )
         for span in text.spans
     ]
 
@@ -31,15 +42,28 @@ def shown(source: str) -> tuple[str, list[tuple[str, str, str | None]]]:
     ("source", "text", "spans"),
     [
         ("plain *text", "plain *text", []),
-        ("**bold** and *italic*", "bold and italic", [("bold", "bold", None), ("italic", "italic", None)]),
+        (
+            "**bold** and *italic*",
+            "bold and italic",
+            [("bold", "bold", None), ("italic", "italic", None)],
+        ),
         ("😀 **b😀ld** x", "😀 b😀ld x", [("bold", "b😀ld", None)]),
         ("**a *b* c**", "a b c", [("bold", "a b c", None), ("italic", "b", None)]),
         (
             "*a **b** c*",
             "a b c",
-            [("italic", "a ", None), ("bold", "b", None), ("italic", "b", None), ("italic", " c", None)],
+            [
+                ("italic", "a ", None),
+                ("bold", "b", None),
+                ("italic", "b", None),
+                ("italic", " c", None),
+            ],
         ),
-        ("~~gone~~ ||hidden||", "gone hidden", [("strikethrough", "gone", None), ("spoiler", "hidden", None)]),
+        (
+            "~~gone~~ ||hidden||",
+            "gone hidden",
+            [("strikethrough", "gone", None), ("spoiler", "hidden", None)],
+        ),
         ("**a `b` c**", "a b c", [("bold", "a ", None), ("code", "b", None), ("bold", " c", None)]),
         ("```py\nx = 1\n\ny\n```", "x = 1\n\ny", [("pre", "x = 1\n\ny", "py")]),
         ("# Title\ntext", "Title\ntext", [("bold", "Title", None)]),
@@ -53,7 +77,9 @@ def shown(source: str) -> tuple[str, list[tuple[str, str, str | None]]]:
         ("- one\n- two", "• one\n• two", []),
     ],
 )
-def test_markdown_becomes_entities(source: str, text: str, spans: list[tuple[str, str, str | None]]) -> None:
+def test_markdown_becomes_entities(
+    source: str, text: str, spans: list[tuple[str, str, str | None]]
+) -> None:
     made = shown(source)
     assert made[0] == text
     assert [span for span in made[1] if span[1].strip()] == made[1]
@@ -80,7 +106,9 @@ def test_markdown_becomes_entities(source: str, text: str, spans: list[tuple[str
         ("abcd", [("bold", 0, 3), ("italic", 2, 2)], "**abc**d"),
     ],
 )
-def test_entities_become_markdown(text: str, entities_: list[tuple[str, int, int]], source: str) -> None:
+def test_entities_become_markdown(
+    text: str, entities_: list[tuple[str, int, int]], source: str
+) -> None:
     assert to_markdown(text, [MessageEntity(*entity) for entity in entities_]) == source
 
 
@@ -89,7 +117,10 @@ def test_a_link_and_a_language_come_back() -> None:
     assert to_markdown("a", [link]) == "[a](<https://e.org/(x)>)"
     pre = MessageEntity("pre", 0, 9, language="py")
     assert to_markdown("a\n```\nb\n", [pre]) == "a\n```\nb\n"  # one unit too long: left out
-    assert to_markdown("a\n```\nb\n", [MessageEntity("pre", 0, 8, language="py")]) == "````py\na\n```\nb\n````"
+    assert (
+        to_markdown("a\n```\nb\n", [MessageEntity("pre", 0, 8, language="py")])
+        == "````py\na\n```\nb\n````"
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +206,9 @@ def test_no_character_is_broken(character: str) -> None:
         ("tg://us er", False),
     ],
 )
-def test_a_link_that_telegram_refuses_is_written_and_costs_the_rest_nothing(href: str, taken: bool) -> None:
+def test_a_link_that_telegram_refuses_is_written_and_costs_the_rest_nothing(
+    href: str, taken: bool
+) -> None:
     (text,) = render(f"**b** [docs](<{href}>)")
     assert [span.type for span in text.spans] == (["bold", "text_link"] if taken else ["bold"])
     assert text.text == ("b docs" if taken else f"b docs ({href})")
@@ -197,7 +230,10 @@ def test_a_link_to_a_person_says_to_whom_it_leads_or_is_none(label: str, form: s
     (masked,) = render(f"ask [{label}](<{form}>)")
     assert not [span for span in masked.spans if span.type == "text_link"]
     (shown,) = render("ask [@user-**7**](tg://user?id=7)")
-    assert (shown.text, {span.url for span in shown.spans if span.url}) == ("ask @user-7", {"tg://user?id=7"})
+    assert (shown.text, {span.url for span in shown.spans if span.url}) == (
+        "ask @user-7",
+        {"tg://user?id=7"},
+    )
 
 
 def test_surplus_formatting_is_dropped_and_text_is_not() -> None:
@@ -248,7 +284,9 @@ def test_a_cut_loses_nothing_but_white_space(source: str, limit: int) -> None:
 
 _ENTITY = st.builds(
     MessageEntity,
-    type=st.sampled_from(["bold", "italic", "code", "pre", "text_link", "blockquote", "spoiler", "url", "new"]),
+    type=st.sampled_from(
+        ["bold", "italic", "code", "pre", "text_link", "blockquote", "spoiler", "url", "new"]
+    ),
     offset=st.integers(-3, 30),
     length=st.integers(-3, 30),
     url=st.none() | st.text(max_size=9),

@@ -1,4 +1,5 @@
-"""What we say on Telegram: as people see it, at which pace, and what is known of it where it went wrong."""
+"""What we say on Telegram: as people see it, at which pace, and what is known of it where it went
+wrong."""
 
 import asyncio
 import json
@@ -48,7 +49,9 @@ from tests.servers.bot_api_methods import Flood as Limits
 from tests.servers.bot_api_world import Chat, Person, units
 
 
-async def test_an_answer_in_a_private_chat_quotes_its_question_only_if_more_was_said_since() -> None:
+async def test_an_answer_in_a_private_chat_quotes_its_question_only_if_more_was_said_since() -> (
+    None
+):
     async with BotApi() as api:
         ann, ben = api.person("Ann"), api.person("Ben")
         async with running(api) as run:
@@ -67,7 +70,8 @@ async def test_an_answer_in_a_private_chat_quotes_its_question_only_if_more_was_
             await again.up()
             await again.tell("3", at(ann), reply_to=str(third))
         quoted = [
-            (call.parameters.get("reply_parameters") or {}).get("message_id") for call in api.asked("sendMessage")
+            (call.parameters.get("reply_parameters") or {}).get("message_id")
+            for call in api.asked("sendMessage")
         ]
         assert quoted == [None, second, None, None]
 
@@ -76,7 +80,9 @@ async def test_a_message_looks_as_it_was_meant(api: BotApi, run: Running) -> Non
     forum, ann = api.group("forum", forum=True), api.person("Ann")
     topic = api.topic(forum, "news")
     asked = api.group_says(forum, ann, "hm?", thread=topic)
-    await run.tell("see **[this](https://e.org/)**", at(forum, topic), reply_to=str(asked), style="notice")
+    await run.tell(
+        "see **[this](https://e.org/)**", at(forum, topic), reply_to=str(asked), style="notice"
+    )
     call = await api.called("sendMessage")
     assert call["text"] == "see this"
     assert [one["type"] for one in call["entities"]] == ["text_link", "bold"]
@@ -110,7 +116,9 @@ async def test_what_is_for_a_closed_or_deleted_topic_stands_in_the_main_chat(
 
 
 @pytest.mark.parametrize("reply", ["not a number", "99999999999999999999", "12345"])
-async def test_a_reply_to_what_is_not_there_is_no_reply(reply: str, api: BotApi, run: Running) -> None:
+async def test_a_reply_to_what_is_not_there_is_no_reply(
+    reply: str, api: BotApi, run: Running
+) -> None:
     ann = api.person("Ann")
     api.private_says(ann, "hi")
     await run.tell("yes", at(ann), reply_to=MessageId(reply))
@@ -149,7 +157,9 @@ async def test_telegrams_own_limits_are_kept() -> None:
         people = [api.person(f"P{number}") for number in range(45)]
         for person in people:
             api.private_says(person, "hi")
-        await asyncio.gather(*(run.tell("hello", at(person)) for person in people), run.tell("again", at(people[0])))
+        await asyncio.gather(
+            *(run.tell("hello", at(person)) for person in people), run.tell("again", at(people[0]))
+        )
         assert sum(len(api.said(person)) for person in people) == 46
         assert not api.methods.flood.hits
 
@@ -170,7 +180,9 @@ def test_the_pace_by_chat_by_group_and_overall() -> None:
     assert pace.wait_s(15, 3.6) == pytest.approx(0.4)  # until the one of 3.0 is a second ago
     assert pace.wait_s(15, 4.6) == 0
     pace.start(15, 4.6)
-    assert 0 < pace.wait_s(16, 4.6) < 0.1  # all are on their way: nobody knows when they will have arrived
+    assert (
+        0 < pace.wait_s(16, 4.6) < 0.1
+    )  # all are on their way: nobody knows when they will have arrived
     for chat in (11, 12, 13, 14, 15):
         pace.finish(chat, 5.0)
     assert pace.wait_s(16, 5.2) == pytest.approx(0.8)
@@ -180,7 +192,11 @@ def test_the_pace_by_chat_by_group_and_overall() -> None:
     assert pace.quiet_s(20, 70.0) == 30
 
 
-@given(st.lists(st.tuples(st.sampled_from([-1, -2, 1, 2]), st.floats(0, 2), st.floats(0, 0.9)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([-1, -2, 1, 2]), st.floats(0, 2), st.floats(0, 0.9)), max_size=60
+    )
+)
 def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> None:
     flood = TelegramRateLimit(per_chat_s=1, group_per_min=4, overall_per_s=3)
     pace, now_s, arrived = TelegramPacer(flood), 0.0, list[tuple[float, int]]()
@@ -196,19 +212,30 @@ def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> No
     for at_s, chat in arrived:
         here = [when for when, other in arrived if other == chat]
         assert sum(at_s <= when < at_s + 1 - slack_s for when in here) <= 1
-        assert chat > 0 or sum(at_s <= when < at_s + 60 - slack_s for when in here) <= flood.group_per_min
+        assert (
+            chat > 0
+            or sum(at_s <= when < at_s + 60 - slack_s for when in here) <= flood.group_per_min
+        )
         assert sum(at_s <= when < at_s + 1 - slack_s for when, _ in arrived) <= flood.overall_per_s
 
 
 def test_previews_take_only_what_is_spare_and_no_messages_place() -> None:
     pace = TelegramPacer(TelegramRateLimit(per_chat_s=1, group_per_min=6, overall_per_s=30))
-    assert [pace.take_optional(-1, float(at_s)) for at_s in range(5)] == [True, True, True, False, False]
+    assert [pace.take_optional(-1, float(at_s)) for at_s in range(5)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert pace.wait_s(-1, 5.0) == 0
     pace.hold(1, 9.0)
     assert (pace.take_optional(1, 8.0), pace.take_optional(1, 9.0)) == (False, True)
 
 
-async def test_a_growing_answer_is_a_draft_in_private_and_gone_with_the_message(api: BotApi, run: Running) -> None:
+async def test_a_growing_answer_is_a_draft_in_private_and_gone_with_the_message(
+    api: BotApi, run: Running
+) -> None:
     assert isinstance(run.channel, CanPreview)
     ann, lounge = api.person("Ann"), api.group("lounge")
     api.private_says(ann, "hi")
@@ -245,7 +272,9 @@ async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
         assert api.said(lounge) == ["one two three four"]
 
 
-async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_may_be_repeated() -> None:
+async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_may_be_repeated() -> (
+    None
+):
     async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
         await run.up()
         lounge, ann = api.group("lounge"), api.person("Ann")
@@ -269,7 +298,9 @@ async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_ma
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("end", ["answer", "nothing"])
-async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_or_goes(after: bool, end: str) -> None:
+async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_or_goes(
+    after: bool, end: str
+) -> None:
     announced = list[MessageId]()
 
     async def announce(provisional: MessageId) -> None:
@@ -293,7 +324,8 @@ async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_o
 
 
 @pytest.mark.parametrize(
-    ("path", "error"), [("/etc/hostname", Rejected), ("documents/none", Rejected), (None, Rejected), (7, SendError)]
+    ("path", "error"),
+    [("/etc/hostname", Rejected), ("documents/none", Rejected), (None, Rejected), (7, SendError)],
 )
 async def test_a_file_that_cannot_be_had_is_an_error_of_ours(
     path: Any, error: type[SendError], api: BotApi, run: Running
@@ -304,18 +336,25 @@ async def test_a_file_that_cannot_be_had_is_an_error_of_ours(
         await run.channel.download(at("1"), Attachment(id="x", form="file"), limit_bytes=10)
 
 
-async def test_a_file_that_says_it_is_smaller_is_cut_off_at_the_limit(api: BotApi, run: Running) -> None:
+async def test_a_file_that_says_it_is_smaller_is_cut_off_at_the_limit(
+    api: BotApi, run: Running
+) -> None:
     ann = api.person("Ann")
     api.sends(ann, ann, "document", b"x" * 300_000)
     message = await run.message()
     path = api.world.files[message.attachments[0].id][0]
-    body = {"ok": True, "result": {"file_id": "x", "file_unique_id": "x", "file_size": 3, "file_path": path}}
+    body = {
+        "ok": True,
+        "result": {"file_id": "x", "file_unique_id": "x", "file_size": 3, "file_path": path},
+    }
     api.faults.say("getFile", json.dumps(body).encode())
     with pytest.raises(Rejected):
         await run.channel.download(message.at, Attachment(id="x", form="file"), limit_bytes=1000)
 
 
-async def test_a_chat_that_must_be_quiet_for_long_says_so_instead_of_waiting(api: BotApi, run: Running) -> None:
+async def test_a_chat_that_must_be_quiet_for_long_says_so_instead_of_waiting(
+    api: BotApi, run: Running
+) -> None:
     ann = api.person("Ann")
     api.private_says(ann, "hi")
     api.faults.fail("sendMessage", 429, retry_after=3600)
@@ -331,10 +370,13 @@ DATA = bytes(range(256)) * 8
 
 def parts(run: Running, text: str, to: Address, file: OutgoingFile) -> list[Part]:
     """As the outbox makes them."""
-    along = PostFile(name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(file.data))
+    along = PostFile(
+        name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(file.data)
+    )
     bodies = run.channel.split(Post(key=PostKey("k"), to=to, text=text, file=along))
     return [
-        Part(key=f"k#{index}", to=to, body=body, file=file if index == 0 else None) for index, body in enumerate(bodies)
+        Part(key=f"k#{index}", to=to, body=body, file=file if index == 0 else None)
+        for index, body in enumerate(bodies)
     ]
 
 
@@ -347,7 +389,10 @@ async def test_a_file_is_a_document_with_a_caption() -> None:
         to = at(forum, thread)
         file = OutgoingFile(name="a b.pdf", content_type="application/pdf", data=DATA)
         part = Part(
-            key="k#0", to=to, body=run.channel.split(Post(key=PostKey("k"), to=to, text="**here**"))[0], file=file
+            key="k#0",
+            to=to,
+            body=run.channel.split(Post(key=PostKey("k"), to=to, text="**here**"))[0],
+            file=file,
         )
         receipt = await run.channel.send(part)
         replying = Part(key="k#1", to=to, body=part.body, file=file, reply_to=MessageId(str(asked)))
@@ -364,7 +409,9 @@ async def test_a_file_is_a_document_with_a_caption() -> None:
 async def test_a_long_text_leaves_the_file_a_caption_that_fits(api: BotApi, run: Running) -> None:
     chat = api.group()
     text = " ".join(f"word{number}👍" for number in range(1000))
-    made = parts(run, text, at(chat), OutgoingFile(name="x.txt", content_type="text/plain", data=DATA))
+    made = parts(
+        run, text, at(chat), OutgoingFile(name="x.txt", content_type="text/plain", data=DATA)
+    )
     for part in made:
         await run.channel.send(part)
     said = api.said(chat)
@@ -387,9 +434,16 @@ async def test_what_is_too_large_or_empty_is_rejected(api: BotApi, run: Running)
     assert not gone
     with pytest.raises(Rejected, match="non-empty"):
         await run.channel.send(
-            Part(key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=b""))
+            Part(
+                key="k",
+                to=at(chat),
+                body="x",
+                file=OutgoingFile(name="x", content_type="", data=b""),
+            )
         )
-    small = Part(key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=b"x"))
+    small = Part(
+        key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=b"x")
+    )
     api.faults.fail("sendDocument", 413, "Request Entity Too Large")
     with pytest.raises(Rejected, match="Too Large"):
         await run.channel.send(small)
@@ -431,32 +485,76 @@ def test_a_type_of_content_is_one_or_says_nothing() -> None:
 
 async def test_no_name_becomes_a_header(api: BotApi, run: Running) -> None:
     chat = api.group()
-    file = OutgoingFile(name='a"; name="chat_id"\r\n\r\n5.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA)
+    file = OutgoingFile(
+        name='a"; name="chat_id"\r\n\r\n5.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA
+    )
     await run.channel.send(Part(key="k", to=at(chat), body="x", file=file))
     told = api.shown(chat)[-1].body["document"]
     assert told["mime_type"] == "application/octet-stream"
     assert api.asked("sendDocument")[-1].parameters.keys() == {"chat_id", "caption"}
 
 
-ODD_TIME = b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'
+ODD_TIME = (
+    b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'
+)
 SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
     "429": (lambda api: api.faults.fail("sendMessage", 429, retry_after=7), RateLimited, 0),
-    "400": (lambda api: api.faults.fail("sendMessage", 400, "Bad Request: CHAT_RESTRICTED"), MayNotPost, 0),
-    "403": (lambda api: api.faults.fail("sendMessage", 403, "Forbidden: bot was blocked by the user"), MayNotPost, 0),
-    "413 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=413), Rejected, 0),
+    "400": (
+        lambda api: api.faults.fail("sendMessage", 400, "Bad Request: CHAT_RESTRICTED"),
+        MayNotPost,
+        0,
+    ),
+    "403": (
+        lambda api: api.faults.fail("sendMessage", 403, "Forbidden: bot was blocked by the user"),
+        MayNotPost,
+        0,
+    ),
+    "413 as a page": (
+        lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=413),
+        Rejected,
+        0,
+    ),
     "401": (lambda api: api.faults.fail("sendMessage", 401), Unreachable, 0),
-    "404 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=404), Unreachable, 0),
+    "404 as a page": (
+        lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=404),
+        Unreachable,
+        0,
+    ),
     "500": (lambda api: api.faults.fail("sendMessage", 500), Unreachable, 0),
     "500 after": (lambda api: api.faults.fail("sendMessage", 500, after=True), None, 1),
-    "502 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502), Unreachable, 0),
-    "502 as a page, after": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502, after=True), None, 1),
-    "504 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504), Unreachable, 0),
-    "504 as a page, after": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504, after=True), None, 1),
+    "502 as a page": (
+        lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502),
+        Unreachable,
+        0,
+    ),
+    "502 as a page, after": (
+        lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502, after=True),
+        None,
+        1,
+    ),
+    "504 as a page": (
+        lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504),
+        Unreachable,
+        0,
+    ),
+    "504 as a page, after": (
+        lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504, after=True),
+        None,
+        1,
+    ),
     "no JSON": (lambda api: api.faults.say("sendMessage", b"{nope", after=True), None, 1),
-    "half a result": (lambda api: api.faults.say("sendMessage", b'{"ok":true}', after=True), None, 1),
+    "half a result": (
+        lambda api: api.faults.say("sendMessage", b'{"ok":true}', after=True),
+        None,
+        1,
+    ),
     "dropped before": (lambda api: api.faults.drop("sendMessage"), Unreachable, 0),
     "dropped after": (lambda api: api.faults.drop("sendMessage", after=True), None, 1),
-    "cut": (lambda api: api.faults.drop("sendMessage", after=True, begun=b"HTTP/1.1 200 X\r\n"), None, 1),
+    "cut": (
+        lambda api: api.faults.drop("sendMessage", after=True, begun=b"HTTP/1.1 200 X\r\n"),
+        None,
+        1,
+    ),
     "silent before": (lambda api: api.faults.stall("sendMessage"), Unreachable, 0),
     "silent after": (lambda api: api.faults.stall("sendMessage", after=True), None, 1),
     "odd fields": (lambda api: api.faults.say("sendMessage", ODD_TIME, after=True), None, 1),
@@ -501,8 +599,11 @@ async def test_what_went_wrong_with_a_message_is_told_as_what_it_is(what: str) -
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("group", [False, True])
-async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(after: bool, group: bool) -> None:
-    """Before and after it others speak, there and elsewhere; and the server stays away for a while."""
+async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(
+    after: bool, group: bool
+) -> None:
+    """Before and after it others speak, there and elsewhere; and the server stays away for a
+    while."""
     async with BotApi() as api, running(api, Hasty(100), rooms=["*"], preview="off") as run:
         await run.up()
         ann, ben = api.person("Ann"), api.person("Ben")
@@ -521,7 +622,11 @@ async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(
         await run.tell("the first", at(room))
         await heard()
         api.faults.say(
-            "sendMessage", BAD_GATEWAY, status=502, after=after, where=lambda call: call["text"] == "the second"
+            "sendMessage",
+            BAD_GATEWAY,
+            status=502,
+            after=after,
+            where=lambda call: call["text"] == "the second",
         )
         api.faults.say("getMe", BAD_GATEWAY, status=502, times=3)
         sending = asyncio.create_task(run.tell("the second", at(room)))
@@ -536,8 +641,11 @@ async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_many_messages_whose_answers_got_lost_at_once_are_each_there_once(after: bool) -> None:
-    """All private chats share one sequence of ids, so each of these lies somewhere among the others."""
+async def test_many_messages_whose_answers_got_lost_at_once_are_each_there_once(
+    after: bool,
+) -> None:
+    """All private chats share one sequence of ids, so each of these lies somewhere among the
+    others."""
     async with BotApi() as api, running(api, Hasty(100), rooms=["*"]) as run:
         await run.up()
         people = [api.person(f"p{number}") for number in range(25)]
@@ -559,7 +667,9 @@ async def test_many_messages_whose_answers_got_lost_at_once_are_each_there_once(
 
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("sent", [False, True])
-async def test_what_the_end_of_a_process_cut_off_is_looked_for_by_the_next(sent: bool, group: bool) -> None:
+async def test_what_the_end_of_a_process_cut_off_is_looked_for_by_the_next(
+    sent: bool, group: bool
+) -> None:
     async with BotApi() as api:
         ann = api.person("Ann")
         room: Chat | Person = api.group("Team") if group else ann
@@ -588,13 +698,19 @@ async def test_what_the_end_of_a_process_cut_off_is_looked_for_by_the_next(sent:
 
 @pytest.mark.parametrize("bot", ["same", "another"])
 async def test_a_new_process_knows_the_positions_that_stand_in_the_log(bot: str) -> None:
-    """Of all private chats together and of each supergroup; one where a message may be unknown is not known."""
+    """Of all private chats together and of each supergroup; one where a message may be unknown is
+    not known."""
     async with BotApi() as api:
         cursor = json.dumps({"bot": api.token.partition(":")[0] if bot == "same" else "77"})
         async with running(api, cursor=cursor, preview="off") as run:
             await run.up()
             channel, group, now = run.channel, "-1000000000009", datetime.now(UTC)
-            for place, number, own in (("1", "30", False), (group, "7", True), ("2", "41", True), ("1", "k1", True)):
+            for place, number, own in (
+                ("1", "30", False),
+                (group, "7", True),
+                ("2", "41", True),
+                ("1", "k1", True),
+            ):
                 channel.learn(at(place), MessageId(number), now, own=own)
             channel.learn(at("1"), MessageId("button:5"), now, own=False)
             places = ("1", "2", "3", group, "-1000000000010")
@@ -612,7 +728,9 @@ LOST = {"the position is not known": "", "the room counts anew": "-1009:3", "no 
 
 @pytest.mark.parametrize("position", LOST.values(), ids=LOST)
 @pytest.mark.parametrize("policy", ["look", "marked", "never"])
-async def test_what_cannot_be_found_is_uncertain_or_said_again_with_a_mark(policy: str, position: str) -> None:
+async def test_what_cannot_be_found_is_uncertain_or_said_again_with_a_mark(
+    policy: str, position: str
+) -> None:
     async with BotApi() as api, running(api, Hasty(100), rooms=["*"], uncertain=policy) as run:
         await run.up()
         chat = api.group("Team")
@@ -664,7 +782,9 @@ async def test_a_chat_that_must_be_quiet_delays_no_other() -> None:
         api.private_says(ben, "hi")
         async with running(api, clock) as run:
             await run.until_advancing(clock, lambda: len(run.all(Message)) == 2)
-            api.faults.fail("sendMessage", 429, retry_after=3600, where=lambda call: call["chat_id"] == ann.id)
+            api.faults.fail(
+                "sendMessage", 429, retry_after=3600, where=lambda call: call["chat_id"] == ann.id
+            )
             with pytest.raises(RateLimited) as told:
                 await run.tell("hello", at(ann))
             assert told.value.retry_after_s == 3600
@@ -680,11 +800,20 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
     async with BotApi() as api:
         clock, ann = ManualClock(), api.person("Ann")
         api.private_says(ann, "hi")
-        for name in ("502 as a page", "no JSON", "dropped before", "409", "429", "who we are, dropped"):
+        for name in (
+            "502 as a page",
+            "no JSON",
+            "dropped before",
+            "409",
+            "429",
+            "who we are, dropped",
+        ):
             POLLS[name](api)
         async with running(api, clock, uncertain="never") as run:
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
-            for fault, _, _ in (SENDS[name] for name in ("400", "401", "no JSON", "dropped after", "429")):
+            for fault, _, _ in (
+                SENDS[name] for name in ("400", "401", "no JSON", "dropped after", "429")
+            ):
                 fault(api)
                 with pytest.raises(SendError) as told:
                     await run.tell("hello", at(ann))
@@ -696,7 +825,9 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
             reasons = [link.reason for link in run.all(ConnectionChanged)]
         secret = api.token.partition(":")[2]
         assert caplog.records
-        assert not [record for record in caplog.records if secret in logging.Formatter().format(record)]
+        assert not [
+            record for record in caplog.records if secret in logging.Formatter().format(record)
+        ]
         assert not [reason for reason in reasons if secret in reason]
 
 
@@ -709,13 +840,29 @@ def body(**more: Any) -> bytes:
 
 ODD = {
     "no result": ("*", 200, b'{"ok":true}'),
-    "a row of the menu without a summary": ("getMyCommands", 200, body(ok=True, result=[{"command": "x"}])),
+    "a row of the menu without a summary": (
+        "getMyCommands",
+        200,
+        body(ok=True, result=[{"command": "x"}]),
+    ),
     "a menu that is none": ("getMyCommands", 200, body(ok=True, result=True)),
-    "a method it does not know": ("getMyCommands", 404, body(error_code=404, description="Not Found")),
+    "a method it does not know": (
+        "getMyCommands",
+        404,
+        body(error_code=404, description="Not Found"),
+    ),
     "no success with 200": ("getMyCommands", 200, body(error_code=404)),
-    "a webhook in few words": ("getWebhookInfo", 200, body(ok=True, result={"url": "https://elsewhere.example"})),
+    "a webhook in few words": (
+        "getWebhookInfo",
+        200,
+        body(ok=True, result={"url": "https://elsewhere.example"}),
+    ),
     "parameters that are none": ("getUpdates", 400, body(error_code=400, parameters="odd")),
-    "a time that is none": ("getUpdates", 500, body(error_code=500, parameters={"retry_after": "soon"})),
+    "a time that is none": (
+        "getUpdates",
+        500,
+        body(error_code=500, parameters={"retry_after": "soon"}),
+    ),
     "a redirection": ("getUpdates", 301, BAD_GATEWAY),
     "a conflict with 200": ("getUpdates", 200, body(error_code=409, description="Conflict")),
 }
@@ -727,8 +874,14 @@ async def test_an_odd_answer_costs_one_call(what: str) -> None:
     async with BotApi() as api:
         clock, ann = ManualClock(), api.person("Ann")
         if method == "getWebhookInfo":
-            api.faults.fail("getUpdates", 409, "Conflict: can't use getUpdates method while webhook is active")
-        for one in ("getMe", "getMyCommands", "setMyCommands", "getUpdates") if method == "*" else (method,):
+            api.faults.fail(
+                "getUpdates", 409, "Conflict: can't use getUpdates method while webhook is active"
+            )
+        for one in (
+            ("getMe", "getMyCommands", "setMyCommands", "getUpdates")
+            if method == "*"
+            else (method,)
+        ):
             api.faults.say(one, answer, status=status)
         api.private_says(ann, "hi")
         async with running(api, clock, commands=WHY) as run:
@@ -737,11 +890,19 @@ async def test_an_odd_answer_costs_one_call(what: str) -> None:
 
 
 REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
-    "no success with 200": (200, body(error_code=400, description="Bad Request: chat not found"), Rejected),
+    "no success with 200": (
+        200,
+        body(error_code=400, description="Bad Request: chat not found"),
+        Rejected,
+    ),
     "no success with 200, unexplained": (200, body(), Unreachable),
     "a flood with 200": (200, body(error_code=429, parameters={"retry_after": 3}), RateLimited),
     "a flood beyond all numbers": (429, body(parameters={"retry_after": 10**400}), RateLimited),
-    "a flood without an end": (429, b'{"ok":false,"parameters":{"retry_after":Infinity}}', RateLimited),
+    "a flood without an end": (
+        429,
+        b'{"ok":false,"parameters":{"retry_after":Infinity}}',
+        RateLimited,
+    ),
     "a flood without a time": (429, BAD_GATEWAY, RateLimited),
     "a refusal with a time": (400, body(parameters={"retry_after": 5}), Rejected),
     "a refusal with odd parameters": (400, body(parameters="odd"), Rejected),

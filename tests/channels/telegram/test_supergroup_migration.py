@@ -1,4 +1,5 @@
-"""A group that becomes a supergroup: its messages are counted from 1 again, and none is taken for an older one."""
+"""A group that becomes a supergroup: its messages are counted from 1 again, and none is taken for
+an older one."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +23,8 @@ from tests.servers.bot_api_world import Chat, Person
 
 @contextlib.asynccontextmanager
 async def moved(spoken: int = 4) -> AsyncIterator[tuple[BotApi, Running, Person, Chat, Chat]]:
-    """A group in which so much was said before it moved; in the new one only the move itself has a number."""
+    """A group in which so much was said before it moved; in the new one only the move itself has a
+    number."""
     async with BotApi() as api, running(api, preview="all") as run:
         await run.up()
         ann, old = api.person("Ann"), api.group("lounge", basic=True)
@@ -111,7 +113,9 @@ async def test_what_was_said_is_known_by_the_same_name_after_a_restart() -> None
         ("9" * 5000, "-5", None),
     ],
 )
-def test_only_a_message_of_that_chat_has_a_number(message: str, chat: str, number: int | None) -> None:
+def test_only_a_message_of_that_chat_has_a_number(
+    message: str, chat: str, number: int | None
+) -> None:
     assert parse_message_number(MessageId(message), chat, "-5") == number
     if number is not None:
         assert parse_message_number(format_message_id(number, chat, "-5"), chat, "-5") == number

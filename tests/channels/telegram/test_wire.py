@@ -38,7 +38,12 @@ SENT = datetime(2025, 6, 1, tzinfo=UTC)
 VIEW = TelegramUpdateContext(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
 ANN = {"id": 1001, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "language_code": "en"}
 ME = {"id": 42, "is_bot": True, "first_name": "Reverie", "username": "ReverieBot"}
-ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
+ANONYMOUS = {
+    "id": 1087968824,
+    "is_bot": True,
+    "first_name": "Group",
+    "username": "GroupAnonymousBot",
+}
 PRIVATE = {"id": 1001, "type": "private", "first_name": "Ann"}
 GROUP = {"id": -100, "type": "supergroup", "title": "Lounge"}
 CHANNEL = {"id": -200, "type": "channel", "title": "News"}
@@ -82,7 +87,14 @@ def test_a_message_arrives_whole() -> None:
         ({"text": "hi you", "entities": [entity("text_mention", 3, 3, user=ME)]}, "mention"),
         ({"text": "hi you", "entities": [entity("text_mention", 3, 3, user=ANN)]}, "room"),
         ({"text": "do /x@ReverieBot", "entities": [entity("bot_command", 3, 13)]}, "mention"),
-        ({"text": None, "caption": "😀@ReverieBot", "caption_entities": [entity("mention", 2, 11)]}, "mention"),
+        (
+            {
+                "text": None,
+                "caption": "😀@ReverieBot",
+                "caption_entities": [entity("mention", 2, 11)],
+            },
+            "mention",
+        ),
         ({"reply_to_message": message(**{"from": ME, "message_id": 3})}, "reply"),
         ({"reply_to_message": message(message_id=3)}, "room"),
     ],
@@ -104,7 +116,9 @@ def test_whom_it_was_said_to(more: dict[str, Any], kind: str) -> None:
             {
                 "message_thread_id": 9,
                 "is_topic_message": True,
-                "reply_to_message": message(**{"message_id": 9, "from": ME, "forum_topic_created": {"name": "x"}}),
+                "reply_to_message": message(
+                    **{"message_id": 9, "from": ME, "forum_topic_created": {"name": "x"}}
+                ),
             },
             "9",
             "room",
@@ -136,10 +150,19 @@ def test_topics_are_threads_and_chains_are_not(
         ({"from": ANN | {"username": "ann"}}, ("1001", "Ann Lee", False, True)),
         ({"from": ANONYMOUS, "sender_chat": GROUP}, ("-100", "Lounge", False, False)),
         ({"from": None, "sender_chat": CHANNEL, "chat": CHANNEL}, ("-200", "News", False, False)),
-        ({"from": {"id": 136817688, "is_bot": True}, "sender_chat": CHANNEL}, ("-200", "News", False, False)),
+        (
+            {"from": {"id": 136817688, "is_bot": True}, "sender_chat": CHANNEL},
+            ("-200", "News", False, False),
+        ),
         ({"from": {"id": 8, "is_bot": True, "first_name": "Bot"}}, ("8", "Bot", True, True)),
-        ({"from": ANONYMOUS}, ("1087968824", "Group", True, False)),  # a group's anonymous admin, chat not told
-        ({"from": {"id": 8, "first_name": "a\nb\x00  c" + "d" * 99}}, ("8", "a b c" + "d" * 59, False, True)),
+        (
+            {"from": ANONYMOUS},
+            ("1087968824", "Group", True, False),
+        ),  # a group's anonymous admin, chat not told
+        (
+            {"from": {"id": 8, "first_name": "a\nb\x00  c" + "d" * 99}},
+            ("8", "a b c" + "d" * 59, False, True),
+        ),
     ],
 )
 def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) -> None:
@@ -150,23 +173,40 @@ def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) 
 POLL = message(
     poll={
         "question": "Tea?",
-        "options": [{"text": "yes", "persistent_id": "a"}, {"text": "no", "persistent_id": "b"}, {"text": "maybe"}],
+        "options": [
+            {"text": "yes", "persistent_id": "a"},
+            {"text": "no", "persistent_id": "b"},
+            {"text": "maybe"},
+        ],
     }
 )
-LIST = message(checklist={"title": "Garden", "tasks": [{"id": 1, "text": "dig"}, {"id": 2, "text": "rake"}]})
+LIST = message(
+    checklist={"title": "Garden", "tasks": [{"id": 1, "text": "dig"}, {"id": 2, "text": "rake"}]}
+)
 RICH = {
     "blocks": [
         {"type": "heading", "size": 1, "text": "Plan"},
         {
             "type": "paragraph",
-            "text": ["Buy ", {"type": "bold", "text": ["tea"]}, " ", {"type": "url", "text": "today"}],
+            "text": [
+                "Buy ",
+                {"type": "bold", "text": ["tea"]},
+                " ",
+                {"type": "url", "text": "today"},
+            ],
         },
-        {"type": "list", "items": [{"label": "1.", "blocks": [{"type": "paragraph", "text": "now"}]}]},
+        {
+            "type": "list",
+            "items": [{"label": "1.", "blocks": [{"type": "paragraph", "text": "now"}]}],
+        },
         {
             "type": "table",
             "cells": [
                 [{"text": "Who"}, {"text": "When"}],
-                [{"text": "Ann"}, {"text": {"type": "mathematical_expression", "expression": "x²"}}],
+                [
+                    {"text": "Ann"},
+                    {"text": {"type": "mathematical_expression", "expression": "x²"}},
+                ],
             ],
         },
         {"type": "divider"},
@@ -178,30 +218,55 @@ RICH = {
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}}, "(forwarded from Ann Lee)\nx"),
+        (
+            {"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}},
+            "(forwarded from Ann Lee)\nx",
+        ),
         (
             {"text": "x", "forward_origin": {"type": "hidden_user", "sender_user_name": "A)\nB"}},
             "(forwarded from A) B)\nx",
         ),
-        ({"text": "x", "forward_origin": {"type": "channel", "chat": CHANNEL}}, "(forwarded from News)\nx"),
+        (
+            {"text": "x", "forward_origin": {"type": "channel", "chat": CHANNEL}},
+            "(forwarded from News)\nx",
+        ),
         ({"text": "x", "forward_origin": {"type": "new kind"}}, "(forwarded from somebody)\nx"),
-        ({"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}}, "(by way of @gif)\nx"),
+        (
+            {"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}},
+            "(by way of @gif)\nx",
+        ),
         ({"text": "x", "quote": {"text": "a\nb", "position": 0}}, "> a\n> b\nx"),
         (
-            {"text": "x", "external_reply": {"origin": {"type": "user", "sender_user": ANN}}, "quote": {"text": "a"}},
+            {
+                "text": "x",
+                "external_reply": {"origin": {"type": "user", "sender_user": ANN}},
+                "quote": {"text": "a"},
+            },
             "> Ann Lee: a\nx",
         ),
-        ({"text": "x", "reply_to_story": {"id": 1, "chat": CHANNEL}}, "> (a story, which bots cannot open)\nx"),
+        (
+            {"text": "x", "reply_to_story": {"id": 1, "chat": CHANNEL}},
+            "> (a story, which bots cannot open)\nx",
+        ),
         ({"text": "x", "reply_to_message": POLL, "reply_to_poll_option_id": "b"}, "> no\nx"),
         ({"text": "x", "reply_to_message": POLL}, "x"),
         ({"text": "x", "reply_to_message": LIST, "reply_to_checklist_task_id": 2}, "> rake\nx"),
         ({"location": {"latitude": 52.5, "longitude": -13.123456}}, "[location: 52.5, -13.123456]"),
         (
-            {"venue": {"location": {"latitude": 1, "longitude": 2}, "title": "Bar", "address": "Road 1"}},
+            {
+                "venue": {
+                    "location": {"latitude": 1, "longitude": 2},
+                    "title": "Bar",
+                    "address": "Road 1",
+                }
+            },
             "[venue: Bar, Road 1 (1, 2)]",
         ),
         ({"contact": {"phone_number": "+1", "first_name": "Ann"}}, "[contact: Ann, +1]"),
-        ({"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}}, "[poll: Tea?: yes | no]"),
+        (
+            {"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}},
+            "[poll: Tea?: yes | no]",
+        ),
         ({"dice": {"emoji": "🎲", "value": 4}}, "[dice: 🎲 4]"),
         ({"sticker": {"file_id": "s", "emoji": "😀", "set_name": "Cats"}}, "[sticker: 😀]"),
         ({"story": {"id": 1, "chat": CHANNEL}}, "[story]"),
@@ -217,7 +282,10 @@ RICH = {
             {"users_shared": {"request_id": 1, "users": [{"user_id": 8, "first_name": "Bob"}]}},
             "[shared people: @user-8]",
         ),
-        ({"chat_shared": {"request_id": 1, "chat_id": -300, "title": "Tea"}}, "[shared a chat: Tea]"),
+        (
+            {"chat_shared": {"request_id": 1, "chat_id": -300, "title": "Tea"}},
+            "[shared a chat: Tea]",
+        ),
         ({"web_app_data": {"button_text": "Go", "data": "x=1"}}, "[from the web app Go: x=1]"),
         ({"rich_message": RICH}, "Plan\nBuy tea today\n1. now\nWho | When\nAnn | x²\nmap of us"),
         ({"rich_message": {"blocks": [{"text": "x", "caption": 7}, 3], "is_rtl": "?"}}, "x"),
@@ -231,14 +299,24 @@ def test_what_is_not_plain_text_is_said_in_words(more: dict[str, Any], text: str
     ("more", "carried"),
     [
         ({"text": "x"}, ""),
-        ({"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}}, "(forwarded from Ann Lee)\nx"),
+        (
+            {"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}},
+            "(forwarded from Ann Lee)\nx",
+        ),
         ({"text": "x", "forward_origin": {"type": "new kind"}}, "(forwarded from somebody)\nx"),
         ({"text": "x", "forward_date": 1}, "(forwarded from somebody)\nx"),
         ({"voice": {"file_id": "v"}, "forward_date": 1}, "(forwarded from somebody)"),
-        ({"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}}, "(by way of @gif)\nx"),
+        (
+            {"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}},
+            "(by way of @gif)\nx",
+        ),
         ({"text": "x", "quote": {"text": "a\nb", "position": 0}}, "> a\n> b"),
         (
-            {"text": "x", "external_reply": {"origin": {"type": "user", "sender_user": ANN}}, "quote": {"text": "a"}},
+            {
+                "text": "x",
+                "external_reply": {"origin": {"type": "user", "sender_user": ANN}},
+                "quote": {"text": "a"},
+            },
             "> Ann Lee: a",
         ),
     ],
@@ -252,11 +330,17 @@ def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> Non
     person = Sender(id=SenderId("8"), name="Bob", verified=True)
     photo = [{"file_id": "l", "file_unique_id": "u", "width": 9, "height": 9}]
     image = Attachment(id="l", form="image", content_type="image/jpeg")
-    answered = message(message_id=3, caption="the question " + "x" * 4_000, photo=photo) | {"from": bob}
+    answered = message(message_id=3, caption="the question " + "x" * 4_000, photo=photo) | {
+        "from": bob
+    }
     direct: dict[str, Any] = {"chat": {"id": 7, "type": "private"}}
     quoted = said(text="?", reply_to_message=answered, **direct).quoted
-    assert quoted == QuotedMessage(sender=person, text=f"the question {'x' * 2987}", attachments=(image,))
-    assert said(text="?", reply_to_message=answered).quoted is None, "it is not addressed to the agent"
+    assert quoted == QuotedMessage(
+        sender=person, text=f"the question {'x' * 2987}", attachments=(image,)
+    )
+    assert said(text="?", reply_to_message=answered).quoted is None, (
+        "it is not addressed to the agent"
+    )
     ours = said(text="?", reply_to_message=answered | {"from": ME}).quoted
     assert ours is not None
     assert (ours.text, ours.attachments) == ("", (image,)), "the log has what the agent said"
@@ -279,7 +363,13 @@ def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> Non
             Attachment(id="l", form="image", content_type="image/jpeg", size_bytes=5),
         ),
         (
-            {"document": {"file_id": "d", "file_name": "../a\nb.pdf", "mime_type": "application/pdf"}},
+            {
+                "document": {
+                    "file_id": "d",
+                    "file_name": "../a\nb.pdf",
+                    "mime_type": "application/pdf",
+                }
+            },
             Attachment(id="d", form="file", name="../a b.pdf", content_type="application/pdf"),
         ),
         (
@@ -288,7 +378,9 @@ def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> Non
         ),
         (
             {"voice": {"file_id": "v", "duration": 3, "mime_type": "audio/ogg"}},
-            Attachment(id="v", form="audio", content_type="audio/ogg", duration_s=3.0, recorded=True),
+            Attachment(
+                id="v", form="audio", content_type="audio/ogg", duration_s=3.0, recorded=True
+            ),
         ),
         (
             {"animation": {"file_id": "g", "mime_type": "video/mp4"}, "document": {"file_id": "g"}},
@@ -300,7 +392,9 @@ def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> Non
         ),
         (
             {"video_note": {"file_id": "n", "file_size": -4}},
-            Attachment(id="n", form="video", content_type="video/mp4", duration_s=3.0, recorded=True),
+            Attachment(
+                id="n", form="video", content_type="video/mp4", duration_s=3.0, recorded=True
+            ),
         ),
     ],
 )
@@ -322,10 +416,16 @@ def test_files_stay_where_they_are(more: dict[str, Any], attachment: Attachment)
         ("/weather@ReverieBot", GROUP, ("weather", "")),
     ],
 )
-def test_commands_are_those_said_to_us(text: str, chat: dict[str, Any], command: tuple[str, str] | None) -> None:
-    view = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"}))
+def test_commands_are_those_said_to_us(
+    text: str, chat: dict[str, Any], command: tuple[str, str] | None
+) -> None:
+    view = TelegramUpdateContext(
+        channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"})
+    )
     marked = [entity("bot_command", 0, len(text.split(maxsplit=1)[0]))]
-    (event,) = parse_update(parsed_one(update(message(text=text, chat=chat, entities=marked))), view, NOW)
+    (event,) = parse_update(
+        parsed_one(update(message(text=text, chat=chat, entities=marked))), view, NOW
+    )
     if command is None:
         assert isinstance(event, Message)
         assert event.kind in ("room", "direct")
@@ -354,14 +454,22 @@ def test_an_edit_in_private_into_a_command_is_that_command_once() -> None:
         (event,) = parse_update(parsed_one(update(message(**made), kind, number)), VIEW, NOW)
         return event
 
-    after: list[dict[str, Any]] = [{"edit_date": int(SENT.timestamp()) + seconds} for seconds in (5, 9)]
+    after: list[dict[str, Any]] = [
+        {"edit_date": int(SENT.timestamp()) + seconds} for seconds in (5, 9)
+    ]
     typed, edited, repeated = heard(4, "message"), heard(5, **after[0]), heard(6, **after[0])
     assert isinstance(edited, Command)
     assert (edited.name, edited.args, edited.sent.second, edited.direct) == ("why", "3", 5, True)
     assert dedup_key(edited) == dedup_key(repeated)
     assert len({dedup_key(event) for event in (typed, edited, heard(7, **after[1]))}) == 3
-    others = heard(8), heard(9, **after[0], chat=GROUP), heard(9, **after[0], text="why", entities=None)
-    assert all(isinstance(event, MessageEdited) for event in others), "nobody's, in a group, or no command"
+    others = (
+        heard(8),
+        heard(9, **after[0], chat=GROUP),
+        heard(9, **after[0], text="why", entities=None),
+    )
+    assert all(isinstance(event, MessageEdited) for event in others), (
+        "nobody's, in a group, or no command"
+    )
 
 
 def test_edits_reactions_and_buttons() -> None:
@@ -372,7 +480,11 @@ def test_edits_reactions_and_buttons() -> None:
     (later,) = parse_update(parsed_one(update(edit, "edited_message", 6)), VIEW, NOW)
     assert dedup_key(edited) != dedup_key(later)
 
-    emoji = [{"type": "emoji", "emoji": "👍"}, {"type": "custom_emoji", "custom_emoji_id": "77"}, {"type": "paid"}]
+    emoji = [
+        {"type": "emoji", "emoji": "👍"},
+        {"type": "custom_emoji", "custom_emoji_id": "77"},
+        {"type": "paid"},
+    ]
     reaction = message(user=ANN, old_reaction=emoji[:1], new_reaction=emoji[1:])
     events = parse_update(parsed_one(update(reaction, "message_reaction")), VIEW, NOW)
     assert [(e.reaction, e.added) for e in events if isinstance(e, ReactionChanged)] == [
@@ -403,12 +515,26 @@ def test_edits_reactions_and_buttons() -> None:
         if isinstance(e, ReactionChanged)
     } == {"-200"}
 
-    press = {"id": "123", "from": ANN, "message": message(**{"from": ME}), "data": "approve 7kq2 session"}
-    for shown in (press["message"], {"chat": GROUP, "message_id": 7, "date": 0}):  # the second is too old to be shown
-        (command,) = parse_update(parsed_one(update(press | {"message": shown}, "callback_query")), VIEW, NOW)
+    press = {
+        "id": "123",
+        "from": ANN,
+        "message": message(**{"from": ME}),
+        "data": "approve 7kq2 session",
+    }
+    for shown in (
+        press["message"],
+        {"chat": GROUP, "message_id": 7, "date": 0},
+    ):  # the second is too old to be shown
+        (command,) = parse_update(
+            parsed_one(update(press | {"message": shown}, "callback_query")), VIEW, NOW
+        )
         assert isinstance(command, Command)
         assert (command.name, command.args, command.origin) == ("approve", "7kq2 session", "button")
-        assert (command.id, command.at.room, command.sender.id) == ("button:123", "-100", str(ANN["id"]))
+        assert (command.id, command.at.room, command.sender.id) == (
+            "button:123",
+            "-100",
+            str(ANN["id"]),
+        )
     for data in (
         "",
         " approve",
@@ -430,18 +556,28 @@ BEN = {"id": 1002, "is_bot": False, "first_name": "Ben"}
 @pytest.mark.parametrize(
     ("more", "events"),
     [
-        ({"new_chat_members": [ANN, BEN, ME]}, [("join", "1001", None, None), ("join", "1002", None, None)]),
+        (
+            {"new_chat_members": [ANN, BEN, ME]},
+            [("join", "1001", None, None), ("join", "1002", None, None)],
+        ),
         ({"left_chat_member": ANN}, [("part", "1001", None, None)]),
         ({"left_chat_member": BEN}, [("kick", "1001", "Ben", None)]),
         ({"new_chat_title": "New\nname"}, [("title", "1001", None, "New name")]),
-        ({"forum_topic_edited": {"name": "Tea"}, "message_thread_id": 9}, [("title", "1001", None, "Tea")]),
+        (
+            {"forum_topic_edited": {"name": "Tea"}, "message_thread_id": 9},
+            [("title", "1001", None, "Tea")],
+        ),
         ({"left_chat_member": ME}, []),
         ({"group_chat_created": True}, []),
     ],
 )
-def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events: list[tuple[Any, ...]]) -> None:
+def test_service_messages_tell_of_people_and_titles(
+    more: dict[str, Any], events: list[tuple[Any, ...]]
+) -> None:
     made = parse_update(parsed_one(update(message(**more))), VIEW, NOW)
-    told = [(e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, MembershipChanged)]
+    told = [
+        (e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, MembershipChanged)
+    ]
     assert told == events
     assert len(made) == len(events)
 
@@ -453,7 +589,10 @@ CHECKLIST = {"title": "Buy", "tasks": [{"id": 1, "text": "tea"}, {"id": 2, "text
     ("more", "text"),
     [
         ({"pinned_message": message(message_id=3, text="hi")}, "pinned this message"),
-        ({"video_chat_scheduled": {"start_date": 3600}}, "planned a video chat for 1970-01-01 01:00 UTC"),
+        (
+            {"video_chat_scheduled": {"start_date": 3600}},
+            "planned a video chat for 1970-01-01 01:00 UTC",
+        ),
         ({"video_chat_started": {}}, "started a video chat"),
         ({"video_chat_ended": {"duration": 90}}, "the video chat ended after 0:01:30"),
         (
@@ -469,7 +608,10 @@ CHECKLIST = {"title": "Buy", "tasks": [{"id": 1, "text": "tea"}, {"id": 2, "text
             },
             "in a checklist: done: milk",
         ),
-        ({"checklist_tasks_added": {"tasks": CHECKLIST["tasks"]}}, "added to a checklist: tea | milk"),
+        (
+            {"checklist_tasks_added": {"tasks": CHECKLIST["tasks"]}},
+            "added to a checklist: tea | milk",
+        ),
         (
             {"proximity_alert_triggered": {"traveler": ANN, "watcher": BEN, "distance": 5}},
             "@user-1001 is within 5 m of @user-1002",
@@ -478,8 +620,14 @@ CHECKLIST = {"title": "Buy", "tasks": [{"id": 1, "text": "tea"}, {"id": 2, "text
             {"message_auto_delete_timer_changed": {"message_auto_delete_time": 86_400}},
             "messages here are deleted after 24 h",
         ),
-        ({"message_auto_delete_timer_changed": {"message_auto_delete_time": 0}}, "messages here are kept"),
-        ({"forum_topic_closed": {}, "message_thread_id": 9, "is_topic_message": True}, "closed this topic"),
+        (
+            {"message_auto_delete_timer_changed": {"message_auto_delete_time": 0}},
+            "messages here are kept",
+        ),
+        (
+            {"forum_topic_closed": {}, "message_thread_id": 9, "is_topic_message": True},
+            "closed this topic",
+        ),
         (
             {"new_chat_photo": [{"file_id": "p", "file_unique_id": "u", "width": 1, "height": 1}]},
             "changed the picture of this chat",
@@ -487,19 +635,24 @@ CHECKLIST = {"title": "Buy", "tasks": [{"id": 1, "text": "tea"}, {"id": 2, "text
         ({"giveaway_created": {}}, "began a giveaway"),
     ],
 )
-def test_what_happens_in_a_chat_is_a_line_and_no_reason_to_answer(more: dict[str, Any], text: str) -> None:
+def test_what_happens_in_a_chat_is_a_line_and_no_reason_to_answer(
+    more: dict[str, Any], text: str
+) -> None:
     for chat, kind in ((GROUP, "room"), (PRIVATE, "direct")):
         told = said(chat=chat, **more)
         assert (told.text, told.kind, told.history) == (f"[{text}]", kind, True)
         assert (told.reply_to or "").endswith("3" if "pinned" in text else "")
-        assert bool(told.carried) is ("checklist_tasks_done" in more), "the tasks are somebody else's words"
+        assert bool(told.carried) is ("checklist_tasks_done" in more), (
+            "the tasks are somebody else's words"
+        )
 
 
 def test_every_kind_of_message_is_read_told_or_left_out_on_purpose() -> None:
     known = {*content._CONTENT, *content._SERVICE, *content.UNTOLD_SERVICE}
     read = "text animation audio document photo video video_note voice live_photo"
     no_kinds = (
-        "effect_id business_connection_id reply_to_story sender_boost_count sender_business_bot suggested_post_info"
+        "effect_id business_connection_id reply_to_story sender_boost_count "
+        "sender_business_bot suggested_post_info"
     )
     kinds = {kind.value for kind in MessageType}
     assert kinds - known - set(read.split()) - set(no_kinds.split()) == set()
@@ -511,15 +664,22 @@ def test_every_kind_of_message_is_read_told_or_left_out_on_purpose() -> None:
 @pytest.mark.parametrize("more", [{"passport_data": {}}, {"new_kind_of_content": {"x": 1}}, {}])
 def test_what_cannot_be_read_is_said_to_be_so_where_somebody_waits(more: dict[str, Any]) -> None:
     told = said(chat=PRIVATE, **more)
-    assert (told.text, told.kind, told.history) == ("[a kind of message that is not read here]", "direct", False)
+    assert (told.text, told.kind, told.history) == (
+        "[a kind of message that is not read here]",
+        "direct",
+        False,
+    )
     unread = parsed_one(update(message(chat=PRIVATE, group_chat_created=True)))
     assert parse_update(unread, VIEW, NOW) == ()
 
 
-def test_channels_and_business_accounts_are_not_served_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_channels_and_business_accounts_are_not_served_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     inbound = UpdateReader(VIEW, counting=True)
     sides = {
-        f"{side}_chat_member": {"status": status, "user": ME} for side, status in (("old", "left"), ("new", "member"))
+        f"{side}_chat_member": {"status": status, "user": ME}
+        for side, status in (("old", "left"), ("new", "member"))
     }
     added = {"chat": CHANNEL, "from": ANN, "date": 1} | sides
     business = {"id": "b", "user": ANN, "user_chat_id": 1001, "date": 1, "is_enabled": True}
@@ -532,7 +692,9 @@ def test_channels_and_business_accounts_are_not_served_and_the_log_says_so(caplo
     assert inbound.read_batch(parsed(*told), NOW).notifications == ()
     first, second = [record.getMessage() for record in caplog.records]
     assert first == "telegram.test: -200 is a channel: the bot reads and says nothing there"
-    assert second.startswith("telegram.test: Ann Lee (1001) has connected the bot to a business account: ")
+    assert second.startswith(
+        "telegram.test: Ann Lee (1001) has connected the bot to a business account: "
+    )
     assert {"channel_post", "business_message", "guest_message"}.isdisjoint(wire.ALLOWED_UPDATES)
 
 
@@ -546,10 +708,21 @@ def test_channels_and_business_accounts_are_not_served_and_the_log_says_so(caplo
         (PRIVATE, "kicked", "member", "join"),
     ],
 )
-def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, change: str | None) -> None:
-    sides = {f"{name}_chat_member": {"status": status, "user": ME} for name, status in (("old", old), ("new", new))}
-    made = parse_update(parsed_one(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member")), VIEW, NOW)
-    assert [e.change for e in made if isinstance(e, MembershipChanged)] == ([change] if change else [])
+def test_what_becomes_of_ourselves(
+    chat: dict[str, Any], old: str, new: str, change: str | None
+) -> None:
+    sides = {
+        f"{name}_chat_member": {"status": status, "user": ME}
+        for name, status in (("old", old), ("new", new))
+    }
+    made = parse_update(
+        parsed_one(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member")),
+        VIEW,
+        NOW,
+    )
+    assert [e.change for e in made if isinstance(e, MembershipChanged)] == (
+        [change] if change else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -563,7 +736,10 @@ def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, cha
         update(message(message_id="7", text="no id")),
         update(message()),
         update(message(text=" \n ")),
-        update(message(location={"latitude": 1, "longitude": 1, "live_period": 60}, edit_date=9), "edited_message"),
+        update(
+            message(location={"latitude": 1, "longitude": 1, "live_period": 60}, edit_date=9),
+            "edited_message",
+        ),
         update(message(new_kind_of_content={"x": 1})),
         update(message(text="x"), "new_kind_of_update"),
         update({"id": "1", "from": ANN, "data": "x"}, "callback_query"),
@@ -574,7 +750,9 @@ def test_what_says_nothing_to_us_is_dropped_quietly(body: dict[str, Any]) -> Non
     assert [event for one in parsed(body) for event in parse_update(one, VIEW, NOW)] == []
 
 
-def pictures(*numbers: int, group: str = "g", chat: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def pictures(
+    *numbers: int, group: str = "g", chat: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     return [
         update(
             message(
@@ -604,7 +782,11 @@ def test_an_album_is_one_message_once_it_has_stopped_growing() -> None:
     third = inner.read_batch(parsed(*pictures(2, 3, 4)), NOW)
     (album,) = third.notifications
     assert isinstance(album, Message)
-    assert (album.id, album.text, [a.id for a in album.attachments]) == ("2", "all", ["f2", "f3", "f4"])
+    assert (album.id, album.text, [a.id for a in album.attachments]) == (
+        "2",
+        "all",
+        ["f2", "f3", "f4"],
+    )
     assert third.cursor.offset == 5
 
 
@@ -629,20 +811,28 @@ def test_albums_that_are_mixed_are_not_cut() -> None:
 
 def test_a_group_that_moved_keeps_its_address() -> None:
     inner = inbound()
-    move = update(message(message_id=1, chat={"id": -5, "type": "group"}, migrate_to_chat_id=-100), update_id=1)
+    move = update(
+        message(message_id=1, chat={"id": -5, "type": "group"}, migrate_to_chat_id=-100),
+        update_id=1,
+    )
     taken = inner.read_batch(parsed(*[move, update(message(text="x"), update_id=2)]), NOW)
     assert [event.at.room for event in taken.notifications if isinstance(event, Message)] == ["-5"]
     assert TelegramCursor.parse(taken.cursor.to_json()) == taken.cursor
     assert inner.chat_id("-5") == "-100"
     again = UpdateReader(
         TelegramUpdateContext(
-            channel=VIEW.channel, own_id=42, username="", cursor=TelegramCursor.parse(taken.cursor.to_json())
+            channel=VIEW.channel,
+            own_id=42,
+            username="",
+            cursor=TelegramCursor.parse(taken.cursor.to_json()),
         ),
         counting=True,
     )
     assert [
         e.at.room
-        for e in again.read_batch(parsed(*[update(message(text="y"), update_id=3)]), NOW).notifications
+        for e in again.read_batch(
+            parsed(*[update(message(text="y"), update_id=3)]), NOW
+        ).notifications
         if isinstance(e, Message)
     ] == ["-5"]
     listed = TelegramUpdateContext(
@@ -657,13 +847,30 @@ def test_the_offset_is_forgotten_after_six_days() -> None:
     cursor = TelegramCursor().advance(7, SENT)
     assert cursor.request_offset(SENT) == 8
     assert cursor.request_offset(NOW) is None
-    for text in [None, "", "nonsense", "[]", "7", '{"offset":"x"}', '{"offset":1,"moved":7}', "[" * 10**5]:
+    for text in [
+        None,
+        "",
+        "nonsense",
+        "[]",
+        "7",
+        '{"offset":"x"}',
+        '{"offset":1,"moved":7}',
+        "[" * 10**5,
+    ]:
         assert TelegramCursor.parse(text) == TelegramCursor()
 
 
 _JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(codec=None), max_size=9)),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(st.characters(codec=None), max_size=9),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 _WHOLE = message(
@@ -686,11 +893,24 @@ _WHOLE = message(
     id="1",
     message=message(),
 )
-_KINDS = ["message", "edited_message", "message_reaction", "callback_query", "my_chat_member", "channel_post"]
+_KINDS = [
+    "message",
+    "edited_message",
+    "message_reaction",
+    "callback_query",
+    "my_chat_member",
+    "channel_post",
+]
 
 
 def _places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [at, *(place for key, one in inner for place in _places(one, (*at, key)))]
 
 
@@ -715,7 +935,9 @@ def test_whatever_comes_is_read_or_left_out(
                 break
         if isinstance(inner, dict):
             inner[place[-1]] = value
-    for event in UpdateReader(VIEW, counting=False).read_batch(parsed(update(body, kind)), NOW).notifications:
+    for event in (
+        UpdateReader(VIEW, counting=False).read_batch(parsed(update(body, kind)), NOW).notifications
+    ):
         assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
         dedup_key(event)
 
@@ -724,7 +946,10 @@ def test_whatever_comes_is_read_or_left_out(
     "odd",
     [
         pytest.param({"text": ["x"]}, id="the library accepts it, and no event can be made of it"),
-        pytest.param({"from": ANN | {"language_code": "\ud83d", "first_name": {"a": 1}}}, id="the same, within"),
+        pytest.param(
+            {"from": ANN | {"language_code": "\ud83d", "first_name": {"a": 1}}},
+            id="the same, within",
+        ),
         pytest.param({"photo": 5}, id="the library refuses it"),
     ],
 )
@@ -733,7 +958,9 @@ def test_an_odd_field_costs_itself_and_not_the_other_updates(
 ) -> None:
     reader = inbound()
     said = [message(text="before"), message(caption="odd") | odd, message(text="after")]
-    batch = reader.read_batch(parsed(*(update(one, update_id=3 + index) for index, one in enumerate(said))), NOW)
+    batch = reader.read_batch(
+        parsed(*(update(one, update_id=3 + index) for index, one in enumerate(said))), NOW
+    )
     texts = [event.text for event in batch.notifications if isinstance(event, Message)]
     assert ([texts[0], texts[-1]], batch.count, batch.cursor.offset) == (["before", "after"], 3, 6)
     assert [record.message for record in caplog.records] == [
@@ -754,19 +981,31 @@ def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
         body = (
             message(text="x", chat=chat)
             if kind == "message"
-            else {"chat": chat, "from": ANN, "date": 1, "old_chat_member": {}, "new_chat_member": {}}
+            else {
+                "chat": chat,
+                "from": ANN,
+                "date": 1,
+                "old_chat_member": {},
+                "new_chat_member": {},
+            }
         )
         inbound.read_batch(parsed(update(body, kind, next(number))), NOW)
 
     def audience(room: str, thread: str | None = None) -> str | None:
-        at = Address(channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None)
+        at = Address(
+            channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None
+        )
         return inbound.audience(at)
 
     assert audience("-100") is None
     take(GROUP)
     take(CHANNEL | {"username": "news"})
     take(PRIVATE | {"username": "ann"})
-    assert (audience("-100"), audience("-100", "7"), audience("-200")) == ("room", "room", "everybody")
+    assert (audience("-100"), audience("-100", "7"), audience("-200")) == (
+        "room",
+        "room",
+        "everybody",
+    )
     assert audience("1001") is None
     take(GROUP | {"username": "lounge"})
     assert (audience("-100"), audience("-100", "7")) == ("everybody", "everybody")

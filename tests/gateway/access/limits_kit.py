@@ -1,4 +1,5 @@
-"""Kit of the limits: checks, appends and settles messages as the intake does, with a store or without one."""
+"""Kit of the limits: checks, appends and settles messages as the intake does, with a store or
+without one."""
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -38,8 +39,14 @@ FREE = Rate(0, 0.0)
 Kind = Literal["direct", "mention", "reply", "room"]
 
 
-def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float | None) -> LiveSettings:
-    rates = dict.fromkeys(RatesConfig.model_fields, FREE) | {"sender": sender, "room": room, "agent": agent}
+def most(
+    sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float | None
+) -> LiveSettings:
+    rates = dict.fromkeys(RatesConfig.model_fields, FREE) | {
+        "sender": sender,
+        "room": room,
+        "agent": agent,
+    }
     budgets = dict.fromkeys(BudgetsConfig.model_fields, None) | usd
     access = AccessConfig.model_validate(
         {"rates": {name: one._asdict() for name, one in rates.items()}, "budgets": budgets}
@@ -50,7 +57,11 @@ def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: floa
 
 def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
     return PlayedPolicy(
-        dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster=known, agents=lambda _: AGENT
+        dm_policy="open",
+        roles={f"{CHANNEL}:root": "owner"},
+        open_rooms={},
+        roster=known,
+        agents=lambda _: AGENT,
     )
 
 
@@ -58,18 +69,44 @@ _numbers = itertools.count(1)
 
 
 def said(
-    who: str = "ann", room: str = "#a", *, kind: Kind = "mention", thread: str | None = None, bot: bool = False
+    who: str = "ann",
+    room: str = "#a",
+    *,
+    kind: Kind = "mention",
+    thread: str | None = None,
+    bot: bool = False,
 ) -> Message:
-    at = Address(channel=CHANNEL, room=RoomId(room), thread=None if thread is None else ThreadId(thread))
+    at = Address(
+        channel=CHANNEL, room=RoomId(room), thread=None if thread is None else ThreadId(thread)
+    )
     sender = Sender(id=SenderId(who), name=who, verified=not who.startswith("mask:"), is_bot=bot)
-    return Message(id=MessageId(f"m{next(_numbers)}"), at=at, sender=sender, text="reverie?", sent=NOON, kind=kind)
+    return Message(
+        id=MessageId(f"m{next(_numbers)}"),
+        at=at,
+        sender=sender,
+        text="reverie?",
+        sent=NOON,
+        kind=kind,
+    )
 
 
 def ordered(who: str = "ann", room: str = "#a") -> Command:
     """Return a command that has a model asked."""
-    at, sender = Address(channel=CHANNEL, room=RoomId(room)), Sender(id=SenderId(who), name=who, verified=True)
+    at, sender = (
+        Address(channel=CHANNEL, room=RoomId(room)),
+        Sender(id=SenderId(who), name=who, verified=True),
+    )
     number = EventId(f"m{next(_numbers)}")
-    return Command(id=number, at=at, sender=sender, name="retry", args="", sent=NOON, origin="text", direct=True)
+    return Command(
+        id=number,
+        at=at,
+        sender=sender,
+        name="retry",
+        args="",
+        sent=NOON,
+        origin="text",
+        direct=True,
+    )
 
 
 def judged(message: Message, role: str = "guest") -> Judgement:
@@ -87,7 +124,13 @@ def entries(message: Message, verdict: LimitDecision, clock: ManualClock) -> lis
     if verdict.post is not None:
         queued = PostQueued(post=verdict.post)
         made.append(
-            NewEntry(fact=queued, at=clock.now(), conversation=place, key=f"post:{verdict.post.key}", cause=first)
+            NewEntry(
+                fact=queued,
+                at=clock.now(),
+                conversation=place,
+                key=f"post:{verdict.post.key}",
+                cause=first,
+            )
         )
     return made
 
@@ -105,7 +148,8 @@ class House:
         self.store = store
         self.clock = clock
         self.told: list[tuple[str, str]] = []
-        """Keys and texts of the notices for owners. A limit that is in the log already is told no more that day."""
+        """Keys and texts of the notices for owners. A limit that is in the log already is told no
+        more that day."""
         self._limits_told: set[str] = set()
         self.live = allowed
         self.limits = UsageLimiter(allowed, clock, policy(known))
@@ -114,7 +158,11 @@ class House:
 
     async def load(self) -> None:
         before = await self.store.entries(kinds=["limited"], limit=100_000)
-        self._limits_told = {limit_report_key(one.fact, one.at) for one in before if isinstance(one.fact, LimitReached)}
+        self._limits_told = {
+            limit_report_key(one.fact, one.at)
+            for one in before
+            if isinstance(one.fact, LimitReached)
+        }
         await self.limits.load(self.store)
 
     def _tell(self, entries: Sequence[LogEntry]) -> None:
@@ -122,7 +170,9 @@ class House:
             assert isinstance(one.fact, LimitReached)
             key = limit_report_key(one.fact, one.at)
             if key not in self._limits_told:
-                self.told.append((key, format_limit_report(one.fact, one.conversation or ConversationId(""))))
+                self.told.append(
+                    (key, format_limit_report(one.fact, one.conversation or ConversationId("")))
+                )
             self._limits_told.add(key)
 
     async def take(self, message: Message, role: str = "guest") -> LimitDecision:
@@ -143,7 +193,8 @@ class House:
         return sum([(await self.take(one)).judged.fate == "due" for one in messages])
 
     async def flood(self, lines: int, *, each_s: float) -> int:
-        """Send `count` mentions by 600 people, in batches as a platform does. Return how many may start a turn."""
+        """Send `count` mentions by 600 people, in batches as a platform does. Return how many may
+        start a turn."""
         answered, made = 0, list[NewEntry]()
         for number in range(lines):
             message = said(f"raider{number % 600}")
@@ -187,7 +238,8 @@ async def living(
     clock: ManualClock | None = None,
     known: Callable[[], RosterState] = RosterState,
 ) -> AsyncIterator[House]:
-    """Open one process on the store in `tmp`, which outlives it, and compare its tables with the log at the end."""
+    """Open one process on the store in `tmp`, which outlives it, and compare its tables with the
+    log at the end."""
     clock = clock or ManualClock(NOON)
     async with await Store.open(tmp / "reverie.db", clock) as store:
         house = House(store, clock, allowed, known)

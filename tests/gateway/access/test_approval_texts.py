@@ -79,7 +79,9 @@ def test_the_notice_holds_all_that_would_run(command: str) -> None:
     assert "".join(lines) == whole
     assert all(len(line) <= LINE_CHARS for line in lines)
     if "  " not in whole:
-        assert not [one for line in lines for one in (line[:1], line[-1:]) if one == " "], "a space at an end is lost"
+        assert not [one for line in lines for one in (line[:1], line[-1:]) if one == " "], (
+            "a space at an end is lost"
+        )
     for limit in (TELEGRAM_UNITS, DISCORD_UNITS):
         parts = split_markdown(text, limit)
         assert re.findall("^`(.*)`$", "\n".join(parts), re.MULTILINE) == lines
@@ -120,7 +122,9 @@ def _asked(tool: str = "bash", written: str = "") -> ApprovalRequested:
     )
 
 
-def _notice(written: str, *, name: str = "root", rule: str = "", place: str = "", has_buttons: bool = False) -> str:
+def _notice(
+    written: str, *, name: str = "root", rule: str = "", place: str = "", has_buttons: bool = False
+) -> str:
     return render_approval_request(
         replace(_asked(written=written), rule=rule),
         askers=[asker(name, "guest")],
@@ -136,7 +140,12 @@ def _notice(written: str, *, name: str = "root", rule: str = "", place: str = ""
 @example("", "", "_a_")
 @example("", "", "__a__ mcp__x _")
 def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule: str) -> None:
-    text = _notice(format_arguments(json.dumps({"command": command})), name=name, rule=rule, place=f"here/{name}")
+    text = _notice(
+        format_arguments(json.dumps({"command": command})),
+        name=name,
+        rule=rule,
+        place=f"here/{name}",
+    )
     tokens = MarkdownIt().parse(text)
     kinds = {token.type for token in tokens}
     assert kinds <= {
@@ -148,12 +157,18 @@ def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule
     plain = "".join(child.content for child in inside if child.type == "text")
     assert not re.search(r"[@<>*\[\]#]", plain)
     codes = [child.content for child in inside if child.type == "code_inline"]
-    assert [one for one in codes if one.startswith(("!approve", "!deny"))][-2:] == ["!approve k7qd", "!deny k7qd"]
+    assert [one for one in codes if one.startswith(("!approve", "!deny"))][-2:] == [
+        "!approve k7qd",
+        "!deny k7qd",
+    ]
 
 
 def test_a_notice_says_until_when_and_names_commands_only_without_buttons() -> None:
     written, tapped = (_notice("{}", has_buttons=has_buttons) for has_buttons in (False, True))
-    assert "`!approve k7qd` or `!deny k7qd`. If nobody answers by 00:00:00 UTC (in 2 min), I do not do it." in written
+    assert (
+        "`!approve k7qd` or `!deny k7qd`. If nobody answers by 00:00:00 UTC (in 2 min), I do not "
+        "do it."
+    ) in written
     assert "If nobody answers by 00:00:00 UTC (in 2 min), I do not do it." in tapped
     assert "`!approve k7qd`" not in tapped
     assert "`!deny" not in tapped
@@ -177,9 +192,16 @@ def test_who_asked_is_told_in_bounds() -> None:
 
 
 def _approver(
-    role: Role, at: Address = LOBBY, *, direct: bool = False, sender: str = "root", everywhere: Role | None = None
+    role: Role,
+    at: Address = LOBBY,
+    *,
+    direct: bool = False,
+    sender: str = "root",
+    everywhere: Role | None = None,
 ) -> Approver:
-    return Approver(at=at, sender=SenderId(sender), role=role, is_direct=direct, global_role=everywhere or role)
+    return Approver(
+        at=at, sender=SenderId(sender), role=role, is_direct=direct, global_role=everywhere or role
+    )
 
 
 THREAD = Address(channel=HERE, room=LOBBY.room, thread=ThreadId("7"))
@@ -202,7 +224,11 @@ SAME_NAME = Address(channel=THERE, room=LOBBY.room)
         (_approver("member", OFFICE), OFFICE, False),
         (_approver("owner", OFFICE), None, False),
         (_approver("owner", ALONE, direct=True), None, True),
-        (_approver("owner", ALONE, direct=True, everywhere="guest"), None, False),  # an owner of one agent, say
+        (
+            _approver("owner", ALONE, direct=True, everywhere="guest"),
+            None,
+            False,
+        ),  # an owner of one agent, say
         (_approver("owner", everywhere="guest"), None, True),
         (_approver("admin", ALONE, direct=True), None, False),
         (_approver("member", ALONE, direct=True), None, False),

@@ -22,13 +22,25 @@ from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry, Store, StoreError
 from gateway.store.appends import list_written
 from gateway.store.spending import KEPT_WINDOWS, WindowCosts
-from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, entries, judged, living, most, ordered, policy, said
+from tests.gateway.access.limits_kit import (
+    AGENT,
+    CHANNEL,
+    NOON,
+    entries,
+    judged,
+    living,
+    most,
+    ordered,
+    policy,
+    said,
+)
 from tests.kits.examples import examples
 from tests.kits.ops import rendered_metrics
 from tests.kits.settings import reload
 from tests.kits.store import Fate, Urgency, account, spent
 
-# Rates and budgets on a real store: who is answered, which notices are posted, and what survives a restart
+# Rates and budgets on a real store: who is answered, which notices are posted, and what survives a
+# restart
 
 SENDER, ROOM = Rate(2, 6.0), Rate(3, 60.0)
 DAY_S = 86_400.0
@@ -39,7 +51,12 @@ async def test_what_comes_too_fast_is_context_and_told_once(tmp_path: Path) -> N
         first, second, third, fourth = (said() for _ in range(4))
         assert await house.answered(first, second, third, fourth) == 2
         verdicts = [one for one in await house.facts("judged") if isinstance(one, Judgement)]
-        assert [(one.fate, one.urgency) for one in verdicts] == [("due", 3), ("due", 3), ("context", 0), ("context", 0)]
+        assert [(one.fate, one.urgency) for one in verdicts] == [
+            ("due", 3),
+            ("due", 3),
+            ("context", 0),
+            ("context", 0),
+        ]
         assert verdicts[2].rule == "access.rates.sender: 2 at once, then 6 a minute"
         (post,) = [one.post for one in await house.facts("post") if isinstance(one, PostQueued)]
         assert (post.reply_to, post.to, post.style) == (third.id, third.at, "notice")
@@ -57,7 +74,9 @@ async def test_a_room_has_one_limit_for_all_its_threads(tmp_path: Path) -> None:
     async with living(tmp_path, most(room=ROOM)) as house:
         people = [said(f"p{number}", thread=("t" * number) or None) for number in range(5)]
         assert await house.answered(*people, said("p9", room="#b")) == 4
-        assert [(one.whose, one.subject) for one in await house.limited()] == [("room", "irc.test/#a")]
+        assert [(one.whose, one.subject) for one in await house.limited()] == [
+            ("room", "irc.test/#a")
+        ]
         assert len(await house.notices()) == 1
 
 
@@ -71,8 +90,12 @@ async def test_a_limit_of_the_agent_holds_everywhere(tmp_path: Path) -> None:
         assert other.judged.fate == "due"
 
 
-async def test_owners_and_admins_are_always_answered_and_leave_less_to_others(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=Rate(1, 1.0), room=Rate(2, 1.0), agent=Rate(5, 60.0))) as house:
+async def test_owners_and_admins_are_always_answered_and_leave_less_to_others(
+    tmp_path: Path,
+) -> None:
+    async with living(
+        tmp_path, most(sender=Rate(1, 1.0), room=Rate(2, 1.0), agent=Rate(5, 60.0))
+    ) as house:
         for _ in range(4):
             assert (await house.take(said("root"), "owner")).judged.fate == "due"
             assert (await house.take(said("mod"), "admin")).judged.fate == "due"
@@ -80,12 +103,20 @@ async def test_owners_and_admins_are_always_answered_and_leave_less_to_others(tm
         (limited,) = await house.limited()
         assert limited.whose == "agent"
         house.clock.advance(60.0)
-        assert await house.answered(said("ann"), said("bob")) == 2, "their own buckets were left alone"
+        assert await house.answered(said("ann"), said("bob")) == 2, (
+            "their own buckets were left alone"
+        )
 
 
 async def test_only_what_would_start_a_turn_at_once_is_counted(tmp_path: Path) -> None:
     async with living(tmp_path, most(sender=SENDER)) as house:
-        others: list[tuple[Fate, Urgency]] = [("context", 0), ("noted", 1), ("refused", 0), ("due", 2), ("due", 1)]
+        others: list[tuple[Fate, Urgency]] = [
+            ("context", 0),
+            ("noted", 1),
+            ("refused", 0),
+            ("due", 2),
+            ("due", 1),
+        ]
         for fate, urgency in others:
             for _ in range(3):
                 plain = replace(judged(message := said()), fate=fate, urgency=urgency)
@@ -96,7 +127,9 @@ async def test_only_what_would_start_a_turn_at_once_is_counted(tmp_path: Path) -
 async def test_a_raid_is_answered_as_far_as_the_room_has_and_told_once(tmp_path: Path) -> None:
     """6,000 mentions by 600 people in a minute, and an hour of the same after it."""
 
-    async with living(tmp_path, most(sender=Rate(10, 12.0), room=Rate(30, 40.0), agent=Rate(120, 120.0))) as house:
+    async with living(
+        tmp_path, most(sender=Rate(10, 12.0), room=Rate(30, 40.0), agent=Rate(120, 120.0))
+    ) as house:
         begun_s, answered = house.clock.monotonic(), await house.flood(6_000, each_s=0.01)
         assert 30 <= answered <= 30 + 40
         assert len(await house.notices()) == len(await house.limited()) == len(house.told) == 1
@@ -132,7 +165,9 @@ async def test_bots_are_told_nothing(tmp_path: Path) -> None:
 
 async def test_a_raid_of_direct_chats_does_not_become_a_flood_of_notices(tmp_path: Path) -> None:
     async with living(tmp_path, most(agent=Rate(10, 1.0))) as house:
-        await house.answered(*[said(f"p{number}", f"p{number}", kind="direct") for number in range(200)])
+        await house.answered(
+            *[said(f"p{number}", f"p{number}", kind="direct") for number in range(200)]
+        )
         assert len(await house.notices()) == NOTICE_RATE.burst
 
 
@@ -140,7 +175,9 @@ async def test_linked_accounts_are_one_person(tmp_path: Path) -> None:
     one, other, third = f"{CHANNEL}:ann", f"{CHANNEL}:zoe", "telegram.x:7"
     links = {name: frozenset({one, other, third} - {name}) for name in (one, other, third)}
 
-    async with living(tmp_path, most(sender=SENDER, sender_usd=0.5), known=lambda: RosterState(links=links)) as house:
+    async with living(
+        tmp_path, most(sender=SENDER, sender_usd=0.5), known=lambda: RosterState(links=links)
+    ) as house:
         assert await house.answered(said("zoe"), said("ann", "#b"), said("zoe"), said("bob")) == 3
         (limited,) = await house.limited()
         assert limited.subject == one
@@ -150,14 +187,18 @@ async def test_linked_accounts_are_one_person(tmp_path: Path) -> None:
         house.clock.advance(600.0)
         await house.pay(said("zoe"), 0.3)
         await house.pay(said("ann"), 0.2)
-        assert (await house.take(said("zoe", "#c"))).judged.rule == "access.budgets.sender_usd: $0.5 a day"
+        assert (
+            await house.take(said("zoe", "#c"))
+        ).judged.rule == "access.budgets.sender_usd: $0.5 a day"
         assert await house.answered(said("bob")) == 1
 
 
 async def test_spellings_of_one_account_are_one_person(tmp_path: Path) -> None:
     allowed, clock = most(sender=SENDER, sender_usd=1.0), ManualClock(NOON)
     async with living(tmp_path, allowed, clock=clock) as house:
-        assert await house.answered(said("account:Ann"), said("account:ann"), said("account:ANN")) == 2
+        assert (
+            await house.answered(said("account:Ann"), said("account:ann"), said("account:ANN")) == 2
+        )
         await house.pay(said("account:aNN", "#b"), 0.6)
         await house.pay(said("account:ann", "#b"), 0.4)
         house.clock.advance(600.0)
@@ -176,13 +217,17 @@ async def test_money_is_for_a_day_and_holds_over_a_restart(tmp_path: Path) -> No
         assert await house.answered(said("ann", "#b")) == 1, "it is the room's"
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
         assert await house.answered(said("cyd"), said(thread="t")) == 0
-        assert await house.notices() == ["I have used up today's budget for this room. I answer again from 00:00 UTC."]
+        assert await house.notices() == [
+            "I have used up today's budget for this room. I answer again from 00:00 UTC."
+        ]
         assert (await house.take(said("root"), "owner")).judged.fate == "due"
         house.clock.advance(3_600.0)
         await house.answered(said("cyd"))
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
         assert await house.answered(said("cyd")) == 0
-        assert len(await house.notices()) == 1, "neither those in the room nor owners are told again"
+        assert len(await house.notices()) == 1, (
+            "neither those in the room nor owners are told again"
+        )
         assert house.told == []
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
         house.clock.advance(DAY_S / 2)
@@ -193,7 +238,9 @@ async def test_money_is_for_a_day_and_holds_over_a_restart(tmp_path: Path) -> No
         assert len(house.told) == 1
 
 
-async def test_a_day_ends_while_the_gateway_runs_and_a_clock_may_be_set_wrong(tmp_path: Path) -> None:
+async def test_a_day_ends_while_the_gateway_runs_and_a_clock_may_be_set_wrong(
+    tmp_path: Path,
+) -> None:
     async with living(tmp_path, most(sender_usd=1.0)) as house:
         await house.pay(said(), 1.0)
         assert await house.answered(said()) == 0
@@ -207,7 +254,10 @@ async def test_a_day_ends_while_the_gateway_runs_and_a_clock_may_be_set_wrong(tm
 
 async def test_money_is_for_an_hour_as_well_and_told_once_in_each(tmp_path: Path) -> None:
     allowed = most(sender_usd=1.0, sender_hour_usd=0.4)
-    told = "I have used up this hour's budget for answers to you. I answer again from the next full hour."
+    told = (
+        "I have used up this hour's budget for answers to you. I answer again from the next "
+        "full hour."
+    )
 
     clock = ManualClock(NOON)
     async with living(tmp_path, allowed, clock=clock) as house:
@@ -248,7 +298,13 @@ async def test_money_is_for_an_hour_as_well_and_told_once_in_each(tmp_path: Path
 async def test_a_turn_that_many_asked_for_is_shared(tmp_path: Path) -> None:
     async with living(tmp_path, most(sender_usd=0.45)) as house:
         place = said().at.conversation
-        turn = spent(place, account(cost=0.9), account(), senders=["ann", "bob", "bob", ""], at=house.clock.now())
+        turn = spent(
+            place,
+            account(cost=0.9),
+            account(),
+            senders=["ann", "bob", "bob", ""],
+            at=house.clock.now(),
+        )
         await house.store.append([turn])
         assert await house.answered(said("ann", "#b"), said("bob", "#b"), said("cyd", "#b")) == 2
         assert (await house.take(said("bob", "#b"))).judged.fate == "context"
@@ -257,7 +313,9 @@ async def test_a_turn_that_many_asked_for_is_shared(tmp_path: Path) -> None:
 async def test_what_has_no_known_price_costs_what_is_assumed(tmp_path: Path) -> None:
     clock = ManualClock(NOON)
     async with living(tmp_path, most(sender_usd=0.5), clock=clock) as house:
-        turn = spent(said().at.conversation, account(plain=100_000), senders=["ann"], at=house.clock.now())
+        turn = spent(
+            said().at.conversation, account(plain=100_000), senders=["ann"], at=house.clock.now()
+        )
         await house.store.append([turn])
         assert await house.answered(said()) == 0
     async with living(tmp_path, most(sender_usd=0.5), clock=clock) as house:
@@ -267,14 +325,18 @@ async def test_what_has_no_known_price_costs_what_is_assumed(tmp_path: Path) -> 
 
 async def test_owners_and_admins_spend_nobodys_budget(tmp_path: Path) -> None:
     clock = ManualClock(NOON)
-    async with living(tmp_path, most(sender_usd=0.5, room_usd=0.5, agent_usd=0.5), clock=clock) as house:
+    async with living(
+        tmp_path, most(sender_usd=0.5, room_usd=0.5, agent_usd=0.5), clock=clock
+    ) as house:
         root = said("root")
         await house.pay(root, 9.0)
         assert house.limits.reserve(root.at, AGENT, [root.sender], 9.0) is None
         ann = said()
         assert await house.answered(ann) == 1
         assert house.limits.reserve(ann.at, AGENT, [root.sender, ann.sender], 0.6) is not None
-    async with living(tmp_path, most(sender_usd=0.5, room_usd=0.5, agent_usd=0.5), clock=clock) as house:
+    async with living(
+        tmp_path, most(sender_usd=0.5, room_usd=0.5, agent_usd=0.5), clock=clock
+    ) as house:
         assert await house.answered(said()) == 1
 
 
@@ -300,10 +362,14 @@ async def test_turns_at_once_cannot_spend_the_same_money(tmp_path: Path) -> None
             await asyncio.gather(*(turn(number) for number in range(100)))
         assert (paid, most_at_once) == (100, 10)
         ann = said("late", "#late")
-        assert limits.reserve(ann.at, AGENT, [ann.sender], 0.95) is not None, "what was spent is not there any more"
+        assert limits.reserve(ann.at, AGENT, [ann.sender], 0.95) is not None, (
+            "what was spent is not there any more"
+        )
 
 
-async def test_a_turn_that_waits_for_money_goes_on_as_soon_as_the_budget_is_raised(tmp_path: Path) -> None:
+async def test_a_turn_that_waits_for_money_goes_on_as_soon_as_the_budget_is_raised(
+    tmp_path: Path,
+) -> None:
     async with living(tmp_path, most(sender_usd=0.5)) as house:
         limits, one, two = house.limits, said("ann", "#a"), said("ann", "#b")
         assert limits.reserve(one.at, AGENT, [one.sender], 0.4) is None
@@ -318,13 +384,17 @@ async def test_a_turn_that_waits_for_money_goes_on_as_soon_as_the_budget_is_rais
         assert limits.reserve(two.at, AGENT, [two.sender], 0.2) is None
 
 
-async def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_ever(tmp_path: Path) -> None:
+async def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_ever(
+    tmp_path: Path,
+) -> None:
     async with living(tmp_path, most(sender_usd=0.5)) as house:
         limits, one, two = house.limits, said("ann", "#a"), said("ann", "#b")
         for first in (one, two):
             await limits.wait_for_budget(first.at, AGENT, [first.sender], 0.2)
             assert limits.reserve(first.at, AGENT, [first.sender], 0.2) is None
-        again = [limits.wait_for_budget(each.at, AGENT, [each.sender], 0.2, 0.05) for each in (one, two)]
+        again = [
+            limits.wait_for_budget(each.at, AGENT, [each.sender], 0.2, 0.05) for each in (one, two)
+        ]
         async with asyncio.timeout(120):
             await asyncio.gather(*again)
         assert limits.reserve(one.at, AGENT, [one.sender], 0.2, 0.05) is None
@@ -348,7 +418,10 @@ async def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(tmp_path
 
 async def test_a_turn_that_is_in_the_log_already_is_paid_for(tmp_path: Path) -> None:
     async with living(tmp_path, most(sender_usd=0.5)) as house:
-        turn = replace(spent(said().at.conversation, account(cost=0.3), senders=["ann"], at=house.clock.now()), key="t")
+        turn = replace(
+            spent(said().at.conversation, account(cost=0.3), senders=["ann"], at=house.clock.now()),
+            key="t",
+        )
         for _ in range(5):
             await house.store.append([replace(turn)])
         assert await house.answered(said()) == 1
@@ -363,17 +436,25 @@ async def test_a_budget_of_nothing_is_no_answer_and_owners_have_none(tmp_path: P
 
 async def test_a_command_that_has_a_model_asked_takes_like_a_message(tmp_path: Path) -> None:
     async with living(tmp_path, most(Rate(2, 1.0))) as house:
-        assert [house.limits.take_or_explain(ordered(), "member", AGENT) for _ in range(2)] == ["", ""]
-        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith("You write faster")
+        assert [house.limits.take_or_explain(ordered(), "member", AGENT) for _ in range(2)] == [
+            "",
+            "",
+        ]
+        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith(
+            "You write faster"
+        )
         assert await house.answered(said()) == 0
         assert house.limits.take_or_explain(ordered(), "admin", AGENT) == ""
         house.clock.advance(60)
         assert await house.answered(said()) == 1
-        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith("You write faster")
+        assert house.limits.take_or_explain(ordered(), "member", AGENT).startswith(
+            "You write faster"
+        )
 
 
 async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:
-    """Also in direct chats, where each nick is a room of its own; costs of earlier nicks are known after a restart."""
+    """Also in direct chats, where each nick is a room of its own; costs of earlier nicks are known
+    after a restart."""
 
     def alone(number: int, host: str = "h") -> Message:
         mask = f"n{number}!u{number}@{host}"
@@ -389,7 +470,9 @@ async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:
     async with living(tmp_path / "cost", most(sender_usd=0.5), clock=clock) as house:
         first = alone(1)
         who = [str(first.sender.id)]
-        await house.store.append([spent(first.at.conversation, account(cost=0.6), senders=who, at=house.clock.now())])
+        await house.store.append(
+            [spent(first.at.conversation, account(cost=0.6), senders=who, at=house.clock.now())]
+        )
         assert await house.answered(alone(2)) == 0
     async with living(tmp_path / "cost", most(sender_usd=0.5), clock=clock) as house:
         assert await house.answered(alone(3)) == 0
@@ -426,7 +509,9 @@ async def test_what_could_not_be_written_down_is_asked_for_again(tmp_path: Path)
         assert len(await house.notices()) == len(house.told) == 1
 
 
-async def test_a_notice_in_the_log_is_not_said_twice_although_its_caller_was_cut_off(tmp_path: Path) -> None:
+async def test_a_notice_in_the_log_is_not_said_twice_although_its_caller_was_cut_off(
+    tmp_path: Path,
+) -> None:
     async with living(tmp_path, most(sender=SENDER)) as house:
         await house.answered(said("ann"), said("ann"))
         verdict = house.limits.check(cut := said("ann"), judged(cut), AGENT)
@@ -437,7 +522,8 @@ async def test_a_notice_in_the_log_is_not_said_twice_although_its_caller_was_cut
 
 
 async def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> None:
-    """The channel is cut in the middle: it cannot know that the message was appended, but it was."""
+    """The channel is cut in the middle: it cannot know that the message was appended, but it
+    was."""
 
     written = list[bool]()
 
@@ -450,10 +536,14 @@ async def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> 
                 await asyncio.sleep(0)
             cut.cancel()
             await asyncio.wait([cut])
-            await house.take(said("root"), "owner")  # until the channel is up again everything before is written
+            await house.take(
+                said("root"), "owner"
+            )  # until the channel is up again everything before is written
             await house.answered(said(who, who), said(who, who))
             assert len(await house.notices()) == len(house.told) == steps + 1
-            written.append(cut.cancelled() and await house.store.entry_by_key(dedup_key(last)) is not None)
+            written.append(
+                cut.cancelled() and await house.store.entry_by_key(dedup_key(last)) is not None
+            )
     assert any(written)
     assert not all(written)
 
@@ -481,7 +571,9 @@ async def test_what_was_said_lately_is_not_said_again_after_a_restart(tmp_path: 
         assert (len(await house.notices()), house.told) == (2, [])
 
 
-async def test_owners_are_told_whose_limit_it_is_in_code_that_nobody_can_leave(tmp_path: Path) -> None:
+async def test_owners_are_told_whose_limit_it_is_in_code_that_nobody_can_leave(
+    tmp_path: Path,
+) -> None:
     async with living(tmp_path, most(sender=SENDER)) as house:
         nasty = "eve` @everyone\n*now*\u202e"
         sender = Sender(id=SenderId(nasty), name=nasty, verified=True)
@@ -517,9 +609,9 @@ def test_a_notice_has_the_same_name_each_time() -> None:
     assert len(names.pop()) == 26
 
 
-# Invariants of the limits: never more answers than the buckets give, never more notices than are due. Judged by a
-# reference that does not share the implementation: it counts over every window, and refills its own buckets in
-# exact fractions
+# Invariants of the limits: never more answers than the buckets give, never more notices than are
+# due. Judged by a reference that does not share the implementation: it counts over every window,
+# and refills its own buckets in exact fractions
 
 PEOPLE = ("ann", "bob", "root", "bot")
 ROOMS = ("#a", "#b")
@@ -548,12 +640,16 @@ class Reference:
 class Whole(RuleBasedStateMachine):
     """State machine in which everybody may do anything at any time."""
 
-    @initialize(sender=rates, room=rates, agent=rates, usd=st.tuples(dollars, dollars, dollars, dollars))
+    @initialize(
+        sender=rates, room=rates, agent=rates, usd=st.tuples(dollars, dollars, dollars, dollars)
+    )
     def begins(self, sender: Rate, room: Rate, agent: Rate, usd: tuple[float | None, ...]) -> None:
         self.rates = {"sender": sender, "room": room, "agent": agent}
         self.usd = usd
         self.clock = ManualClock(NOON)
-        budgets = dict(zip(("sender_usd", "room_usd", "sender_hour_usd", "room_hour_usd"), usd, strict=True))
+        budgets = dict(
+            zip(("sender_usd", "room_usd", "sender_hour_usd", "room_hour_usd"), usd, strict=True)
+        )
         self.limits = UsageLimiter(most(sender, room, agent, **budgets), self.clock, policy())
         self.known: dict[str, Seq] = {}
         self.seen: list[Message] = []
@@ -602,7 +698,9 @@ class Whole(RuleBasedStateMachine):
         at = said(who, room).at.conversation
         turn = spent(at, account(cost=usd), senders=[who], at=self.clock.now())
         self.limits.on_appended(list_written([turn], [AppendResult(Seq(1), is_new=True)]))
-        for whose in (f"irc.test:{who}", at) if who != "root" else ():  # what owners cost is in no budget
+        for whose in (
+            (f"irc.test:{who}", at) if who != "root" else ()
+        ):  # what owners cost is in no budget
             for window in self.windows:
                 self.spent[whose, window] += usd
 
@@ -616,13 +714,17 @@ class Whole(RuleBasedStateMachine):
         fresh = first.key not in self.known
         if written:
             seq = self.known.setdefault(first.key, Seq(len(self.known) + 1))
-            self.limits.on_appended(list_written(made, [AppendResult(seq, is_new=fresh) for _ in made]))
+            self.limits.on_appended(
+                list_written(made, [AppendResult(seq, is_new=fresh) for _ in made])
+            )
             if not fresh:
                 self.limits.give_back(message)
         if written and fresh:
             self.counts(message, role, verdict, made)
 
-    def counts(self, message: Message, role: str, verdict: LimitDecision, made: list[NewEntry]) -> None:
+    def counts(
+        self, message: Message, role: str, verdict: LimitDecision, made: list[NewEntry]
+    ) -> None:
         person, room = f"irc.test:{message.sender.id}", message.at.conversation
         if verdict.judged.fate == "due" and role != "owner":
             for whose, one in (("sender", person), ("room", room), ("agent", AGENT)):
@@ -640,12 +742,15 @@ class Whole(RuleBasedStateMachine):
             self.notices.append((room, limited, self.now_s, self.clock.now()))
 
     def is_due(self, room: str, limited: LimitReached) -> None:
-        """True ten minutes after the last notice there; for the same budget only in another day or hour."""
+        """True ten minutes after the last notice there; for the same budget only in another day or
+        hour."""
         name = LimitHit(limited.limit, limited.whose, limited.subject, "").key(self.clock.now())
         for where, before, then_s, at in self.notices:
             if where == room:
                 assert self.now_s - then_s >= Fraction(QUIET_S)
-            if where == room and name == LimitHit(before.limit, before.whose, before.subject, "").key(at):
+            if where == room and name == LimitHit(
+                before.limit, before.whose, before.subject, ""
+            ).key(at):
                 assert limited.limit == "rate"
 
 

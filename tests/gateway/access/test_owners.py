@@ -19,7 +19,17 @@ from gateway.access.texts import definition_code
 from gateway.cluster.cluster import UPKEEP, Cluster
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, PostButton, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    EventId,
+    MessageId,
+    PostButton,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import (
     OPERATOR_CHANNEL,
     CodeEnded,
@@ -64,7 +74,9 @@ class Tapped(ConsoleChannel):
 class Told:
     """One process with a notifier."""
 
-    def __init__(self, store: Store, clock: ManualClock, tasks: asyncio.TaskGroup, to: Address | None) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, tasks: asyncio.TaskGroup, to: Address | None
+    ) -> None:
         self.store = store
         self.clock = clock
         self.tasks = tasks
@@ -100,17 +112,30 @@ class Told:
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(
-            [NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation, key=dedup_key(fact))]
+            [
+                NewEntry(
+                    fact=fact,
+                    at=self.clock.now(),
+                    conversation=fact.at.conversation,
+                    key=dedup_key(fact),
+                )
+            ]
         )
 
     async def all_said(self) -> list[tuple[str, str]]:
         """Places and texts of all notices."""
         stored = [one.fact for one in await self.store.entries(kinds=["post"])]
-        return [(one.post.to.conversation, one.post.text) for one in stored if isinstance(one, PostQueued)]
+        return [
+            (one.post.to.conversation, one.post.text)
+            for one in stored
+            if isinstance(one, PostQueued)
+        ]
 
 
 @asynccontextmanager
-async def living(tmp: Path, *, clock: ManualClock | None = None, to: Address | None = None) -> AsyncIterator[Told]:
+async def living(
+    tmp: Path, *, clock: ManualClock | None = None, to: Address | None = None
+) -> AsyncIterator[Told]:
     """Open one process on the store in `tmp`, which outlives it."""
     clock = clock or ManualClock(NOON)
     async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
@@ -140,7 +165,11 @@ async def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> No
         ((where, text),) = await told.all_said()
         assert (where, text) == (HERE.conversation, "something")
         (posted,) = told.posted
-        assert (posted.post.to, posted.post.style, posted.post.text) == (HERE, "notice", "something")
+        assert (posted.post.to, posted.post.style, posted.post.text) == (
+            HERE,
+            "notice",
+            "something",
+        )
         assert (await told.store.undelivered_posts()) == [replace(posted, at=posted.at)], (
             "it is the one that is durable"
         )
@@ -150,7 +179,9 @@ async def test_two_processes_together_tell_no_more_of_a_kind_than_one(tmp_path: 
     async with living(tmp_path, to=HERE) as told:
         other = Told(told.store, told.clock, told.tasks, HERE)
         for number in range(MAX_POSTS_PER_KIND):
-            await (told, other)[number % 2].owners.notify_and_wait(f"loop:{number}", f"number {number}")
+            await (told, other)[number % 2].owners.notify_and_wait(
+                f"loop:{number}", f"number {number}"
+            )
         for number, one in enumerate((told, other)):
             await one.owners.notify_and_wait(f"loop:again{number}", "one more")
         texts = [text for _, text in await told.all_said()]
@@ -158,9 +189,14 @@ async def test_two_processes_together_tell_no_more_of_a_kind_than_one(tmp_path: 
         assert texts[-1].startswith("There are more notices of this kind today.")
 
 
-async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_for_the_store(tmp_path: Path) -> None:
+async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_for_the_store(
+    tmp_path: Path,
+) -> None:
     async with living(tmp_path, to=HERE) as told:
-        peers, processes = list[ManualCluster](), [told, Told(told.store, told.clock, told.tasks, HERE)]
+        peers, processes = (
+            list[ManualCluster](),
+            [told, Told(told.store, told.clock, told.tasks, HERE)],
+        )
         monitors = [
             OutageMonitor(
                 most(),
@@ -191,7 +227,14 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
         async def ends(failure: str, outcome: Literal["failed", "replied"]) -> None:
             made = turn(HERE.conversation, upto=1)
             assert isinstance(made.fact, TurnRecord)
-            fact = replace(made.fact, outcome=outcome, failure=failure, agent="ana", reason="no route", requests=1)
+            fact = replace(
+                made.fact,
+                outcome=outcome,
+                failure=failure,
+                agent="ana",
+                reason="no route",
+                requests=1,
+            )
             await told.store.append([replace(made, fact=fact, at=told.clock.now())])
 
         async def said_after(count: int) -> list[str]:
@@ -209,7 +252,9 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
         await ends("unreachable", "failed")
         assert len(await said_after(3)) == 1
         await ends("", "replied")
-        assert [one.split(".")[0] for one in (await said_after(6))[1:]] == ["A model answers ana again"]
+        assert [one.split(".")[0] for one in (await said_after(6))[1:]] == [
+            "A model answers ana again"
+        ]
         for monitor in monitors:
             monitor.on_store_outage(StoreOutage(told.clock.now(), "the disk is full"))
             await monitor.check_store()
@@ -224,13 +269,17 @@ DECISIONS: Final = [
     (
         "mcp",
         DEFINITION,
-        McpToolApproved(server="files", tool="mcp_files_read", definition="Reads.", by="irc.test:root"),
+        McpToolApproved(
+            server="files", tool="mcp_files_read", definition="Reads.", by="irc.test:root"
+        ),
     ),
     ("code", "salt", CodeEnded(request="abcde", state="used", by="irc.test:root")),
 ]
 
 
-@pytest.mark.parametrize(("kind", "about", "fact"), DECISIONS, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize(
+    ("kind", "about", "fact"), DECISIONS, ids=lambda one: one if isinstance(one, str) else ""
+)
 @pytest.mark.parametrize("crashes", [False, True])
 async def test_the_buttons_of_a_notice_go_once_it_is_decided_also_after_a_crash(
     tmp_path: Path, kind: str, about: str, fact: Fact, *, crashes: bool
@@ -238,11 +287,15 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided_also_after_a_crash(
     clock, button = ManualClock(NOON), PostButton(label="Yes", command="approve it")
     async with living(tmp_path, clock=clock) as told:
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait(f"{kind}:{about}", "Is it right?", buttons=lambda: (button,))
+        await told.owners.notify_and_wait(
+            f"{kind}:{about}", "Is it right?", buttons=lambda: (button,)
+        )
         ((notice,),) = [[one.post for one in told.posted]]
         assert notice.buttons == (button,)
         clock.advance(3 * DAY_S)
-        decided = NewEntry(fact=fact, at=clock.now(), key=f"code_over:{about}" if kind == "code" else None)
+        decided = NewEntry(
+            fact=fact, at=clock.now(), key=f"code_over:{about}" if kind == "code" else None
+        )
         if not crashes:
             await told.store.append([decided])
     if crashes:  # right after it was decided
@@ -252,7 +305,11 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided_also_after_a_crash(
         async with living(tmp_path, clock=clock) as told:
             pass
         async with await Store.open(tmp_path / "reverie.db", clock) as store:
-            posts = [one.fact.post for one in await store.entries(kinds=["post"]) if isinstance(one.fact, PostQueued)]
+            posts = [
+                one.fact.post
+                for one in await store.entries(kinds=["post"])
+                if isinstance(one.fact, PostQueued)
+            ]
             assert [(one.replaces, one.buttons) for one in posts[1:]] == [(notice.key, ())]
             assert posts[1].text.startswith("Is it right?\n\n**")
 
@@ -265,7 +322,9 @@ async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_pat
     for __ in range(2):
         async with living(tmp_path, clock=clock, to=HERE) as told:
             for _ in range(2):
-                await told.store.append([NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)])
+                await told.store.append(
+                    [NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)]
+                )
             await until(told.all_said)
             await told.owners.notify_and_wait("after", "after it")
             assert [text.partition(" has")[0] for _, text in await told.all_said()] == [
@@ -294,7 +353,10 @@ async def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path:
         await told.hears(command("boss", direct=True))
         await told.hears(first)
         await told.owners.notify_and_wait("b", "else")
-        assert await told.all_said() == [(ROOT.conversation, "something"), (f"{CHANNEL}/boss", "else")]
+        assert await told.all_said() == [
+            (ROOT.conversation, "something"),
+            (f"{CHANNEL}/boss", "else"),
+        ]
     async with living(tmp_path, clock=clock) as told:
         for number in range(700):
             await told.hears(said(f"p{number}", f"p{number}", kind="direct"))
@@ -304,7 +366,10 @@ async def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path:
 
 
 async def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) -> None:
-    other = replace(said("root", "root", kind="direct"), at=Address(channel=ChannelName("irc.y"), room=RoomId("root")))
+    other = replace(
+        said("root", "root", kind="direct"),
+        at=Address(channel=ChannelName("irc.y"), room=RoomId("root")),
+    )
 
     async with living(tmp_path) as told:
         await told.hears(said("root", "root", kind="direct"))
@@ -331,7 +396,10 @@ async def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_p
         await told.owners.notify_and_wait("b", "to root")
         await told.hears(again)
         await told.owners.notify_and_wait("c", "to root still")
-        assert [where for where, _ in await told.all_said()] == [alone.conversation, *[ROOT.conversation] * 2]
+        assert [where for where, _ in await told.all_said()] == [
+            alone.conversation,
+            *[ROOT.conversation] * 2,
+        ]
     async with living(tmp_path, clock=clock) as told:
         await told.owners.notify_and_wait("d", "to root after a restart")
         assert (await told.all_said())[-1][0] == ROOT.conversation
@@ -345,7 +413,9 @@ async def test_who_is_an_owner_no_more_is_told_nothing(tmp_path: Path) -> None:
         await told.owners.notify_and_wait("a", "something")
         assert await told.all_said() == [(ROOT.conversation, "something")]
         told.known = RosterState(
-            grants={f"{CHANNEL}:{who}": [RoleGrant("blocked", "", "by me")] for who in ("boss", "root")}
+            grants={
+                f"{CHANNEL}:{who}": [RoleGrant("blocked", "", "by me")] for who in ("boss", "root")
+            }
         )
         await told.owners.notify_and_wait("b", "something")
         assert len(await told.all_said()) == 1
@@ -381,11 +451,15 @@ async def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> No
         assert all(len(key.post.key) == 26 for key in told.posted)
 
 
-async def test_trouble_is_told_once_a_day_with_its_end_and_how_often_it_happened(tmp_path: Path) -> None:
+async def test_trouble_is_told_once_a_day_with_its_end_and_how_often_it_happened(
+    tmp_path: Path,
+) -> None:
     clock = ManualClock(NOON)
     async with living(tmp_path, clock=clock, to=HERE) as told:
 
-        async def new(*, begins: int = 0, cause: str = "refused", lasted_s: float = 0.0) -> list[str]:
+        async def new(
+            *, begins: int = 0, cause: str = "refused", lasted_s: float = 0.0
+        ) -> list[str]:
             """What is told if it begins so often, and is over after that; else it is over now."""
             seen = len(told.posted)
             for _ in range(begins):
@@ -422,11 +496,17 @@ async def test_a_notice_and_its_buttons_have_the_language_of_the_place_and_the_l
     async with living(tmp_path) as told:
         with use_language("es"):  # of the guest who caused it
             await told.hears(replace(said("root", "root", kind="direct"), language="de-AT"))
-            await told.owners.notify_and_wait("a:1", ask, buttons=lambda: (PostButton(label=_("Refuse"), command="x"),))
+            await told.owners.notify_and_wait(
+                "a:1", ask, buttons=lambda: (PostButton(label=_("Refuse"), command="x"),)
+            )
         told.language = "es"
         await told.owners.notify_and_wait("a:2", ask)
     first, second = (one.post for one in told.posted)
-    assert (first.text, first.language, [one.label for one in first.buttons]) == ("Genehmigt", "de", ["Ablehnen"])
+    assert (first.text, first.language, [one.label for one in first.buttons]) == (
+        "Genehmigt",
+        "de",
+        ["Ablehnen"],
+    )
     assert (second.text, second.language) == ("Aprobado", "es")
     assert "for owners: Denied" in caplog.text
 
@@ -449,7 +529,9 @@ async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) ->
             MORE_TEXT.format(count=MAX_POSTS_PER_KIND),
         ]
         await told.owners.notify_and_wait("other:1", "of another kind")
-        assert told.posted[-1].post.text == "of another kind", "many of one kind keep no other from being told"
+        assert told.posted[-1].post.text == "of another kind", (
+            "many of one kind keep no other from being told"
+        )
     async with living(tmp_path, clock=clock, to=HERE) as told:
         await told.owners.notify_and_wait("k:one", "more")
         assert told.posted == []
@@ -457,7 +539,9 @@ async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) ->
         await told.owners.notify_and_wait("k:one", "more")
         told.clock.correct(-DAY_S)
         await told.owners.notify_and_wait("k:two", "more")
-        assert [one.post.text for one in told.posted] == ["more"], "a clock that goes back begins no new day"
+        assert [one.post.text for one in told.posted] == ["more"], (
+            "a clock that goes back begins no new day"
+        )
 
 
 async def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> None:
@@ -476,9 +560,16 @@ async def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path
             assert mine.startswith("`irc.test:ann` has reached a limit in")
 
 
-async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_channel(store: Store) -> None:
+async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_channel(
+    store: Store,
+) -> None:
     live = live_settings(access=AccessConfig(tell="irc.test/#owners"))
-    shown, tasks, clock, name = list[Part](), LooseTasks(), ManualClock(NOON), ChannelName("irc.test")
+    shown, tasks, clock, name = (
+        list[Part](),
+        LooseTasks(),
+        ManualClock(NOON),
+        ChannelName("irc.test"),
+    )
     adapter = ConsoleChannel(name, shown.append)
     running = asyncio.create_task(adapter.run(no_emit))
     await asyncio.sleep(0)

@@ -1,4 +1,5 @@
-"""Pairing: strangers are shown a code, and an admin approves it; the codes; rooms that an admin opens."""
+"""Pairing: strangers are shown a code, and an admin approves it; the codes; rooms that an admin
+opens."""
 
 import asyncio
 import hmac
@@ -38,8 +39,23 @@ from gateway.access.texts import (
     normalize_code,
     sort_pair,
 )
-from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId, ThreadId
-from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    DeliveryReport,
+    EventId,
+    PostKey,
+    RoomId,
+    ThreadId,
+)
+from gateway.core.facts import (
+    CodeEnded,
+    CodeIssued,
+    IdentityLinked,
+    PostQueued,
+    RoleAssigned,
+    RoomAccessChanged,
+)
 from gateway.core.i18n import use_language
 from gateway.core.redaction import Redactor
 from gateway.store import AppendFailed, NewEntry, StoreError
@@ -78,7 +94,10 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
     assert f"`/pair approve {code(post)}`" in post.text
     reminder = await it.hear(it.message(TG, EVE))
     assert reminder is not None
-    assert "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC." in reminder.text
+    assert (
+        "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC."
+        in reminder.text
+    )
     assert await it.hear(it.message(TG, EVE)) is None
     answer = await it.ask(DC, ADMIN, "pair approve", code=code(post).lower().replace("-", " "))
     assert answer.answer == ("Approved: `telegram.main:666` (`Eve`). Telegram confirms this id.")
@@ -107,11 +126,14 @@ async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_p
     async with town(tmp_path, clock=clock) as it:
         assert it.role(DC, EVE) == "member"
         assert not (await it.ask(TG, OWNER, "pair approve", code=code(waiting))).ok
-        assert [one.role for one in await it.facts("role_given") if isinstance(one, RoleAssigned)] == ["member"] * 2
+        assert [
+            one.role for one in await it.facts("role_given") if isinstance(one, RoleAssigned)
+        ] == ["member"] * 2
 
 
 async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path: Path) -> None:
-    """Killed after the answer was appended, before it was sent: the next process receives the command again."""
+    """Killed after the answer was appended, before it was sent: the next process receives the
+    command again."""
     async with town(tmp_path) as it:
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
@@ -124,7 +146,13 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
         await it.settled(event, again)
         assert len(await it.facts("role_given")) == len(await it.facts("code_over")) == 1
         assert (
-            len([one for one in await it.facts("post") if isinstance(one, PostQueued) and "approved" in one.post.text])
+            len(
+                [
+                    one
+                    for one in await it.facts("post")
+                    if isinstance(one, PostQueued) and "approved" in one.post.text
+                ]
+            )
             == 1
         )
 
@@ -132,7 +160,9 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
 async def test_a_command_that_was_not_written_lets_in_nobody(it: Town) -> None:
     post = await it.hear(it.message(TG, EVE))
     assert post is not None
-    answer = await it.decided(it.command(TG, OWNER, "pair approve"), "pair approve", code=code(post))
+    answer = await it.decided(
+        it.command(TG, OWNER, "pair approve"), "pair approve", code=code(post)
+    )
     busy = await it.ask(DC, ADMIN, "pair approve", code=code(post))
     assert (busy.ok, busy.answer[:22]) == (False, "Somebody else is decid")
     answer.settle(None)
@@ -170,14 +200,20 @@ async def test_names_of_codes_come_again_and_mean_the_new_one(tmp_path: Path) ->
     word = pairing._word
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            pairing, "_word", lambda letters, chars: "aaaaa" if chars == pairing.REQUEST_CHARS else word(letters, chars)
+            pairing,
+            "_word",
+            lambda letters, chars: (
+                "aaaaa" if chars == pairing.REQUEST_CHARS else word(letters, chars)
+            ),
         )
         async with town(tmp_path) as it:
             await it.paired(TG, EVE)
             await it.paired(TG, somebody("667"))
             assert not it.roster.pending_requests("pair")
             assert len(it.posted) == 2
-            assert [one.request for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == ["aaaaa"] * 2
+            assert [
+                one.request for one in await it.facts("code_over") if isinstance(one, CodeEnded)
+            ] == ["aaaaa"] * 2
 
 
 async def test_a_code_holds_for_an_hour_and_then_there_is_another(it: Town) -> None:
@@ -191,12 +227,15 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(it: Town) -> N
     second = await it.hear(it.message(TG, EVE))
     assert second is not None
     assert code(second) != code(first)
-    assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == ["expired"]
+    assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == [
+        "expired"
+    ]
     assert len(await it.store.current_facts("code_given")) == 1
 
 
 async def test_nobody_keeps_others_out_by_asking(it: Town) -> None:
-    """At most 10 rooms and 500 codes of a channel; one more replaces the oldest of the largest source."""
+    """At most 10 rooms and 500 codes of a channel; one more replaces the oldest of the largest
+    source."""
     rooms = [Address(channel=TG, room=RoomId(f"-{number}")) for number in range(ROOMS_PER_DAY + 1)]
     assert all([await it.hear(it.message(TG, somebody("11"), room)) for room in rooms[:-1]])
     assert await it.hear(it.message(TG, somebody("11"), rooms[-1])) is None
@@ -213,7 +252,9 @@ async def test_nobody_keeps_others_out_by_asking(it: Town) -> None:
 
 async def test_strangers_have_the_notice_posted_in_few_rooms_a_day(it: Town) -> None:
     async def notices(first: int) -> int:
-        events = [it.invite(TG, somebody(f"66{first + one}"), f"-{first + one}") for one in range(12)]
+        events = [
+            it.invite(TG, somebody(f"66{first + one}"), f"-{first + one}") for one in range(12)
+        ]
         return sum([await it.hear(event) is not None for event in events])
 
     assert await notices(100) == ROOMS_PER_DAY
@@ -225,7 +266,8 @@ async def test_strangers_have_the_notice_posted_in_few_rooms_a_day(it: Town) -> 
 
 
 async def test_hundreds_of_strangers_shut_the_door_to_nobody(it: Town) -> None:
-    """Neither to who asked before them, nor to who asks after them; and owners find the newest in the list."""
+    """Neither to who asked before them, nor to who asks after them; and owners find the newest in
+    the list."""
     crowd = [somebody(str(number), f"Bot {number}") for number in range(1_000, 1_300)]
     early = await it.hear(it.message(TG, EVE))
     for one in crowd:
@@ -297,8 +339,9 @@ async def test_who_was_turned_away_is_not_shown_another_code_at_once(it: Town) -
     (request,) = it.roster.pending_requests("pair")
     listed = await it.ask(TG, OWNER, "pair list")
     assert (
-        f"`{request.request}`: `telegram.main:666` (`Eve`), since 2026-01-01 00:00:00 UTC, until 2026-" in listed.answer
-    )
+        f"`{request.request}`: `telegram.main:666` (`Eve`), since 2026-01-01 00:00:00 UTC, until "
+        "2026-"
+    ) in listed.answer
     assert post is not None
     assert code(post) not in listed.answer
     gone = await it.ask(TG, OWNER, "pair revoke", who=request.request)
@@ -316,7 +359,10 @@ async def test_who_is_let_in_no_more_is_a_stranger_again(it: Town) -> None:
         in (await it.ask(TG, OWNER, "pair list")).answer
     )
     gone = await it.ask(TG, ADMIN, "pair revoke", who="666")
-    assert gone.answer == "I took back the approval of `telegram.main:666` (`Eve`). Their role was member."
+    assert (
+        gone.answer
+        == "I took back the approval of `telegram.main:666` (`Eve`). Their role was member."
+    )
     assert it.role(TG, EVE) == "guest"
     assert not (await it.ask(TG, ADMIN, "pair revoke", who="666")).ok
 
@@ -324,7 +370,10 @@ async def test_who_is_let_in_no_more_is_a_stranger_again(it: Town) -> None:
 async def test_an_admin_takes_nothing_back_from_one_that_an_owner_made(it: Town) -> None:
     assert (await it.ask(TG, OWNER, "role set", who="666", role="owner")).ok
     refused = await it.ask(TG, ADMIN, "pair revoke", who="666")
-    assert (refused.ok, refused.answer) == (False, "Only an owner can change the role of an admin or owner.")
+    assert (refused.ok, refused.answer) == (
+        False,
+        "Only an owner can change the role of an admin or owner.",
+    )
     assert it.role(TG, EVE) == "owner"
 
 
@@ -366,13 +415,21 @@ async def test_who_is_only_a_mask_is_told_once_how_to_be_known(it: Town) -> None
     assert "/msg NickServ IDENTIFY" in post.text
     assert await it.hear(it.message(IRC, MASK)) is None
     assert not await it.facts("code_given")
-    told = [await it.hear(it.message(IRC, somebody(f"mask:n{n}!e@h", verified=False))) for n in range(20)]
+    told = [
+        await it.hear(it.message(IRC, somebody(f"mask:n{n}!e@h", verified=False)))
+        for n in range(20)
+    ]
     assert sum(one is not None for one in told) == HELP_PER_MINUTE, "of one host"
-    told = [await it.hear(it.message(IRC, somebody(f"mask:n!e@h{n}", verified=False))) for n in range(20)]
+    told = [
+        await it.hear(it.message(IRC, somebody(f"mask:n!e@h{n}", verified=False)))
+        for n in range(20)
+    ]
     assert sum(one is not None for one in told) == LOGIN_NOTICES_PER_MINUTE - 1 - HELP_PER_MINUTE
     assert await it.hear(it.message(IRC, somebody("mask:n!e@late", verified=False))) is None
     it.clock.advance(60)
-    assert await it.hear(it.message(IRC, somebody("mask:n!e@late", verified=False))), "others wait a minute"
+    assert await it.hear(it.message(IRC, somebody("mask:n!e@late", verified=False))), (
+        "others wait a minute"
+    )
     assert await it.hear(it.message(IRC, MASK)) is None
     it.clock.advance(3_540)
     assert await it.hear(it.message(IRC, MASK))
@@ -383,7 +440,10 @@ async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Pat
         post = await it.hear(it.message(IRC, MASK))
         assert post is not None
         answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
-        assert "This is a mask, which IRC does not confirm: tomorrow somebody else may have it." in answer.answer
+        assert (
+            "This is a mask, which IRC does not confirm: tomorrow somebody else may have it."
+            in answer.answer
+        )
         assert it.role(IRC, MASK) == "member"
         sly = somebody("mask:*!*@*", verified=False)
         said = await it.hear(it.message(IRC, sly))
@@ -405,7 +465,10 @@ async def test_who_was_blocked_after_asking_is_not_let_in(it: Town) -> None:
     assert post is not None
     assert (await it.ask(TG, OWNER, "block", who=f"{TG}:666")).ok
     answer = await it.ask(TG, ADMIN, "pair approve", code=code(post))
-    assert (answer.ok, answer.answer[:44]) == (False, "`telegram.main:666` (`Eve`) is already block")
+    assert (answer.ok, answer.answer[:44]) == (
+        False,
+        "`telegram.main:666` (`Eve`) is already block",
+    )
     assert it.role(TG, EVE) == "blocked"
 
 
@@ -451,7 +514,8 @@ async def test_two_admins_at_once_let_in_once(it: Town) -> None:
     post = await it.hear(it.message(TG, EVE))
     assert post is not None
     answers = await asyncio.gather(
-        it.ask(TG, OWNER, "pair approve", code=code(post)), it.ask(DC, ADMIN, "pair approve", code=code(post))
+        it.ask(TG, OWNER, "pair approve", code=code(post)),
+        it.ask(DC, ADMIN, "pair approve", code=code(post)),
     )
     assert sorted(one.ok for one in answers) == [False, True]
     assert len(await it.facts("role_given")) == 1
@@ -460,16 +524,23 @@ async def test_two_admins_at_once_let_in_once(it: Town) -> None:
 async def test_the_shell_and_an_admin_at_once_let_in_once(it: Town) -> None:
     post = await it.hear(it.message(TG, EVE))
     assert post is not None
-    await asyncio.gather(it.ask(TG, OWNER, "pair approve", code=code(post)), it.shell("pair approve", code=code(post)))
+    await asyncio.gather(
+        it.ask(TG, OWNER, "pair approve", code=code(post)),
+        it.shell("pair approve", code=code(post)),
+    )
     assert len(await it.facts("role_given")) == len(it.posted) == 1
 
 
-async def test_that_nobody_can_approve_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_that_nobody_can_approve_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with town(tmp_path, replace(POLICY, roles={})) as it:
         with caplog.at_level("INFO"):
             posts = [await it.hear(it.message(TG, somebody(str(n)))) for n in range(2)]
         told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert told == ["nobody is an owner or admin: only `reverie pair` can approve people and rooms"]
+        assert told == [
+            "nobody is an owner or admin: only `reverie pair` can approve people and rooms"
+        ]
         assert all(one is not None and code(one) not in caplog.text for one in posts)
 
 
@@ -484,7 +555,8 @@ async def test_the_log_keeps_no_code_beside_its_post(it: Town) -> None:
     assert len(given.salt) == 32
 
 
-# Codes are accepted in any spelling, wrong ones never; a comparison takes the same time for every code
+# Codes are accepted in any spelling, wrong ones never; a comparison takes the same time for every
+# code
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 codes = st.text(alphabet=CODE_ALPHABET, min_size=CODE_CHARS, max_size=CODE_CHARS)
@@ -504,12 +576,22 @@ def shown(minted: GeneratedCode) -> CodeIssued:
     )
 
 
-@given(codes, st.lists(between, min_size=CODE_CHARS + 1, max_size=CODE_CHARS + 1), st.booleans(), st.booleans())
-def test_any_spelling_of_a_code_is_that_code(code: str, parts: list[str], lower: bool, wide: bool) -> None:
+@given(
+    codes,
+    st.lists(between, min_size=CODE_CHARS + 1, max_size=CODE_CHARS + 1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_spelling_of_a_code_is_that_code(
+    code: str, parts: list[str], lower: bool, wide: bool
+) -> None:
     written = "".join(gap + char for gap, char in zip(parts, code, strict=False)) + parts[-1]
     written = written.lower() if lower else written
     if wide:
-        written = "".join(chr(ord(char) + 0xFEE0) if char.isascii() and char.isalnum() else char for char in written)
+        written = "".join(
+            chr(ord(char) + 0xFEE0) if char.isascii() and char.isalnum() else char
+            for char in written
+        )
     one = shown(GeneratedCode(code=code, request="r", salt="s", digest=hash_code("s", code)))
     assert find_by_code([one], written) is one
     assert find_by_code([one], format_code(code)) is one
@@ -531,17 +613,24 @@ def test_new_codes_are_of_an_alphabet_without_twins_and_differ() -> None:
     assert all(re.fullmatch(f"[{CODE_ALPHABET}]{{8}}", one.code) for one in minted)
     assert len({one.code for one in minted}) == len({one.salt for one in minted}) == 500
     assert len(CODE_ALPHABET) >= 20
-    assert all(len(set(twins) & set(CODE_ALPHABET)) <= 1 for twins in ("0OQ", "1IL", "2Z", "5S", "6G", "8B", "UV"))
+    assert all(
+        len(set(twins) & set(CODE_ALPHABET)) <= 1
+        for twins in ("0OQ", "1IL", "2Z", "5S", "6G", "8B", "UV")
+    )
     assert all(one.code not in repr(one) and one.salt not in one.code for one in minted)
 
 
-def test_names_of_codes_that_are_in_use_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_codes_that_are_in_use_are_not_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     drawn = iter("AAAAAAAA" + "ccccc" + "ccccc" + "eeeee")
     monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
     assert generate_code({"ccccc"}).request == "eeeee"
 
 
-def test_each_comparison_is_with_all_codes_and_by_compare_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_comparison_is_with_all_codes_and_by_compare_digest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Constant time: the duration shows neither which code matches nor how much of it."""
     compared: list[str] = []
 
@@ -580,9 +669,12 @@ links = st.lists(st.tuples(people, people).filter(lambda two: two[0] != two[1]),
 
 
 @given(links)
-def test_groups_are_the_same_seen_from_each_of_them_and_never_too_large(pairs: list[tuple[str, str]]) -> None:
+def test_groups_are_the_same_seen_from_each_of_them_and_never_too_large(
+    pairs: list[tuple[str, str]],
+) -> None:
     made = group_linked_accounts(
-        IdentityLinked(one=one, other=other, joined=True, by="") for one, other in (sort_pair(*two) for two in pairs)
+        IdentityLinked(one=one, other=other, joined=True, by="")
+        for one, other in (sort_pair(*two) for two in pairs)
     )
     for one, others in made.items():
         assert one not in others
@@ -606,7 +698,11 @@ def test_no_name_of_a_request_has_who_asked_taken_for_a_secret(request_: str) ->
 
 def test_no_name_of_a_request_can_hold_the_name_of_a_secret() -> None:
     assert Redactor()("gpwd4: irc.main:account:nora") != "gpwd4: irc.main:account:nora"
-    assert not [name for name in ("pwd", "key", "pass", "token", "secret") if set(name) <= set(REQUEST_LETTERS)]
+    assert not [
+        name
+        for name in ("pwd", "key", "pass", "token", "secret")
+        if set(name) <= set(REQUEST_LETTERS)
+    ]
 
 
 # Rooms are opened by an admin, whoever asked for them
@@ -619,7 +715,9 @@ def heard(it: Town, at: Address) -> bool:
     return decide(it.policy, it.message(at.channel, somebody("account:zoe"), at)).allowed
 
 
-async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(tmp_path: Path) -> None:
+async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path) as it:
         event = it.message(TG, EVE, GROUP)
         post = await it.hear(event)
@@ -634,10 +732,15 @@ async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
         assert "`telegram.main:666` (`Eve`) for `telegram.main/-100`, since" in listed
         assert code(post) not in listed
         answer = await it.ask(DC, ADMIN, "room approve", code=code(post))
-        assert answer.answer == "Approved: `telegram.main/-100`. `telegram.main:666` (`Eve`) had asked for it."
+        assert (
+            answer.answer
+            == "Approved: `telegram.main/-100`. `telegram.main:666` (`Eve`) had asked for it."
+        )
         assert heard(it, GROUP)
         assert heard(it, replace(GROUP, thread=ThreadId("7")))
-        assert [(one.post.to, one.post.text) for one in it.posted] == [(GROUP, "I may talk in this room now.")]
+        assert [(one.post.to, one.post.text) for one in it.posted] == [
+            (GROUP, "I may talk in this room now.")
+        ]
         assert it.roster.approved_rooms(TG) == [GROUP]
         assert it.joined == [GROUP]
     async with town(tmp_path, clock=it.clock) as it:
@@ -655,23 +758,38 @@ async def test_who_invites_where_we_are_not_is_told_alone(it: Town) -> None:
     assert f"`!room approve {code(post)}`" in post.text
     assert await it.hear(it.invite(IRC, MASK, "#office")) is None
     answer = await it.ask(TG, OWNER, "room approve", code=code(post))
-    assert answer.answer == "Approved: `irc.libera/#office`. `irc.libera:account:zoe` had asked for it."
+    assert (
+        answer.answer
+        == "Approved: `irc.libera/#office`. `irc.libera:account:zoe` had asked for it."
+    )
     assert it.joined == [OFFICE]
     (letter,) = it.posted
-    assert (letter.post.to, letter.post.text) == (alone(IRC, zoe), "I may talk in `irc.libera/#office` now.")
+    assert (letter.post.to, letter.post.text) == (
+        alone(IRC, zoe),
+        "I may talk in `irc.libera/#office` now.",
+    )
 
 
-async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its_title(it: Town) -> None:
+async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its_title(
+    it: Town,
+) -> None:
     post = await it.hear(it.invite(TG, EVE, "-100", "Cats `and` dogs"))
     assert post is not None
     assert (post.to, post.reply_to) == (GROUP, None)
     (given,) = await it.facts("code_given")
     assert isinstance(given, CodeIssued)
-    assert (given.about, given.person, given.room) == ("Cats `and` dogs", "telegram.main:666", GROUP)
+    assert (given.about, given.person, given.room) == (
+        "Cats `and` dogs",
+        "telegram.main:666",
+        GROUP,
+    )
     answer = await it.ask(TG, OWNER, "room approve", code=code(post))
     assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`)" in answer.answer
     listed = (await it.ask(TG, OWNER, "room list")).answer
-    assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`), approved by `telegram.main:1`" in listed
+    assert (
+        "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`), approved by `telegram.main:1`"
+        in listed
+    )
     assert "`irc.libera/#lobby`, by the configuration" in listed
 
 
@@ -688,7 +806,9 @@ async def test_an_admin_opens_the_room_where_they_say_it(it: Town) -> None:
     alone_ = await it.ask(TG, ADMIN, "room approve")
     assert (alone_.ok, alone_.answer[:22]) == (False, "Write that in the room")
     unasked = replace(GROUP, room=RoomId("-7"))
-    assert (await it.ask(TG, ADMIN, "room approve", at=unasked)).answer == "Approved: `telegram.main/-7`."
+    assert (
+        await it.ask(TG, ADMIN, "room approve", at=unasked)
+    ).answer == "Approved: `telegram.main/-7`."
 
 
 async def test_a_code_of_a_room_lets_in_nobody_and_one_of_a_person_opens_nothing(it: Town) -> None:
@@ -704,16 +824,23 @@ async def test_a_room_that_is_closed_is_left_once_that_was_said_there(it: Town) 
     await it.ask(TG, OWNER, "room approve", at=GROUP)
     event = it.command(TG, OWNER, "room revoke", GROUP)
     answer = await it.decided(event, "room revoke")
-    assert answer.answer == "I took back the approval of `telegram.main/-100`. I leave it, if the platform lets me."
+    assert (
+        answer.answer
+        == "I took back the approval of `telegram.main/-100`. I leave it, if the platform lets me."
+    )
     asked = NewEntry(fact=event, at=it.clock.now(), conversation=GROUP.conversation)
     said = await it.hear(it.message(DC, EVE))
     assert said is not None
     post = replace(said, to=GROUP)
-    queued = NewEntry(fact=PostQueued(post=replace(post, key=PostKey("k"))), at=it.clock.now(), cause=asked)
+    queued = NewEntry(
+        fact=PostQueued(post=replace(post, key=PostKey("k"))), at=it.clock.now(), cause=asked
+    )
     await it.store.append([asked, *answer.entries(asked), queued])
     assert not heard(it, GROUP)
     assert it.left == []
-    told = DeliveryReport(id=EventId("d"), at=GROUP, post=PostKey("k"), state="failed", reason="", sent=it.clock.now())
+    told = DeliveryReport(
+        id=EventId("d"), at=GROUP, post=PostKey("k"), state="failed", reason="", sent=it.clock.now()
+    )
     await it.store.append([NewEntry(fact=told, at=it.clock.now())])
     assert it.left == [GROUP]
     assert it.roster.approved_rooms(TG) == []

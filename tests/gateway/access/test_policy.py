@@ -32,7 +32,15 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
-from gateway.core.identity import ANY_ROOM, AccessPolicy, PlatformRoleRule, Role, person_key, role_of, stable_source
+from gateway.core.identity import (
+    ANY_ROOM,
+    AccessPolicy,
+    PlatformRoleRule,
+    Role,
+    person_key,
+    role_of,
+    stable_source,
+)
 from gateway.store import NewEntry, Store
 from tests.kits.cluster import ManualCluster
 from tests.kits.places import PlayedChannels
@@ -59,12 +67,18 @@ def policy(
 ) -> AccessPolicy:
     return AccessPolicy(
         dm_policy=dm,
-        roles={"irc.x:account:ann": "owner", "irc.x:account:bob": "member", "irc.x:account:mal": "blocked"},
+        roles={
+            "irc.x:account:ann": "owner",
+            "irc.x:account:bob": "member",
+            "irc.x:account:mal": "blocked",
+        },
         open_rooms={IRC: frozenset({RoomId(rooms)})},
     )
 
 
-def message(sender: Sender, kind: Literal["direct", "mention", "reply", "room"], at: Address = ROOM) -> Message:
+def message(
+    sender: Sender, kind: Literal["direct", "mention", "reply", "room"], at: Address = ROOM
+) -> Message:
     return Message(id=MessageId("1"), at=at, sender=sender, text="hi", sent=NOW, kind=kind)
 
 
@@ -82,7 +96,9 @@ def message(sender: Sender, kind: Literal["direct", "mention", "reply", "room"],
         ("disabled", OWNER, False),
     ],
 )
-def test_direct(dm: Literal["pairing", "allowlist", "open", "disabled"], sender: Sender, allowed: bool) -> None:
+def test_direct(
+    dm: Literal["pairing", "allowlist", "open", "disabled"], sender: Sender, allowed: bool
+) -> None:
     decision = decide(policy(dm), message(sender, "direct"))
     assert decision.allowed is allowed
     assert decision.rule
@@ -110,11 +126,18 @@ def test_rooms(rooms: str, at: Address, sender: Sender, allowed: bool) -> None:
 def test_all_that_happens_in_a_direct_chat_is_judged_alike(
     dm: Literal["pairing", "allowlist", "open", "disabled"], sender: Sender
 ) -> None:
-    at, what = OTHER, {"id": EventId("1"), "at": OTHER, "sender": sender, "sent": NOW, "direct": True}
+    at, what = (
+        OTHER,
+        {"id": EventId("1"), "at": OTHER, "sender": sender, "sent": NOW, "direct": True},
+    )
     edit = TypeAdapter(MessageEdited).validate_python({**what, "message": "1", "text": "ho"})
-    reaction = TypeAdapter(ReactionChanged).validate_python({**what, "message": "1", "reaction": "+", "added": True})
+    reaction = TypeAdapter(ReactionChanged).validate_python(
+        {**what, "message": "1", "reaction": "+", "added": True}
+    )
     said = decide(policy(dm), message(sender, "direct", at))
-    assert decide(policy(dm), edit) == decide(policy(dm), reaction) == replace(said, request_kind="")
+    assert (
+        decide(policy(dm), edit) == decide(policy(dm), reaction) == replace(said, request_kind="")
+    )
     assert not decide(policy(dm), replace(edit, direct=False)).allowed  # a room that is not listed
 
 
@@ -125,28 +148,44 @@ def test_a_channel_without_rooms_is_closed() -> None:
 
 def test_other_events_pass_the_same_door() -> None:
     event = ReactionChanged(
-        id=EventId("1"), at=OTHER, sender=STRANGER, message=MessageId("1"), reaction="+", added=True, sent=NOW
+        id=EventId("1"),
+        at=OTHER,
+        sender=STRANGER,
+        message=MessageId("1"),
+        reaction="+",
+        added=True,
+        sent=NOW,
     )
     assert not decide(policy(), event).allowed
-    command = Command(id=EventId("1"), at=OTHER, sender=STRANGER, name="status", args="", sent=NOW, origin="text")
+    command = Command(
+        id=EventId("1"), at=OTHER, sender=STRANGER, name="status", args="", sent=NOW, origin="text"
+    )
     assert not decide(policy(), command).allowed
 
 
 def test_a_link_change_comes_from_the_platform() -> None:
-    assert decide(policy(), ConnectionChanged(id=EventId("1"), channel=IRC, up=True, reason="", sent=NOW)).allowed
+    assert decide(
+        policy(), ConnectionChanged(id=EventId("1"), channel=IRC, up=True, reason="", sent=NOW)
+    ).allowed
 
 
 def test_identity_is_the_id_and_administration_needs_it_verified() -> None:
     assert role_of(policy(), ROOM, OWNER) == "owner"
     assert role_of(policy(), ROOM, SPOOF) == "member"
     assert role_of(policy(), ROOM, STRANGER) == "guest"  # has the owner's name
-    assert role_of(policy(), replace(ROOM, channel=ChannelName("irc.y")), OWNER) == "guest"  # another network's account
+    assert (
+        role_of(policy(), replace(ROOM, channel=ChannelName("irc.y")), OWNER) == "guest"
+    )  # another network's account
 
 
 # Command menus: shown to each person with a role and to nobody else, also after changes
 
 HERE = ChannelName("menu.x")
-ROLES: Mapping[str, Role] = {"menu.x:1": "owner", "menu.x:2": "blocked", "irc.y:account:ann": "admin"}
+ROLES: Mapping[str, Role] = {
+    "menu.x:1": "owner",
+    "menu.x:2": "blocked",
+    "irc.y:account:ann": "admin",
+}
 
 
 class Menus(ConsoleChannel):
@@ -164,20 +203,28 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "log.db", clock := ManualClock()) as store:
         roster, menus = Roster(store, clock), Menus()
         store.subscribe(roster.on_appended)
-        policy = PlayedPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster=lambda: roster.known)
+        policy = PlayedPolicy(
+            dm_policy="open", roles=ROLES, open_rooms={}, roster=lambda: roster.known
+        )
         offers = CommandMenuPublisher(store, live_settings(), policy, PlayedChannels({HERE: menus}))
         await roster.load()
         running = asyncio.create_task(offers.run())
 
         async def told(*facts: Fact) -> dict[str, str]:
-            await store.append([NewEntry(fact=fact, at=datetime(2026, 3, 1, tzinfo=UTC)) for fact in facts])
+            await store.append(
+                [NewEntry(fact=fact, at=datetime(2026, 3, 1, tzinfo=UTC)) for fact in facts]
+            )
             return await menus.shown.get()
 
         assert await told() == {"1": "owner"}
         paired = RoleAssigned(person="menu.x:3", role="member", by="menu.x:1", why="pairing")
-        elsewhere = RoleAssigned(person="menu.x:4", role="admin", scope="menu.x/-5", by="menu.x:1", why="role")
+        elsewhere = RoleAssigned(
+            person="menu.x:4", role="admin", scope="menu.x/-5", by="menu.x:1", why="role"
+        )
         assert await told(paired, elsewhere) == {"1": "owner", "3": "member"}
-        linked = IdentityLinked(one="irc.y:account:ann", other="menu.x:6", joined=True, by="menu.x:6")
+        linked = IdentityLinked(
+            one="irc.y:account:ann", other="menu.x:6", joined=True, by="menu.x:6"
+        )
         assert await told(linked) == {"1": "owner", "3": "member", "6": "admin"}
         gone = RoleAssigned(person="menu.x:3", role="", by="menu.x:1", why="pairing")
         assert await told(gone) == {"1": "owner", "6": "admin"}
@@ -189,7 +236,10 @@ async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None
     """As one does that another process held before: that shows them there."""
     others, cluster = Menus(), ManualCluster([])
     channels = Channels(live_settings(), {HERE: others}, cluster)
-    policy, now = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}), datetime(2026, 3, 1, tzinfo=UTC)
+    policy, now = (
+        AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}),
+        datetime(2026, 3, 1, tzinfo=UTC),
+    )
     async with await Store.open(tmp_path / "log.db", ManualClock()) as store:
         offers = CommandMenuPublisher(store, live_settings(), policy, channels)
         running = asyncio.create_task(offers.run())
@@ -199,7 +249,9 @@ async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None
         await asyncio.sleep(0)
         assert menus.shown.empty()
         for number in range(2):
-            link = ConnectionChanged(id=EventId(str(number)), channel=HERE, up=True, reason="", sent=now)
+            link = ConnectionChanged(
+                id=EventId(str(number)), channel=HERE, up=True, reason="", sent=now
+            )
             await store.append([NewEntry(fact=link, at=now)])
         assert await menus.shown.get() == {"1": "owner"}
         await asyncio.sleep(0)
@@ -211,12 +263,18 @@ async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None
 
 def test_people_behind_a_bridge_are_guests_whatever_was_configured() -> None:
     room = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
-    kai, lea = (Sender(id=SenderId(f"bridge:relay:{name}"), name=name, ranks=("op",)) for name in ("kai", "lea"))
+    kai, lea = (
+        Sender(id=SenderId(f"bridge:relay:{name}"), name=name, ranks=("op",))
+        for name in ("kai", "lea")
+    )
 
     def roles(**given: Role) -> list[Role]:
         policy = AccessPolicy(
             dm_policy="open",
-            roles={f"irc.libera:bridge:relay:{name.removeprefix('all')}": role for name, role in given.items()},
+            roles={
+                f"irc.libera:bridge:relay:{name.removeprefix('all')}": role
+                for name, role in given.items()
+            },
             open_rooms={},
             platform_roles=[PlatformRoleRule("*", "*", "op", "admin", "ops")],
         )
@@ -226,4 +284,6 @@ def test_people_behind_a_bridge_are_guests_whatever_was_configured() -> None:
     assert roles(kai="blocked") == ["blocked", "guest"]
     assert roles(all="blocked") == ["blocked", "blocked"]
     sources = {stable_source(person_key(room.channel, one.id)) for one in (kai, lea)}
-    assert sources == {"irc.libera:bridge:relay:"}, "who may take any name counts as one where nothing else bounds it"
+    assert sources == {"irc.libera:bridge:relay:"}, (
+        "who may take any name counts as one where nothing else bounds it"
+    )

@@ -1,4 +1,5 @@
-"""The roster: equal from the log and from appended entries, changed from the command line and by linked accounts."""
+"""The roster: equal from the log and from appended entries, changed from the command line and by
+linked accounts."""
 
 import asyncio
 import itertools
@@ -17,7 +18,14 @@ from gateway.access.roster import RequestKind, Roster
 from gateway.access.texts import MAX_LINKED_ACCOUNTS, sort_pair
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Sender
-from gateway.core.facts import CodeEnded, CodeIssued, Fact, IdentityLinked, RoleAssigned, RoomAccessChanged
+from gateway.core.facts import (
+    CodeEnded,
+    CodeIssued,
+    Fact,
+    IdentityLinked,
+    RoleAssigned,
+    RoomAccessChanged,
+)
 from gateway.core.identity import ROLE_ORDER
 from gateway.store import LogEntry, NewEntry, Store
 from tests.kits.access import (
@@ -42,7 +50,9 @@ from tests.kits.examples import examples
 # The roster is the same from the log and from appended entries; pairing from the command line
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-people = st.sampled_from([f"{TG}:{number}" for number in range(4)] + [f"{DC}:{number}" for number in range(4)])
+people = st.sampled_from(
+    [f"{TG}:{number}" for number in range(4)] + [f"{DC}:{number}" for number in range(4)]
+)
 places = st.sampled_from([Address.parse(f"{TG}/-{number}") for number in range(3)])
 words: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
@@ -161,7 +171,10 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
         assert f"`reverie ctl pair approve {names[0]}`" in waiting
         assert f"`reverie ctl room approve {names[1]}`" in waiting
         wrong = await it.shell("pair approve", code="AAAA-AAAA")
-        assert (wrong.ok, wrong.answer.split(".")[0]) == (False, "I do not know the code or id `AAAA****`")
+        assert (wrong.ok, wrong.answer.split(".")[0]) == (
+            False,
+            "I do not know the code or id `AAAA****`",
+        )
         given = await it.shell("pair approve", code=code(person))
         assert (given.ok, given.answer.split(".")[0]) == (True, "Approved: `telegram")
         assert (await it.shell("pair approve", code=code(room))).ok
@@ -210,7 +223,9 @@ async def test_both_ends_hand_in_the_code_of_the_other(tmp_path: Path) -> None:
         assert letter.post.text.startswith("`discord.main:77` (`mia`) sent me your code")
         assert not it.roster.known.links
         last = await it.ask(TG, MEMBER, "link code", code=code(second))
-        assert last.answer.startswith("`discord.main:77` (`mia`) and you are now linked as one person")
+        assert last.answer.startswith(
+            "`discord.main:77` (`mia`) and you are now linked as one person"
+        )
         assert it.role(DC, MIA) == "member"
         assert it.posted[1].post.to == alone(DC, MIA)
         assert (await it.ask(DC, MIA, "link list")).answer.endswith("- `telegram.main:3`")
@@ -227,7 +242,8 @@ async def it(tmp_path: Path) -> AsyncIterator[Town]:
 
 
 async def test_who_is_talked_into_writing_one_code_links_nobody(it: Town) -> None:
-    """Eve has an admin submit her code. He sees who she is, and the second code is shown to him alone."""
+    """Eve has an admin submit her code. He sees who she is, and the second code is shown to him
+    alone."""
     first = await it.ask(TG, EVE, "link start")
     second = await it.ask(DC, ADMIN, "link code", code=code(first))
     assert "`telegram.main:666` (`Eve`) with this account" in second.answer
@@ -242,7 +258,9 @@ async def test_who_is_talked_into_writing_one_code_links_nobody(it: Town) -> Non
 async def test_a_second_code_is_good_only_from_whom_it_is_about(it: Town) -> None:
     first = await it.ask(TG, MEMBER, "link start")
     second = await it.ask(DC, MIA, "link code", code=code(first))
-    assert (await it.ask(TG, EVE, "link code", code=code(second))).answer.startswith("I do not know this code")
+    assert (await it.ask(TG, EVE, "link code", code=code(second))).answer.startswith(
+        "I do not know this code"
+    )
     own = await it.ask(DC, MIA, "link code", code=code(second))
     assert own.answer == "Send me that code from `telegram.main:3`, not from this one."
     assert not it.roster.known.links
@@ -338,7 +356,9 @@ async def test_who_is_let_in_no_more_is_let_in_by_what_else_they_are(tmp_path: P
         await it.paired(DC, MIA)
         await it.linked((TG, MEMBER), (DC, MIA))
         answer = await it.ask(TG, OWNER, "pair revoke", who="discord.main:77")
-        assert answer.answer.endswith("Their role was member. Their roles as `telegram.main:3` stay.")
+        assert answer.answer.endswith(
+            "Their role was member. Their roles as `telegram.main:3` stay."
+        )
         assert it.role(DC, MIA) == "member"
 
 
@@ -359,18 +379,27 @@ async def test_a_person_has_one_code_for_links_and_keeps_nobody_else_from_one(it
     assert len(await it.store.current_facts("code_given")) == 1
 
 
-async def test_who_is_blocked_in_one_room_does_not_undo_it_by_taking_a_link_back(tmp_path: Path) -> None:
+async def test_who_is_blocked_in_one_room_does_not_undo_it_by_taking_a_link_back(
+    tmp_path: Path,
+) -> None:
     boss = somebody("account:boss")
     async with town(tmp_path, replace(OPEN, roles={"irc.libera:account:boss": "admin"})) as it:
         await it.linked((TG, EVE), (IRC, ACCOUNT))
-        answer = await it.ask(IRC, boss, "block", at=LOBBY, who="irc.libera:account:eve", where="here")
+        answer = await it.ask(
+            IRC, boss, "block", at=LOBBY, who="irc.libera:account:eve", where="here"
+        )
         assert answer.answer.endswith("This also blocks 1 linked account.")
         assert it.role(IRC, ACCOUNT, LOBBY) == "blocked"
         for account in ("telegram.main:666", "irc.libera:account:eve"):
             answer = await it.ask(IRC, ACCOUNT, "link remove", account=account)
-            assert (answer.ok, answer.answer[:37]) == (False, "One of these accounts is blocked. I c")
+            assert (answer.ok, answer.answer[:37]) == (
+                False,
+                "One of these accounts is blocked. I c",
+            )
         assert it.role(IRC, ACCOUNT, LOBBY) == "blocked"
-        assert (await it.ask(IRC, boss, "unblock", at=LOBBY, who="irc.libera:account:eve", where="here")).ok
+        assert (
+            await it.ask(IRC, boss, "unblock", at=LOBBY, who="irc.libera:account:eve", where="here")
+        ).ok
         assert (await it.ask(IRC, ACCOUNT, "link remove", account="telegram.main:666")).ok
 
 
@@ -378,14 +407,19 @@ async def test_what_goes_with_an_account_between_is_told(it: Town) -> None:
     await it.linked((TG, EVE), (DC, MIA))
     await it.linked((DC, MIA), (IRC, ACCOUNT))
     answer = await it.ask(TG, EVE, "link remove", account="discord.main:77")
-    assert answer.answer.endswith("has only its own roles. This also unlinks `irc.libera:account:eve`.")
+    assert answer.answer.endswith(
+        "has only its own roles. This also unlinks `irc.libera:account:eve`."
+    )
     assert not it.roster.known.links
 
 
 async def test_nobody_is_answered_for_ever_about_codes(tmp_path: Path) -> None:
     """A stranger may submit anything, but each answer delays those of others."""
     async with town(tmp_path) as it:
-        told = [await it.hear(it.command(IRC, MASK, "link", args=f"AAAA-AA{number:02}")) for number in range(9)]
+        told = [
+            await it.hear(it.command(IRC, MASK, "link", args=f"AAAA-AA{number:02}"))
+            for number in range(9)
+        ]
         assert [one is not None for one in told] == [True] + [False] * 8
         first = await it.ask(TG, MEMBER, "link start")
         said = [await it.ask(TG, MEMBER, "link code", code=code(first)) for _ in range(7)]

@@ -1,4 +1,5 @@
-"""A backup: whole, for its owner alone, the same bytes for the same files; and back, as one, or not at all."""
+"""A backup: whole, for its owner alone, the same bytes for the same files; and back, as one, or not
+at all."""
 
 import asyncio
 import hashlib
@@ -26,9 +27,35 @@ from gateway.cli.restore import RestoreReport, restore_backup
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ChannelName, Message, MessageId, Post, PostKey, RoomId, Sender, SenderId
-from gateway.core.facts import AuditRecord, CursorMoved, Judgement, PartSendStarted, PostQueued, TurnRecord, dedup_key
-from gateway.store import NewEntry, Store, StoreError, StoreInUse, StoreMissing, StoreTooNew, rebuild
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Message,
+    MessageId,
+    Post,
+    PostKey,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import (
+    AuditRecord,
+    CursorMoved,
+    Judgement,
+    PartSendStarted,
+    PostQueued,
+    TurnRecord,
+    dedup_key,
+)
+from gateway.store import (
+    NewEntry,
+    Store,
+    StoreError,
+    StoreInUse,
+    StoreMissing,
+    StoreTooNew,
+    rebuild,
+)
 from gateway.store.mark import mark_path
 from gateway.store.schema import StoreLock
 from gateway.stream.trace import explain_event
@@ -46,7 +73,9 @@ def test_a_restored_store_counts_as_whole(tmp_path: Path) -> None:
     made(settings, tmp_path / "b.tar")
     stored(settings, heard(2), heard(3))
     mark_path(other.store.path).parent.mkdir(parents=True)
-    shutil.copy(mark_path(settings.store.path), mark_path(other.store.path))  # of a store that was deleted
+    shutil.copy(
+        mark_path(settings.store.path), mark_path(other.store.path)
+    )  # of a store that was deleted
     put(tmp_path / "b.tar", other)
 
     async def story() -> None:
@@ -66,7 +95,9 @@ def test_what_was_there_is_there_again(tmp_path: Path) -> None:
     other = configured(tmp_path / "c")
     put(tmp_path / "b.tar", other)
     before, after = tree(tmp_path / "a"), tree(tmp_path / "c")
-    store = {name for name in before if name.startswith(("data/reverie.db", "data/.reverie.db.mark"))}
+    store = {
+        name for name in before if name.startswith(("data/reverie.db", "data/.reverie.db.mark"))
+    }
     cache = {name for name in before if name.startswith("data/media")}
     assert {name: after.get(name) for name in before if name not in store | cache} == {
         name: text for name, text in before.items() if name not in store | cache
@@ -89,7 +120,9 @@ def test_what_was_there_is_there_again(tmp_path: Path) -> None:
     assert not list((tmp_path / "c").rglob(".restoring*")), "nothing half is left"
     with tarfile.open(tmp_path / "b.tar") as tar:  # by hand, without this program
         tar.extractall(tmp_path / "d", filter="data")
-    checked = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "d", check=False)
+    checked = subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path / "d", check=False
+    )
     assert checked.returncode == 0
 
 
@@ -146,7 +179,8 @@ def test_a_damaged_store_makes_no_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "there", ["data/reverie.db", "data/reverie.db-wal", "data/mind/ann/x", "persona/SOUL.md", "work/x"]
+    "there",
+    ["data/reverie.db", "data/reverie.db-wal", "data/mind/ann/x", "persona/SOUL.md", "work/x"],
 )
 def test_a_backup_is_restored_only_where_nothing_is(tmp_path: Path, there: str) -> None:
     settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
@@ -174,8 +208,11 @@ def test_nothing_is_restored_where_a_gateway_begins(tmp_path: Path) -> None:
 
 
 def _newer(members: Members) -> None:
-    """A store of a schema that only a newer version knows (https://www.sqlite.org/fileformat.html#user_version)."""
-    place = next(index for index, (header, _) in enumerate(members) if header.name == "store/reverie.db")
+    """A store of a schema that only a newer version knows
+    (https://www.sqlite.org/fileformat.html#user_version)."""
+    place = next(
+        index for index, (header, _) in enumerate(members) if header.name == "store/reverie.db"
+    )
     header, content = members[place]
     changed = content[:60] + (99).to_bytes(4, "big") + content[64:]
     members[place] = header, changed
@@ -194,7 +231,9 @@ def _append(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callabl
 
 
 def _flip(members: Members) -> None:
-    place = next(index for index, (header, _) in enumerate(members) if header.name == "store/reverie.db")
+    place = next(
+        index for index, (header, _) in enumerate(members) if header.name == "store/reverie.db"
+    )
     header, content = members[place]
     members[place] = (header, content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
 
@@ -254,7 +293,9 @@ def test_files_of_an_agent_that_is_not_configured_are_not_dropped(tmp_path: Path
     made(settings, tmp_path / "b.tar")
     other = configured(tmp_path / "c")
     alone = other.model_copy(update={"agents": other.agents[:1]})
-    with pytest.raises(InvalidBackup, match="it holds mind/bob, which the configuration does not name"):
+    with pytest.raises(
+        InvalidBackup, match="it holds mind/bob, which the configuration does not name"
+    ):
         put(tmp_path / "b.tar", alone)
     assert not (tmp_path / "c/data/reverie.db").exists()
 
@@ -280,7 +321,9 @@ def test_names_that_are_no_places_of_a_backup(name: str) -> None:
     assert not is_safe_name(name)
 
 
-def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_says_what_was_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "a"
     settings = grown(config)
     stored(settings, heard(1))
@@ -289,7 +332,10 @@ def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.Capt
     assert main(["backup", "--config", str(config), "-o", str(out)]) == 0
     assert "2 log entries up to 2, integrity checked" in capsys.readouterr().out
     assert main(["restore", str(out), "--verify"]) == 0
-    assert "it can be restored: 2 log entries up to 2, integrity checked, made 20" in capsys.readouterr().out
+    assert (
+        "it can be restored: 2 log entries up to 2, integrity checked, made 20"
+        in capsys.readouterr().out
+    )
     assert main(["restore", str(out)]) == 2
     assert "--config DIR" in capsys.readouterr().err
     assert main(["restore", str(out), "--config", str(config)]) == 2
@@ -307,7 +353,10 @@ def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.Capt
 def _yaml() -> dict[str, object]:
     return {
         "channels": {},
-        "agents": [{"id": "ann", "bindings": []}, {"id": "bob", "workspace": "persona", "files": "work"}],
+        "agents": [
+            {"id": "ann", "bindings": []},
+            {"id": "bob", "workspace": "persona", "files": "work"},
+        ],
         "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
         "store": {"path": "data/reverie.db"},
     }
@@ -329,17 +378,26 @@ def test_a_backup_of_a_version_before_the_first_release_is_not_restored(tmp_path
     made(settings, tmp_path / "b.tar")
 
     def age(members: Members) -> None:
-        index = next(number for number, (header, _) in enumerate(members) if header.name == STORE_NAME)
+        index = next(
+            number for number, (header, _) in enumerate(members) if header.name == STORE_NAME
+        )
         header, data = members[index]
-        old = data[:68] + (0x52455652).to_bytes(4) + data[72:]  # https://www.sqlite.org/fileformat.html#application_id
+        old = (
+            data[:68] + (0x52455652).to_bytes(4) + data[72:]
+        )  # https://www.sqlite.org/fileformat.html#application_id
         members[index] = header, old
-        sums = members[-1][1].decode().replace(hashlib.sha256(data).hexdigest(), hashlib.sha256(old).hexdigest())
+        sums = (
+            members[-1][1]
+            .decode()
+            .replace(hashlib.sha256(data).hexdigest(), hashlib.sha256(old).hexdigest())
+        )
         members[-1] = members[-1][0], sums.encode()
 
     rewritten(tmp_path / "b.tar", tmp_path / "old.tar", age)
     before = tree(tmp_path)
     with pytest.raises(
-        StoreError, match=r"^the backup's store is of a reverie before 0\.2\.0, whose stores are read no more"
+        StoreError,
+        match=r"^the backup's store is of a reverie before 0\.2\.0, whose stores are read no more",
     ):
         put(tmp_path / "old.tar", configured(tmp_path / "c"))
     assert tree(tmp_path) == before
@@ -368,14 +426,19 @@ def test_directories_on_other_file_systems_are_restored_too(tmp_path: Path) -> N
     with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
         other = configured(tmp_path / "c")
         ann, bob = other.agents
-        there = other.model_copy(update={"agents": (ann, bob.model_copy(update={"files": Path(elsewhere) / "work"}))})
+        there = other.model_copy(
+            update={"agents": (ann, bob.model_copy(update={"files": Path(elsewhere) / "work"}))}
+        )
         put(tmp_path / "b.tar", there)
         assert tree(Path(elsewhere)) == {"work/deep/down/é.txt": b"work"}
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_an_interrupted_command_leaves_nothing_half(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
 ) -> None:
     config = tmp_path / "a"
     settings = grown(config)
@@ -401,10 +464,13 @@ def test_an_interrupted_command_leaves_nothing_half(
 
 def _lasting(directory: Path) -> dict[str, bytes]:
     """Without what SQLite keeps for readers."""
-    return {name: text for name, text in tree(directory).items() if not name.endswith(("-shm", "-wal"))}
+    return {
+        name: text for name, text in tree(directory).items() if not name.endswith(("-shm", "-wal"))
+    }
 
 
-# A gateway goes on from a backup, though another one went on from the same: people see nothing twice
+# A gateway goes on from a backup, though another one went on from the same: people see nothing
+# twice
 
 ROOM = Address(channel=CONSOLE, room=RoomId("lobby"))
 REASON = "restored from a backup of 2026-03-04 12:00:00 UTC"
@@ -433,7 +499,10 @@ def irc(path: Path) -> Settings:
                 "telegram.main": {"platform": "telegram", "token": "1:" + "A" * 35},
             },
             "agents": [{"id": "reverie"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "store": {"path": "reverie.db"},
         },
         path,
@@ -441,27 +510,44 @@ def irc(path: Path) -> Settings:
 
 
 def waiting(here: Settings) -> None:
-    """Three posts: not begun, begun and cut off, half of it said; something due, something overheard."""
+    """Three posts: not begun, begun and cut off, half of it said; something due, something
+    overheard."""
 
     async def story() -> None:
         async with await Store.open(here.store.path, ManualClock(NOW)) as store:
             for key in ("new", "begun", "half"):
-                await store.append([NewEntry(fact=PostQueued(post=post(key)), at=NOW, key=f"post:{key}")])
+                await store.append(
+                    [NewEntry(fact=PostQueued(post=post(key)), at=NOW, key=f"post:{key}")]
+                )
             await store.append(
-                [NewEntry(fact=PartSendStarted(post=post("begun").key, part=0, bodies=("one",)), at=NOW)]
+                [
+                    NewEntry(
+                        fact=PartSendStarted(post=post("begun").key, part=0, bodies=("one",)),
+                        at=NOW,
+                    )
+                ]
             )
             await store.append(
-                [NewEntry(fact=PartSendStarted(post=post("half").key, part=0, bodies=("one", "two")), at=NOW)]
+                [
+                    NewEntry(
+                        fact=PartSendStarted(post=post("half").key, part=0, bodies=("one", "two")),
+                        at=NOW,
+                    )
+                ]
             )
             await store.append(heard(1, room="#due"))
             await store.append(heard(2, room="#talk", urgency=0))
             for name in ("irc.test", "discord.main", "telegram.main"):
-                await store.append([NewEntry(fact=CursorMoved(channel=ChannelName(name), value="then"), at=NOW)])
+                await store.append(
+                    [NewEntry(fact=CursorMoved(channel=ChannelName(name), value="then"), at=NOW)]
+                )
 
     run(story())
 
 
-def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(tmp_path: Path) -> None:
+def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(
+    tmp_path: Path,
+) -> None:
     here, there = irc(tmp_path / "a"), irc(tmp_path / "b")
     waiting(here)
     settled = moved(here, there, tmp_path / "b.tar").reconciled
@@ -472,9 +558,13 @@ def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(t
         async with await opened(there.store.path) as store:
             assert await store.undelivered_posts() == []
             assert await store.due_conversations(1) == []
-            assert [one.ambient for one in await store.pending_counts()] == [1, 1], "and nothing is forgotten"
+            assert [one.ambient for one in await store.pending_counts()] == [1, 1], (
+                "and nothing is forgotten"
+            )
             cursors = [await store.saved_cursor(ChannelName(name)) for name in there.channels]
-            assert cursors == ["", "", "then"], "Telegram keeps what nobody has confirmed, and only that"
+            assert cursors == ["", "", "then"], (
+                "Telegram keeps what nobody has confirmed, and only that"
+            )
             (audited,) = [one.fact for one in await store.entries(kinds=["audited"])]
             assert isinstance(audited, AuditRecord)
             assert (audited.what, audited.name, audited.result) == ("restore", "tess", REASON)
@@ -493,11 +583,19 @@ def test_where_nothing_ran_since_it_goes_on_exactly_there(tmp_path: Path) -> Non
     here, there = irc(tmp_path / "a"), irc(tmp_path / "b")
     waiting(here)
     settled = moved(here, there, tmp_path / "b.tar", exact=True).reconciled
-    assert (settled.uncertain_posts, settled.unread_conversations, settled.reset_channels) == (0, 0, ())
+    assert (settled.uncertain_posts, settled.unread_conversations, settled.reset_channels) == (
+        0,
+        0,
+        (),
+    )
 
     async def story() -> None:
         async with await opened(there.store.path) as store:
-            assert [item.post.key for item in await store.undelivered_posts()] == ["new", "begun", "half"]
+            assert [item.post.key for item in await store.undelivered_posts()] == [
+                "new",
+                "begun",
+                "half",
+            ]
             assert [place for place, _ in await store.due_conversations(1)] == [place_of("#due")]
             assert await store.saved_cursor(ChannelName("irc.test")) == "then"
 
@@ -517,7 +615,13 @@ def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
             ended = turn(place().conversation, first.seq)
             assert isinstance(ended.fact, TurnRecord)
             await store.append(
-                [NewEntry(fact=replace(ended.fact, outcome="interrupted"), at=NOW, conversation=place().conversation)]
+                [
+                    NewEntry(
+                        fact=replace(ended.fact, outcome="interrupted"),
+                        at=NOW,
+                        conversation=place().conversation,
+                    )
+                ]
             )
 
     run(story())
@@ -525,7 +629,9 @@ def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
 
     async def after() -> None:
         async with await opened(there.store.path) as store:
-            (newest,) = await store.newest_entries(1, kinds=["turn_ended"], conversation=place().conversation)
+            (newest,) = await store.newest_entries(
+                1, kinds=["turn_ended"], conversation=place().conversation
+            )
             assert isinstance(newest.fact, TurnRecord)
             assert newest.fact.outcome == "yielded"
 
@@ -534,7 +640,8 @@ def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_two_gateways_from_one_moment_say_things_once(tmp_path: Path, exact: bool) -> None:
-    """The first is cut off with an answer on its way and a question open; it goes on, and so does the restored one.
+    """The first is cut off with an answer on its way and a question open; it goes on, and so does
+    the restored one.
 
     `exact`: the same where nobody went on, and then nothing is lost either.
     """
@@ -544,7 +651,9 @@ def test_two_gateways_from_one_moment_say_things_once(tmp_path: Path, exact: boo
         async with await Store.open(here.store.path, SystemClock()) as store:
             now = datetime.now(UTC)
             queued = PostQueued(post=Post(key=PostKey("answer"), to=ROOM, text="the answer"))
-            await store.append([NewEntry(fact=queued, at=now, conversation=ROOM.conversation, key="post:answer")])
+            await store.append(
+                [NewEntry(fact=queued, at=now, conversation=ROOM.conversation, key="post:answer")]
+            )
         await asyncio.to_thread(lambda: moved(here, there, tmp_path / "b.tar", exact=exact))
         first = Screen()
         if not exact:
@@ -576,7 +685,9 @@ async def _goes_on(made: Settings, count: int) -> Screen:
     return screen
 
 
-def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_open(tmp_path: Path) -> None:
+def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_open(
+    tmp_path: Path,
+) -> None:
     here, there = at(tmp_path / "a"), at(tmp_path / "b")
     alone = Address(channel=CONSOLE, room=RoomId("ann"))
 
@@ -584,7 +695,9 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
         async with running(tmp_path / "a") as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-        async with await Store.open(here.store.path, SystemClock()) as store:  # and then it was cut off
+        async with await Store.open(
+            here.store.path, SystemClock()
+        ) as store:  # and then it was cut off
             said = Message(
                 id=MessageId("77"),
                 at=alone,
@@ -593,9 +706,18 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
                 sent=datetime.now(UTC),
                 kind="direct",
             )
-            entry = NewEntry(fact=said, at=datetime.now(UTC), conversation=alone.conversation, key=dedup_key(said))
-            judged = Judgement(type="console.direct.ann", urgency=3, fate="due", rule="default", role="guest")
-            cause = NewEntry(fact=judged, at=datetime.now(UTC), conversation=alone.conversation, cause=entry)
+            entry = NewEntry(
+                fact=said,
+                at=datetime.now(UTC),
+                conversation=alone.conversation,
+                key=dedup_key(said),
+            )
+            judged = Judgement(
+                type="console.direct.ann", urgency=3, fate="due", rule="default", role="guest"
+            )
+            cause = NewEntry(
+                fact=judged, at=datetime.now(UTC), conversation=alone.conversation, cause=entry
+            )
             await store.append([entry, cause])
 
     asyncio.run(before())

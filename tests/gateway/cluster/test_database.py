@@ -1,4 +1,5 @@
-"""Processes that share a PostgreSQL database: objects in this process, and programs that are killed or stopped."""
+"""Processes that share a PostgreSQL database: objects in this process, and programs that are killed
+or stopped."""
 
 import asyncio
 import contextlib
@@ -77,17 +78,23 @@ class Group:
         self._stack.push_async_callback(made.leave)
         return made
 
-    async def started(self, name: str, *leases: LeaseName, services: Services | None = None) -> DatabaseCluster:
+    async def started(
+        self, name: str, *leases: LeaseName, services: Services | None = None
+    ) -> DatabaseCluster:
         """A member that is ready, as all see it."""
         made = await self.join(name)
         await made.start(services or Services(), leases)
-        await until(lambda: any(one.number == made.number and not one.is_draining for one in made.members))
+        await until(
+            lambda: any(one.number == made.number and not one.is_draining for one in made.members)
+        )
         return made
 
     async def program(self, name: str, *leases: LeaseName) -> asyncio.subprocess.Process:
         """A member that is another process, and holds all these leases."""
         made = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PROGRAM, self.url, name, *leases), stdout=asyncio.subprocess.PIPE, cwd=CHECKOUT
+            *(sys.executable, "-c", PROGRAM, self.url, name, *leases),
+            stdout=asyncio.subprocess.PIPE,
+            cwd=CHECKOUT,
         )
 
         async def end() -> None:
@@ -97,21 +104,27 @@ class Group:
 
         self._stack.push_async_callback(end)
         assert made.stdout is not None
-        lines = {(await made.stdout.readline()).decode().strip() for _ in range(max(1, len(leases)))}
+        lines = {
+            (await made.stdout.readline()).decode().strip() for _ in range(max(1, len(leases)))
+        }
         assert lines == {*leases} if leases else {"ready"}
         return made
 
     async def steady(self) -> None:
         """Return when all members have given signs of life for long enough to judge the others."""
         ((start,),) = await self.execute("SELECT clock_timestamp()::text")
-        after = f"SELECT 1 FROM heartbeat HAVING min(seen) > '{start}'::timestamptz + interval '7 s'"
+        after = (
+            f"SELECT 1 FROM heartbeat HAVING min(seen) > '{start}'::timestamptz + interval '7 s'"
+        )
         await until(lambda: self.execute(after), every_s=0.2)
 
     async def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Execute a statement as another program would."""
 
         def run() -> list[tuple[Any, ...]]:
-            with contextlib.closing(connect_server(ServerStore(self.url, Path("unused")), "other")) as connection:
+            with contextlib.closing(
+                connect_server(ServerStore(self.url, Path("unused")), "other")
+            ) as connection:
                 return connection.fetch(statement)
 
         return await asyncio.to_thread(run)
@@ -157,7 +170,9 @@ def holder(cluster: DatabaseCluster, lease: LeaseName) -> str:
 async def test_members_see_each_other_and_share_the_leases(group: Group) -> None:
     services = Services()
     first = await group.join("first")
-    assert [(one.name, one.is_draining) for one in first.members] == [("first", True)], "it has not started"
+    assert [(one.name, one.is_draining) for one in first.members] == [("first", True)], (
+        "it has not started"
+    )
     leases = ["agent:x", "channel:a", "channel:b", "upkeep"]
     await first.start(services, leases)
     await until(lambda: services.told == [f"+{lease}" for lease in leases])
@@ -187,7 +202,9 @@ async def test_draining_gives_everything_to_the_others(group: Group) -> None:
     services.may_end.clear()
     draining = asyncio.create_task(first.drain())
     await until(lambda: {"-channel:a", "-agent:x"} <= {*services.told})
-    await until(lambda: next(one for one in second.members if one.number == first.number).is_draining)
+    await until(
+        lambda: next(one for one in second.members if one.number == first.number).is_draining
+    )
     assert first.holds("channel:a"), "until its work has ended"
     assert others.told == []
     services.may_end.set()
@@ -242,16 +259,22 @@ async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: 
     hung.send_signal(signal.SIGSTOP)
     await until(lambda: other.holds("channel:a"))
     name = shared_name(group.schema, number)
-    assert await group.execute(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{name}'") == []
+    assert (
+        await group.execute(f"SELECT 1 FROM pg_stat_activity WHERE application_name = '{name}'")
+        == []
+    )
     hung.send_signal(signal.SIGCONT)
     assert await hung.wait() == 0, "it learns that it was removed"
 
 
-async def test_who_gave_no_sign_for_long_does_nothing_until_it_is_known_to_be_there(group: Group) -> None:
+async def test_who_gave_no_sign_for_long_does_nothing_until_it_is_known_to_be_there(
+    group: Group,
+) -> None:
     one = await group.started("one")
     assert await one.confirm()
     blocking, reading = [
-        await psycopg.AsyncConnection.connect(group.url, options=f"-c search_path={group.schema}") for _ in range(2)
+        await psycopg.AsyncConnection.connect(group.url, options=f"-c search_path={group.schema}")
+        for _ in range(2)
     ]
     try:
         await blocking.execute("SELECT FROM heartbeat FOR UPDATE")
@@ -287,7 +310,9 @@ async def test_a_hanging_process_that_holds_the_lock_of_the_log_is_removed(group
     )
     try:
         await writer.execute("BEGIN")
-        await writer.execute(f"SELECT pg_advisory_xact_lock({LOG_LOCK}, hashtext('{group.schema}'))")
+        await writer.execute(
+            f"SELECT pg_advisory_xact_lock({LOG_LOCK}, hashtext('{group.schema}'))"
+        )
         hung.send_signal(signal.SIGSTOP)
         await until(lambda: other.holds("channel:a"))
         with pytest.raises(psycopg.OperationalError):
@@ -308,7 +333,11 @@ async def test_a_database_that_is_restarted_moves_nothing(
     await asyncio.sleep(9 if mode == "immediate" else 0)  # longer than anybody may be silent
     await asyncio.to_thread(group.server.start)
     await group.steady()
-    assert [one.name for one in first.members] == [one.name for one in second.members] == ["first", "second"]
+    assert (
+        [one.name for one in first.members]
+        == [one.name for one in second.members]
+        == ["first", "second"]
+    )
     assert (services.told, others.told) == (["+channel:a"], [])
     assert not first.fenced.is_set()
     assert "was removed" not in caplog.text
@@ -324,7 +353,9 @@ async def test_nobody_is_judged_by_who_was_silent_itself(group: Group) -> None:
 
     async def backends(cluster: DatabaseCluster) -> list[int]:
         name = shared_name(group.schema, cluster.number)
-        found = await group.execute(f"SELECT pid FROM pg_stat_activity WHERE application_name = '{name}'")
+        found = await group.execute(
+            f"SELECT pid FROM pg_stat_activity WHERE application_name = '{name}'"
+        )
         return [pid for (pid,) in found]
 
     of_first, of_second = await backends(first), await backends(second)
@@ -347,7 +378,8 @@ async def test_nobody_is_judged_by_who_was_silent_itself(group: Group) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_lease_has_one_holder_whatever_happens(group: Group, seed: int) -> None:
-    """Members come, drain and leave, connections are cut, leases come and go: nobody works beside another."""
+    """Members come, drain and leave, connections are cut, leases come and go: nobody works beside
+    another."""
     chance = random.Random(seed)
     working = dict[LeaseName, str]()
 

@@ -73,23 +73,33 @@ def test_when_a_process_may_judge_others(own_s: float, server_s: float, *, expec
         ([member(1), member(2)], {"channel:a": 0}, {1: ["channel:a"], 2: []}),
         ([member(1, "channel:b"), member(2)], {"channel:a": 0}, {1: [], 2: ["channel:a"]}),
         ([member(1, "agent:b"), member(2)], {"channel:a": 0}, {1: ["channel:a"], 2: []}),
-        ([member(1, is_draining=True), member(2, "upkeep")], {"agent:a": 0}, {1: [], 2: ["agent:a"]}),
+        (
+            [member(1, is_draining=True), member(2, "upkeep")],
+            {"agent:a": 0},
+            {1: [], 2: ["agent:a"]},
+        ),
         ([member(1, is_draining=True)], {"agent:a": 99}, {1: []}),
         ([member(1), member(2)], {"agent:a": 2.1}, {1: ["agent:a"], 2: ["agent:a"]}),
     ],
 )
-def test_who_takes_a_free_lease(members: list[Member], free: dict[str, float], expected: dict[int, list[str]]) -> None:
+def test_who_takes_a_free_lease(
+    members: list[Member], free: dict[str, float], expected: dict[int, list[str]]
+) -> None:
     assert {number: find_claims(number, members, free) for number in expected} == expected
 
 
 MEMBERS = st.lists(st.booleans(), min_size=1, max_size=5).map(
     lambda drawn: [member(at + 1, is_draining=drains) for at, drains in enumerate(drawn)]
 )
-NAMES = st.sets(st.sampled_from([f"{kind}:{n}" for kind in ("channel", "agent") for n in range(8)] + ["upkeep"]))
+NAMES = st.sets(
+    st.sampled_from([f"{kind}:{n}" for kind in ("channel", "agent") for n in range(8)] + ["upkeep"])
+)
 
 
 @given(MEMBERS, NAMES)
-def test_each_free_lease_has_one_taker_and_all_hold_alike_many(members: list[Member], names: set[str]) -> None:
+def test_each_free_lease_has_one_taker_and_all_hold_alike_many(
+    members: list[Member], names: set[str]
+) -> None:
     free = dict.fromkeys(names, 0.0)
     claims = {one.number: find_claims(one.number, members, free) for one in members}
     taken = Counter(lease for found in claims.values() for lease in found)

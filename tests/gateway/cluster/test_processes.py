@@ -1,4 +1,5 @@
-"""Processes of one gateway, whole, on one real database: whoever holds a channel does everything for it."""
+"""Processes of one gateway, whole, on one real database: whoever holds a channel does everything
+for it."""
 
 import asyncio
 import contextlib
@@ -40,7 +41,9 @@ AGENT = agent_lease("reverie")
 class Process:
     """One process: its services, its model, and its consoles."""
 
-    def __init__(self, gateway: "app._Gateway", model: Held, cluster: ManualCluster, screen: Screen) -> None:
+    def __init__(
+        self, gateway: "app._Gateway", model: Held, cluster: ManualCluster, screen: Screen
+    ) -> None:
         self.gateway, self.model, self.cluster, self.screen = gateway, model, cluster, screen
         self.store, self.agent = gateway.store, gateway.agents.by_id["reverie"]
         self._runs = dict[ChannelName, asyncio.Task[None]]()
@@ -52,7 +55,9 @@ class Process:
             name = ChannelName(lease.partition(":")[2])
             if lease == channel_lease(name):
                 console = self.console(name)
-                self._runs[name] = asyncio.create_task(console.run(partial(self.gateway.intake.accept, name)))
+                self._runs[name] = asyncio.create_task(
+                    console.run(partial(self.gateway.intake.accept, name))
+                )
                 await self.gateway.outbox.open_channel(name)
                 self.gateway.outbox.set_link_up(name, up=True)
 
@@ -68,7 +73,9 @@ class Process:
         assert isinstance(found, ConsoleChannel)
         return found
 
-    async def say(self, text: str, name: ChannelName = ONE, sender: str = "ann", room: str | None = None) -> None:
+    async def say(
+        self, text: str, name: ChannelName = ONE, sender: str = "ann", room: str | None = None
+    ) -> None:
         await self.console(name).receive_message(text, sender=sender, room=room)
 
     async def orders(self, *words: str, place: str = "") -> str:
@@ -76,7 +83,11 @@ class Process:
         return "\n".join((await self.gateway.dispatcher.carry_out(order)).lines)
 
     async def turns(self) -> list[TurnRecord]:
-        return [one.fact for one in await self.store.entries(kinds=["turn_ended"]) if isinstance(one.fact, TurnRecord)]
+        return [
+            one.fact
+            for one in await self.store.entries(kinds=["turn_ended"])
+            if isinstance(one.fact, TurnRecord)
+        ]
 
     async def close(self) -> None:
         await self.give(*self.cluster.leases)
@@ -106,7 +117,10 @@ async def process(
 ) -> AsyncIterator[Process]:
     live, clock, model, screen = LiveSettings(made), SystemClock(), Held(script), Screen()
     model.go.set()
-    async with open_model_services(live, clock, model=model) as services, StoreTasks(store) as tasks:
+    async with (
+        open_model_services(live, clock, model=model) as services,
+        StoreTasks(store) as tasks,
+    ):
         gateway = app._Gateway(
             store=store,
             clock=clock,
@@ -131,7 +145,9 @@ async def process(
 
 
 @contextlib.asynccontextmanager
-async def two(tmp: Path, script: Script | None = None, **more: object) -> AsyncIterator[tuple[Process, Process]]:
+async def two(
+    tmp: Path, script: Script | None = None, **more: object
+) -> AsyncIterator[tuple[Process, Process]]:
     """The first one holds channel `one`, the second one channel `two` and the agent."""
     console = {"platform": "console", "rooms": ["ops", "hall"]}
     access = {"dm": "open", "rates": UNHURRIED, "roles": {"owner": ["one:root", "two:root"]}}
@@ -157,7 +173,9 @@ async def follow(*stores: Store) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_who_holds_a_channel_answers_there_and_an_order_holds_everywhere(tmp_path: Path) -> None:
+async def test_who_holds_a_channel_answers_there_and_an_order_holds_everywhere(
+    tmp_path: Path,
+) -> None:
     async with two(tmp_path) as (one, other):
         await one.say("hello", ONE)
         await other.say("hello", TWO)
@@ -194,7 +212,9 @@ async def test_what_a_process_has_left_is_done_by_the_next_holder_once(tmp_path:
         assert not one.screen.parts
 
 
-async def test_a_reminder_is_fired_by_the_holder_of_the_agent_and_told_by_that_of_the_channel(tmp_path: Path) -> None:
+async def test_a_reminder_is_fired_by_the_holder_of_the_agent_and_told_by_that_of_the_channel(
+    tmp_path: Path,
+) -> None:
     async with two(tmp_path) as (one, other):
         at, now = Address(channel=ONE, room=RoomId("ann")), datetime.now(UTC)
         await one.say("hello")
@@ -230,7 +250,9 @@ async def test_an_approval_is_given_where_the_admin_is(tmp_path: Path) -> None:
         "rules": [{"tool": "bash", "role": "guest", "approval": "always"}],
     }
     async with two(tmp_path, script, tools=tools) as (one, other):
-        for count, (verdict, told) in enumerate((("approve", "It is done."), ("deny", "I was not allowed.")), 1):
+        for count, (verdict, told) in enumerate(
+            (("approve", "It is done."), ("deny", "I was not allowed.")), 1
+        ):
             await one.say("please run it")
             await until(lambda: _is_asked(one))
             (waiting,) = await one.store.undecided()
@@ -239,4 +261,7 @@ async def test_an_approval_is_given_where_the_admin_is(tmp_path: Path) -> None:
             await until(lambda: len(one.screen.said("ann")) >= count)  # noqa: B023 - awaited at once
             assert told in one.screen.said("ann")
         ended = [fact.fact for fact in await one.store.entries(kinds=["approval_ended"])]
-        assert [fact.verdict for fact in ended if isinstance(fact, ApprovalEnded)] == ["once", "denied"]
+        assert [fact.verdict for fact in ended if isinstance(fact, ApprovalEnded)] == [
+            "once",
+            "denied",
+        ]

@@ -63,7 +63,16 @@ def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
-    assert rows[1] == ["process-1", "running", "0 s ago", "3 min", "channel:irc.main", "a", "http://a:9090", "1.0"]
+    assert rows[1] == [
+        "process-1",
+        "running",
+        "0 s ago",
+        "3 min",
+        "channel:irc.main",
+        "a",
+        "http://a:9090",
+        "1.0",
+    ]
     assert rows[3] == ["channel:irc.main", "process-1", "3 min ago"]
     assert rows[4] == ["agent:reverie", "nobody for 12 s", "-"]
 
@@ -81,7 +90,9 @@ class Process:
 
     def __init__(self, store: Store, cluster: DatabaseCluster) -> None:
         self.store, self.cluster = store, cluster
-        self.monitor = ProcessMonitor(cluster, store, SystemClock(), lambda: {IRC: "irc", OTHER: "irc"})
+        self.monitor = ProcessMonitor(
+            cluster, store, SystemClock(), lambda: {IRC: "irc", OTHER: "irc"}
+        )
         store.subscribe(self.monitor.on_appended, ConnectionChanged)
         self.stats = GatewayStats({}, NOW)
         self.stats.processes = self.monitor
@@ -98,7 +109,9 @@ class Process:
 
 
 async def opened(stack: contextlib.AsyncExitStack, url: str, path: Path, name: str) -> Process:
-    store = await stack.enter_async_context(await open_shared(ServerStore(url, path / "reverie.db")))
+    store = await stack.enter_async_context(
+        await open_shared(ServerStore(url, path / "reverie.db"))
+    )
     cluster = await DatabaseCluster.join(url, name=name)
     stack.push_async_callback(cluster.leave)
     await store.join(cluster.number)
@@ -107,7 +120,9 @@ async def opened(stack: contextlib.AsyncExitStack, url: str, path: Path, name: s
 
 
 @pytest.mark.integration
-async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, postgresql: PostgresServer) -> None:
+async def test_each_process_tells_of_itself_and_of_the_others(
+    tmp_path: Path, postgresql: PostgresServer
+) -> None:
     url, lease = postgresql.url("told"), channel_lease(IRC)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "told")
@@ -117,7 +132,9 @@ async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, po
         await first.cluster.start(Services(), [lease])
         await until(lambda: first.cluster.holds(lease))
         await second.cluster.start(Services(), [lease])
-        await until(lambda: [one.holder for one in second.cluster.describe()[1] if one.holder is not None])
+        await until(
+            lambda: [one.holder for one in second.cluster.describe()[1] if one.holder is not None]
+        )
         first.stats.add_channel(IRC, "irc", NOW)
         assert second.stats.snapshot().channels[0].state == "connecting"
         up = ConnectionChanged(id=EventId("l"), channel=IRC, up=True, reason="", sent=NOW)
@@ -135,8 +152,13 @@ async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, po
         assert "reverie_leases_held 1.0\n" in first.metrics
         assert "reverie_leases_taken_total 1.0\n" in first.metrics
         members, leases = await read_processes(url)
-        assert [(one.member.name, one.is_ready) for one in members] == [("process-1", True), ("process-2", True)]
-        assert [(one.name, one.holder.name if one.holder else "") for one in leases] == [(lease, "process-1")]
+        assert [(one.member.name, one.is_ready) for one in members] == [
+            ("process-1", True),
+            ("process-2", True),
+        ]
+        assert [(one.name, one.holder.name if one.holder else "") for one in leases] == [
+            (lease, "process-1")
+        ]
 
         await first.cluster.drain()
         await until(lambda: first.problems == ["this process stops, and takes nothing new"])
@@ -147,7 +169,9 @@ async def test_each_process_tells_of_itself_and_of_the_others(tmp_path: Path, po
 
 
 @pytest.mark.integration
-async def test_each_process_tells_the_others_where_its_metrics_are(tmp_path: Path, postgresql: PostgresServer) -> None:
+async def test_each_process_tells_the_others_where_its_metrics_are(
+    tmp_path: Path, postgresql: PostgresServer
+) -> None:
     url = postgresql.url("addresses")
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "addresses")
@@ -158,7 +182,13 @@ async def test_each_process_tells_the_others_where_its_metrics_are(tmp_path: Pat
             config, path = OpsConfig(host=host, port=0), tmp_path / f"{process.cluster.number}"
             sources = [process.monitor]
             service = OpsService(
-                config, path, SystemClock(), process.stats, Redactor(), sources=sources, cluster=process.cluster
+                config,
+                path,
+                SystemClock(),
+                process.stats,
+                Redactor(),
+                sources=sources,
+                cluster=process.cluster,
             )
             stack.push_async_callback(cancel_and_wait, asyncio.create_task(service.run()))
         for process in (one, other):
@@ -168,7 +198,9 @@ async def test_each_process_tells_the_others_where_its_metrics_are(tmp_path: Pat
         assert second.startswith(f"http://{socket.gethostname()}:"), "it listens everywhere"
         async with httpx.AsyncClient(trust_env=False) as client:
             assert "reverie_processes 2.0" in (await client.get(f"{first}/metrics")).text
-            assert (await client.get(f"http://127.0.0.1:{second.rpartition(':')[2]}/health")).is_success
+            assert (
+                await client.get(f"http://127.0.0.1:{second.rpartition(':')[2]}/health")
+            ).is_success
         assert [status.ops for status in (await read_processes(url))[0]] == [first, second]
 
 
@@ -181,7 +213,9 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "directories")
         processes = [("process-2", tmp_path), ("process-3", tmp_path / "elsewhere")]
         for name, directory in processes:
-            stack.enter_context(hold_process_files(directory / "reverie.db", name, SystemClock().now()))
+            stack.enter_context(
+                hold_process_files(directory / "reverie.db", name, SystemClock().now())
+            )
         one, other = [await opened(stack, url, directory, name) for name, directory in processes]
         for process in (one, other):
             await process.cluster.start(Services(), [])
@@ -189,10 +223,14 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
         stack.push_async_callback(database.close)
         await database.execute("UPDATE process SET started = started - interval '1 hour'")
         hour = timedelta(hours=1)
-        await until(lambda: all(SystemClock().now() - m.started > hour for m in one.cluster.members))
+        await until(
+            lambda: all(SystemClock().now() - m.started > hour for m in one.cluster.members)
+        )
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(one.monitor.run()))
         await until(lambda: bool(one.stats.snapshot().problems))
         (problem,) = one.stats.snapshot().problems
         assert problem.partial
-        assert problem.reason.startswith(f"{tmp_path} has no lock of process-3 on {socket.gethostname()}: ")
+        assert problem.reason.startswith(
+            f"{tmp_path} has no lock of process-3 on {socket.gethostname()}: "
+        )
         assert problem.reason in caplog.messages

@@ -1,4 +1,5 @@
-"""Commands passed to their handlers, or to a dispatcher whose handlers repeat what they were asked."""
+"""Commands passed to their handlers, or to a dispatcher whose handlers repeat what they were
+asked."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -15,7 +16,17 @@ from gateway.commands.info import handle_help
 from gateway.commands.table import COMMANDS
 from gateway.config.models import CommandsConfig
 from gateway.core.clock import Clock, ManualClock
-from gateway.core.events import Address, ChannelName, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import AuditRecord, dedup_key
 from gateway.core.identity import AccessPolicy, Role, RoleGrant
 from gateway.core.redaction import Redactor
@@ -45,7 +56,9 @@ def somebody(who: str, **more: Any) -> Sender:
     return replace(sender, **more)
 
 
-def command(name: str, args: str = "", who: str = "root", *, direct: bool = False, **more: Any) -> Command:
+def command(
+    name: str, args: str = "", who: str = "root", *, direct: bool = False, **more: Any
+) -> Command:
     made = Command(
         id=EventId("c1"),
         at=Address(channel=IRC, room=RoomId(who)) if direct else LOBBY,
@@ -59,7 +72,9 @@ def command(name: str, args: str = "", who: str = "root", *, direct: bool = Fals
     return replace(made, **more)
 
 
-def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "mention", who: str = "root") -> Message:
+def said(
+    text: str, kind: Literal["direct", "mention", "reply", "room"] = "mention", who: str = "root"
+) -> Message:
     at = Address(channel=IRC, room=RoomId(who)) if kind == "direct" else LOBBY
     return Message(id=MessageId("m1"), at=at, sender=somebody(who), text=text, sent=SENT, kind=kind)
 
@@ -74,7 +89,10 @@ async def refusing(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
     return refuse("That is not so.")
 
 
-ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {"deny": refusing, "help": handle_help}
+ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {
+    "deny": refusing,
+    "help": handle_help,
+}
 
 
 class Desk:
@@ -128,7 +146,8 @@ class _Named:
 
 
 def answered_by(handlers: Mapping[str, CommandHandler]) -> dict[str, CommandDefinition]:
-    """Return the table of people with these handlers, by `name` or `name sub`; without one, the handler breaks."""
+    """Return the table of people with these handlers, by `name` or `name sub`; without one, the
+    handler breaks."""
 
     def find(*names: str) -> CommandHandler:
         return next((handlers[name] for name in names if name in handlers), _broken)
@@ -137,7 +156,9 @@ def answered_by(handlers: Mapping[str, CommandHandler]) -> dict[str, CommandDefi
         replace(
             row,
             handler=None if row.subs else find(row.name),
-            subs=tuple(replace(sub, handler=find(f"{row.name} {sub.name}", row.name)) for sub in row.subs),
+            subs=tuple(
+                replace(sub, handler=find(f"{row.name} {sub.name}", row.name)) for sub in row.subs
+            ),
         )
         for row in COMMANDS
     ]
@@ -148,13 +169,16 @@ async def _broken(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
     raise KeyError("nothing answers")
 
 
-# Commands passed to their handlers without a dispatcher, and appended with their changes as the intake does
+# Commands passed to their handlers without a dispatcher, and appended with their changes as the
+# intake does
 
 
 def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandCompletion:
     """Return what somebody has typed so far."""
     sender = Sender(id=SenderId("root"), name="root", verified=True)
-    return CommandCompletion(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun)
+    return CommandCompletion(
+        at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun
+    )
 
 
 @dataclass
@@ -179,7 +203,14 @@ class Counter:
         """`said`: name and subcommand."""
         return await self.give(said, given)
 
-    async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> CommandEffect:  # noqa: A002 - it is what it is
+    async def give(
+        self,
+        said: str,
+        given: Mapping[str, str],
+        *,
+        id: str = "",  # noqa: A002 - it is what it is
+        kept: bool = True,
+    ) -> CommandEffect:
         """`id`: of the event, else a new one. `kept`: False, if it cannot be appended."""
         name, _, sub = said.partition(" ")
         self.last.append(id or f"c{await self._count()}")
@@ -215,7 +246,9 @@ class Counter:
 
     async def _keep(self, command: Command, answer: CommandEffect) -> None:
         place = command.at.conversation
-        noticed = NewEntry(fact=command, at=self.clock.now(), conversation=place, key=dedup_key(command))
+        noticed = NewEntry(
+            fact=command, at=self.clock.now(), conversation=place, key=dedup_key(command)
+        )
         written = await self.store.append([noticed, *answer.entries(noticed)])
         if self.settles:
             answer.settle(written[0])

@@ -1,4 +1,5 @@
-"""`approve`, `deny` and `tools` as people use them: through intake, dispatcher, store and outbox."""
+"""`approve`, `deny` and `tools` as people use them: through intake, dispatcher, store and
+outbox."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    Command,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import Judgement, PostQueued
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolRule
 from gateway.core.tool_spec import ToolSpec
@@ -76,7 +86,9 @@ async def test_of_two_admins_at_once_one_decides(tmp_path: Path) -> None:
     async with house(tmp_path, approvals={"room": OFFICE.conversation}) as it:
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
-        one = it.consoles[THERE].receive_message(f"!deny {asked.approval}", sender="root", room="office")
+        one = it.consoles[THERE].receive_message(
+            f"!deny {asked.approval}", sender="root", room="office"
+        )
         other = it.consoles[HERE].receive_message(f"!approve {asked.approval}", sender="olga")
         await asyncio.gather(one, other)
         await it.until(lambda: len(it.shown) == 3)
@@ -100,12 +112,17 @@ async def test_of_two_admins_at_once_one_decides(tmp_path: Path) -> None:
             "command approve is for admin and above",
         ),
         (
-            replace(command("approve", ""), sender=Sender(id=SenderId("root"), name="r", verified=True, is_bot=True)),
+            replace(
+                command("approve", ""),
+                sender=Sender(id=SenderId("root"), name="r", verified=True, is_bot=True),
+            ),
             "bots give no commands",
         ),
     ],
 )
-async def test_who_may_not_decide_is_told_alone_what_it_takes(event: Command, rule: str, it: House) -> None:
+async def test_who_may_not_decide_is_told_alone_what_it_takes(
+    event: Command, rule: str, it: House
+) -> None:
     it.call(ROOT, GUS)
     (asked,) = await it.asked()
     judged = await emit(it, replace(event, args=asked.approval))
@@ -121,7 +138,10 @@ async def test_it_is_decided_where_it_was_asked_or_by_an_owner_alone(it: House) 
     (asked,) = await it.asked()
     unknown = f"There is no request `{asked.approval}` here."
     assert await it.say(f"!approve {asked.approval}", at=OFFICE) == unknown
-    assert await it.say(f"!deny {asked.approval}", "rick", Address(channel=HERE, room=RoomId("rick"))) == unknown
+    assert (
+        await it.say(f"!deny {asked.approval}", "rick", Address(channel=HERE, room=RoomId("rick")))
+        == unknown
+    )
     assert await it.say("!approve", at=OFFICE) == "Nothing waits for approval here."
     assert await it.say("!approve zzzz") == "There is no request `zzzz` here."
     assert await it.say("!approve `<@everyone>") == "There is no request `<@everyone>` here."
@@ -147,7 +167,9 @@ async def test_what_waits_is_listed_with_its_arguments_and_its_time(it: House) -
 async def test_forms_that_are_none_are_explained(it: House) -> None:
     usage = "Write `!approve [id]`: Approve a tool call that waits. Without an id: list them."
     assert await it.say("!approve k7qd always") == f"`always` is one word too many. {usage}"
-    assert await it.say("!deny") == "`id` is missing. Write `!deny <id>`: Deny a tool call that waits."
+    assert (
+        await it.say("!deny") == "`id` is missing. Write `!deny <id>`: Deny a tool call that waits."
+    )
     assert (await it.say("!deny a b")).startswith("`b` is one word too many. Write `!deny <id>`")
     alone = Address(channel=HERE, room=RoomId("root"))
     assert "each approval is for one call" in await it.say("!revoke bash", at=alone)
@@ -184,10 +206,17 @@ BOX = render_tool_list(
 
 
 def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
-    admins, private, always = "admin and above", "only in private chats", "an admin must approve each call"
+    admins, private, always = (
+        "admin and above",
+        "only in private chats",
+        "an admin must approve each call",
+    )
     assert BOX.splitlines() == [
         "- notes: `journal` (anybody)",
-        f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, {always})",
+        (
+            f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, "
+            f"{always})"
+        ),
         f"- mcp git: `mcp_git_push` ({admins})",
         "- off: `mcp_git_log`, `bash`",
         "- `shell: bubblewrap, no network`",
@@ -202,9 +231,16 @@ async def test_tools_are_told_to_members(it: House) -> None:
     assert (judged.fate, judged.rule) == ("refused", "command tools is for member and above")
 
 
-async def test_a_changed_definition_of_a_tool_is_shown_and_approved_by_the_same_command(tmp_path: Path) -> None:
+async def test_a_changed_definition_of_a_tool_is_shown_and_approved_by_the_same_command(
+    tmp_path: Path,
+) -> None:
     def described(text: str) -> dict[str, tuple[str, ToolSpec]]:
-        return {"mcp_x_look": ("look", ToolSpec(name="mcp_x_look", description=text, schema='{"type":"object"}'))}
+        return {
+            "mcp_x_look": (
+                "look",
+                ToolSpec(name="mcp_x_look", description=text, schema='{"type":"object"}'),
+            )
+        }
 
     async with house(tmp_path) as it:
         definitions = it.approvals.definitions

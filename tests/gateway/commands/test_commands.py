@@ -61,7 +61,9 @@ async def emit(console: ConsoleChannel, *events: Notification) -> None:
     await console._emit(events)
 
 
-def native(name: str, sender: str, *, number: int = 1, direct: bool = False, bot: bool = False) -> Command:
+def native(
+    name: str, sender: str, *, number: int = 1, direct: bool = False, bot: bool = False
+) -> Command:
     return Command(
         id=EventId(f"n{number}"),
         at=Address(channel=CONSOLE, room=RoomId(sender if direct else "lobby")),
@@ -88,7 +90,10 @@ def text(words: str, number: int, *, sender: str = "ann", kind: str = "mention")
 async def fates(gateway: Running) -> list[tuple[str, str]]:
     """Return the fates of the commands, oldest first."""
     async with await Store.open_readonly(gateway.path) as reader:
-        found = [await reader.find_judgement(entry.seq) for entry in await reader.entries(kinds=["command"])]
+        found = [
+            await reader.find_judgement(entry.seq)
+            for entry in await reader.entries(kinds=["command"])
+        ]
     return [(one.fate, one.rule) for one in found if isinstance(one, Judgement)]
 
 
@@ -123,16 +128,26 @@ async def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(gateway
     await emit(
         gateway.console,
         replace(native("restart", "root", number=1, direct=True), sent=now - late),
-        replace(native("dmn", "root", number=2, direct=True), args="off", sent=now - timedelta(seconds=61)),
+        replace(
+            native("dmn", "root", number=2, direct=True),
+            args="off",
+            sent=now - timedelta(seconds=61),
+        ),
         replace(text("!block ann", 3, sender="root"), sent=now - late),
         replace(native("version", "root", number=4, direct=True), sent=now - late),
-        replace(native("dmn", "root", number=5, direct=True), args="status", sent=now - timedelta(seconds=50)),
+        replace(
+            native("dmn", "root", number=5, direct=True),
+            args="status",
+            sent=now - timedelta(seconds=50),
+        ),
     )
     await gateway.screen.until(5)
     bodies = [part.body for part in gateway.screen.parts]
     refused = [body for body in bodies if body.startswith("Your `")]
     assert sorted(body.split("`")[1][1:] for body in refused) == ["block", "dmn", "restart"]
-    assert all("so I did not run it. Send it again if you still want it." in body for body in refused)
+    assert all(
+        "so I did not run it. Send it again if you still want it." in body for body in refused
+    )
     assert [body for body in bodies if body.startswith("Reverie ")], "what only tells is told"
 
 
@@ -173,7 +188,8 @@ async def test_where_the_model_runs_is_told_to_administrators_alone(gateway: Run
 async def test_each_tap_is_answered_to_who_tapped_alone(
     tmp_path: Path, name: str, sender: str, more: dict[str, bool], answer: str
 ) -> None:
-    """It is the same command as a written one: who may not write it may not give it by a tap, whatever its data."""
+    """It is the same command as a written one: who may not write it may not give it by a tap,
+    whatever its data."""
     async with running(tmp_path, Script(), access=ROLES) as gateway:
         tap = replace(native(name, sender, **more), origin="button")
         await emit(gateway.console, tap, tap)
@@ -181,13 +197,20 @@ async def test_each_tap_is_answered_to_who_tapped_alone(
     (fact,) = await gateway.log("post")
     assert isinstance(fact, PostQueued)
     assert fact.post.text.startswith(answer)
-    assert (fact.post.reply_to, fact.post.private, fact.post.to) == (MessageId(tap.id), True, tap.at)
+    assert (fact.post.reply_to, fact.post.private, fact.post.to) == (
+        MessageId(tap.id),
+        True,
+        tap.at,
+    )
     assert fact.post.style == "message"
 
 
 async def test_of_many_taps_each_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ROLES, commands={"per_minute": 2}) as gateway:
-        taps = [replace(native("version", "ann", number=number), origin="button") for number in range(1, 4)]
+        taps = [
+            replace(native("version", "ann", number=number), origin="button")
+            for number in range(1, 4)
+        ]
         await emit(gateway.console, *taps)
         await gateway.screen.until(3)
         assert "too much at once" in gateway.screen.parts[2].body
@@ -200,7 +223,9 @@ async def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
         await emit(gateway.console, once, once)
         await emit(gateway.console, once, other)
         await emit(gateway.console, native("version", "ann"), native("version", "ann"))
-        changed = text("reverie: what is this?", 1)  # as an edit, or another version's way of reading, might have it
+        changed = text(
+            "reverie: what is this?", 1
+        )  # as an edit, or another version's way of reading, might have it
         await emit(gateway.console, changed)
         await gateway.screen.until(3)
         await gateway.console.receive_message("!whoami", sender="ann")
@@ -233,7 +258,9 @@ async def test_who_may_not_is_told_alone_what_it_takes_and_no_stranger_is(gatewa
     assert (await fates(gateway))[:-1] == [expected for _, expected in REFUSED]
     posts = [fact.post for fact in await gateway.log("post") if isinstance(fact, PostQueued)]
     told = [post.text for post in posts if post.private]
-    assert told == ["This command needs the role admin or above."] * 2, "ann and mia, once a minute each"
+    assert told == ["This command needs the role admin or above."] * 2, (
+        "ann and mia, once a minute each"
+    )
 
 
 async def test_an_admin_whom_nobody_vouches_for_is_none(tmp_path: Path) -> None:
@@ -242,7 +269,10 @@ async def test_an_admin_whom_nobody_vouches_for_is_none(tmp_path: Path) -> None:
         spoof = Sender(id=event.sender.id, name="root", verified=False)
         await emit(gateway.console, replace(event, id=EventId("s"), sender=spoof), event)
         await gateway.screen.until(2)
-        assert gateway.screen.parts[0].body == "This command needs the role admin or above in all places."
+        assert (
+            gateway.screen.parts[0].body
+            == "This command needs the role admin or above in all places."
+        )
         assert "- console (console): up since" in gateway.screen.parts[1].body
     (first, second) = await fates(gateway)
     assert first == ("refused", "command channels is for admin and above")
@@ -260,9 +290,18 @@ async def test_direct_chats_are_as_closed_for_commands_as_for_talk(tmp_path: Pat
 
 
 async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
-    async with running(tmp_path, Script(), access=ROLES, commands={"prefix": "%", "contact": "ann@x"}) as gateway:
+    async with running(
+        tmp_path, Script(), access=ROLES, commands={"prefix": "%", "contact": "ann@x"}
+    ) as gateway:
         for count, (who, words) in enumerate(
-            [("ann", "%help"), ("root", "%help"), ("ann", "%stauts"), ("ann", "%about"), ("ann", "%whoami")], start=1
+            [
+                ("ann", "%help"),
+                ("root", "%help"),
+                ("ann", "%stauts"),
+                ("ann", "%about"),
+                ("ann", "%whoami"),
+            ],
+            start=1,
         ):
             await gateway.console.receive_message(words, sender=who)
             await gateway.screen.until(count)
@@ -278,7 +317,9 @@ async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
     assert not gateway.screen.parts[3].private
 
 
-async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_them_their_role(tmp_path: Path) -> None:
+async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_them_their_role(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, Script(), access=ROLES) as gateway:
         for number, who in enumerate(("gus", "mia", "root", "olga"), start=1):
             await emit(gateway.console, native("whoami", who, number=number))
@@ -294,7 +335,9 @@ async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_
 
 async def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ROLES) as gateway:
-        for number, (name, sender) in enumerate([("new", "ann"), ("retry", "mia"), ("rewind", "ann")], start=1):
+        for number, (name, sender) in enumerate(
+            [("new", "ann"), ("retry", "mia"), ("rewind", "ann")], start=1
+        ):
             await emit(gateway.console, native(name, sender, number=number, direct=True))
             await gateway.screen.until(number)
         await emit(gateway.console, native("rewind", "root", number=4))
@@ -303,7 +346,9 @@ async def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: P
     assert {fate for fate, _ in await fates(gateway)} == {"noted"}
 
 
-async def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(gateway: Running) -> None:
+async def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(
+    gateway: Running,
+) -> None:
     await gateway.console.receive_message("reverie: are you a bot?", sender="ann", room="lobby")
     await gateway.screen.until(1)
     await emit(gateway.console, native("start", "ann", direct=True))
@@ -313,7 +358,12 @@ async def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(ga
 
 
 async def test_where_nothing_is_listened_to_no_text_is_a_command(tmp_path: Path) -> None:
-    deaf = [{"id": "reverie", "bindings": [{"match": {"room": "lobby"}, "listen": "off"}, {"match": {"room": "*"}}]}]
+    deaf = [
+        {
+            "id": "reverie",
+            "bindings": [{"match": {"room": "lobby"}, "listen": "off"}, {"match": {"room": "*"}}],
+        }
+    ]
     async with running(tmp_path, Script(), access=ROLES, agents=deaf) as gateway:
         await gateway.console.receive_message("!version", sender="ann", room="lobby")
         await gateway.console.receive_message("!version", sender="ann")
@@ -344,14 +394,25 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
         raise AssertionError
 
     for name, handler in (("version", broken), ("status", slow), ("about", endless)):
-        monkeypatch.setitem(COMMANDS_BY_NAME, name, replace(COMMANDS_BY_NAME[name], handler=handler))
+        monkeypatch.setitem(
+            COMMANDS_BY_NAME, name, replace(COMMANDS_BY_NAME[name], handler=handler)
+        )
     monkeypatch.setattr(dispatcher, "ANSWER_TIMEOUT_S", 0.05)
     async with running(tmp_path, Script(), access=ROLES) as gateway:
-        said = [text("!version", 1), text("!status", 2), text("!about", 3), text("reverie: hello", 4)]
+        said = [
+            text("!version", 1),
+            text("!status", 2),
+            text("!about", 3),
+            text("reverie: hello", 4),
+        ]
         await emit(gateway.console, *said)
         await gateway.screen.until(4)
         assert len(gateway.scripted.requests) == 1
-    replies = [part.body for part in gateway.screen.parts if "An error in my program stopped this command" in part.body]
+    replies = [
+        part.body
+        for part in gateway.screen.parts
+        if "An error in my program stopped this command" in part.body
+    ]
     assert len(replies) == 3
     (reference,) = re.findall(r"command version broke \(reference ([0-9a-f]{8})\)", caplog.text)
     assert reference not in replies[0], "a guest has no use for it"
@@ -365,7 +426,9 @@ async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Run
     await gateway.took(1)
     (said,) = await _answers(gateway, ("!why", "olga", None))
     assert re.fullmatch(
-        r"At .* UTC I answered `olga` \(a direct is urgent\), with 1 request to .*\. `!why \d+` says more\.", said
+        r"At .* UTC I answered `olga` \(a direct is urgent\), with 1 request to .*\. `!why \d+` "
+        r"says more\.",
+        said,
     )
 
 
@@ -378,9 +441,12 @@ async def test_seen_tells_when_somebody_last_wrote_here(gateway: Running) -> Non
 
 
 @pytest.mark.parametrize(
-    ("short", "whole"), [("!pause", "!dmn pause"), ("!quiet 8h", "!dmn quiet 8h"), ("!reminders", "!remind list")]
+    ("short", "whole"),
+    [("!pause", "!dmn pause"), ("!quiet 8h", "!dmn quiet 8h"), ("!reminders", "!remind list")],
 )
-async def test_words_that_people_try_stand_for_the_command(short: str, whole: str, tmp_path: Path) -> None:
+async def test_words_that_people_try_stand_for_the_command(
+    short: str, whole: str, tmp_path: Path
+) -> None:
     said = list[list[str]]()
     for place, typed in (("a", short), ("b", whole)):
         (tmp_path / place).mkdir()
@@ -414,11 +480,19 @@ async def _spend(path: Path) -> None:
         await store.append(
             [
                 spent(LOBBY.conversation, account(read=75, plain=25, cost=1.0), at=later),
-                spent(LOBBY.conversation, account(plain=100, cost=2.0, missed="identity, `text`: byte 7"), at=later),
+                spent(
+                    LOBBY.conversation,
+                    account(plain=100, cost=2.0, missed="identity, `text`: byte 7"),
+                    at=later,
+                ),
                 spent(LOBBY.conversation, account(read=100, cost=4.0), at=later),
                 spent(thread.conversation, account(read=100, cost=8.0), at=later),
                 spent(elsewhere.conversation, account(plain=100, cost=16.0), at=later),
-                spent(elsewhere.conversation, account(plain=100, cost=32.0), at=later - timedelta(days=11)),
+                spent(
+                    elsewhere.conversation,
+                    account(plain=100, cost=32.0),
+                    at=later - timedelta(days=11),
+                ),
             ]
         )
 
@@ -430,7 +504,9 @@ async def _answers(gateway: Running, *asked: tuple[str, str, str | None]) -> lis
     return [part.body for part in gateway.screen.parts[-len(asked) :]]
 
 
-async def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_admins_alone(tmp_path: Path) -> None:
+async def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_admins_alone(
+    tmp_path: Path,
+) -> None:
     await _spend(tmp_path / "reverie.db")
     async with running(tmp_path, Script(), access=ROLES) as gateway:
         member, admin, alone, unnamed, whole = await _answers(
@@ -443,25 +519,42 @@ async def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_adm
         )
         assert all(part.private for part in gateway.screen.parts)
         assert not gateway.scripted.requests
-    room = "- Here today: 4 requests: 400 input tokens (68.8 % from the cache), 28 output tokens, $15.00."
+    room = (
+        "- Here today: 4 requests: 400 input tokens (68.8 % from the cache), 28 output tokens, "
+        "$15.00."
+    )
     assert member == room
     assert admin == f"{room}\n- Ask me in a direct chat to see all rooms."
     assert alone == "- Here today: no requests to a model."
     assert unnamed.splitlines() == whole.splitlines()[:3]  # nobody knows that these are open to all
     assert whole.splitlines() == [
         "- Here today: no requests to a model.",
-        "- Everywhere today: 5 requests: 500 input tokens (55.0 % from the cache), 35 output tokens, $31.00.",
-        "- Everywhere in 30 days: 6 requests: 600 input tokens (45.8 % from the cache), 42 output tokens, $63.00.",
-        "- `console/cellar` today: 1 request: 100 input tokens (0.0 % from the cache), 7 output tokens, $16.00",
+        (
+            "- Everywhere today: 5 requests: 500 input tokens (55.0 % from the cache), 35 output "
+            "tokens, $31.00."
+        ),
+        (
+            "- Everywhere in 30 days: 6 requests: 600 input tokens (45.8 % from the cache), 42 output "
+            "tokens, $63.00."
+        ),
+        (
+            "- `console/cellar` today: 1 request: 100 input tokens (0.0 % from the cache), 7 output "
+            "tokens, $16.00"
+        ),
         f"- `console/lobby` today: {room.removeprefix('- Here today: ').removesuffix('.')}",
     ]
 
 
 async def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: Path) -> None:
     await _spend(tmp_path / "reverie.db")
-    async with running(tmp_path, Script(), access=ROLES, rooms=("lobby", "cellar", "attic")) as gateway:
+    async with running(
+        tmp_path, Script(), access=ROLES, rooms=("lobby", "cellar", "attic")
+    ) as gateway:
         lobby, cellar, attic = await _answers(
-            gateway, ("!cache", "root", "lobby"), ("!cache", "root", "cellar"), ("!cache", "root", "attic")
+            gateway,
+            ("!cache", "root", "lobby"),
+            ("!cache", "root", "cellar"),
+            ("!cache", "root", "attic"),
         )
         assert all(part.private for part in gateway.screen.parts)
         await emit(gateway.console, native("cache", "mia"), native("usage", "ann", number=2))
@@ -470,7 +563,10 @@ async def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: 
         ("refused", "command usage is for member and above"),
     ]
     sums, miss = lobby.splitlines()
-    assert sums == "- Here today: 3 requests: 300 input tokens (58.3 % from the cache), 21 output tokens, $7.00."
+    assert sums == (
+        "- Here today: 3 requests: 300 input tokens (58.3 % from the cache), 21 output tokens, "
+        "$7.00."
+    )
     assert miss.startswith("- Last cache miss (")
     assert miss.endswith(" UTC, entry 2, m): `identity, 'text': byte 7`")
     assert cellar.endswith("\n- No cache miss in the last 2 requests.")
@@ -497,13 +593,20 @@ async def _talk(paged: Paged, lines: Sequence[str], screen: Screen) -> None:
         await screen.until(before + 1)
 
 
-async def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(tmp_path: Path) -> None:
+async def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(
+    tmp_path: Path,
+) -> None:
     screen = Screen()
     paged = Paged(CONSOLE, screen.show)
     script = Script(rules=(ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
     async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
         await _talk(paged, ["reverie: a long one", "reverie: more", "!more", "!more"], screen)
-        assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc", "There is nothing more to show."]
+        assert [part.body for part in screen.parts] == [
+            "a" * 40,
+            "b" * 40,
+            "ccc",
+            "There is nothing more to show.",
+        ]
         assert len(gateway.scripted.requests) == 1
         await _talk(paged, ["reverie: more"], screen)  # of what is wanted, the model must find out
         assert len(gateway.scripted.requests) == 2
@@ -518,8 +621,13 @@ async def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_wa
 ) -> None:
     screen = Screen()
     paged = Paged(CONSOLE, screen.show)
-    rules = (ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"), ScriptRule(match="tea", reply="Yes."))
-    async with running(tmp_path, Script(rules=rules), channels={CONSOLE: paged}, access=ROLES) as gateway:
+    rules = (
+        ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),
+        ScriptRule(match="tea", reply="Yes."),
+    )
+    async with running(
+        tmp_path, Script(rules=rules), channels={CONSOLE: paged}, access=ROLES
+    ) as gateway:
         await _talk(paged, ["reverie: a long one"], screen)
         for count in (2, 3):
             await paged.receive_message(word, sender=sender, room="lobby")
@@ -527,7 +635,9 @@ async def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_wa
         assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc"]
         await paged.receive_message(word, sender=sender, room="lobby")  # there is no more
         await _talk(paged, ["reverie: a long one", "reverie: tea?"], screen)
-        await paged.receive_message(word, sender=sender, room="lobby")  # something else was said since
+        await paged.receive_message(
+            word, sender=sender, room="lobby"
+        )  # something else was said since
         await _talk(paged, ["!whoami"], screen)
         assert len(screen.parts) == 6
         assert len(gateway.scripted.requests) == 3
@@ -540,8 +650,12 @@ async def test_more_brings_the_page_of_the_answer_to_whoever_says_it_else_of_the
     screen = Screen()
     paged = Paged(CONSOLE, screen.show)
     letters = {"apples": "a", "bread": "b", "tea": "t"}
-    rules = [ScriptRule(match=f"{word}$", reply=one * 40 + one.upper()) for word, one in letters.items()]
-    async with running(tmp_path, Script(rules=tuple(rules)), channels={CONSOLE: paged}, access=ROLES) as gateway:
+    rules = [
+        ScriptRule(match=f"{word}$", reply=one * 40 + one.upper()) for word, one in letters.items()
+    ]
+    async with running(
+        tmp_path, Script(rules=tuple(rules)), channels={CONSOLE: paged}, access=ROLES
+    ) as gateway:
 
         async def say(line: str, sender: str) -> str:
             before = len(screen.parts)
@@ -556,7 +670,9 @@ async def test_more_brings_the_page_of_the_answer_to_whoever_says_it_else_of_the
         assert await say("reverie: tea", "ann") == "t" * 40
         assert await say(more, "gus") == "T", "it was nobody else's, so the newest"
         assert await say("reverie: tea", "bea") == "t" * 40
-        assert await say(more, "bea") == "T", "the pages of an equal answer that came before are not its own"
+        assert await say(more, "bea") == "T", (
+            "the pages of an equal answer that came before are not its own"
+        )
         assert len(gateway.scripted.requests) == 4
 
 
@@ -578,7 +694,10 @@ async def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path
     screen = Screen()
     paged = Paged(CONSOLE, screen.show)
     script = Script(
-        rules=(ScriptRule(match="long", reply="a" * 40 + "b"), ScriptRule(match="", reply="More or less sugar?"))
+        rules=(
+            ScriptRule(match="long", reply="a" * 40 + "b"),
+            ScriptRule(match="", reply="More or less sugar?"),
+        )
     )
     async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
         await _talk(paged, ["reverie: a long one", "reverie: tea?", "reverie: more"], screen)
@@ -600,7 +719,9 @@ async def test_where_the_nick_must_begin_the_line_it_does_not_count_elsewhere(
     screen = Screen()
     nicked = Nicked(CONSOLE, screen.show)
     agents = [{"id": "reverie", "bindings": [{"addressing": addressing}]}]
-    async with running(tmp_path, Script(), channels={CONSOLE: nicked}, access=ROLES, agents=agents) as gateway:
+    async with running(
+        tmp_path, Script(), channels={CONSOLE: nicked}, access=ROLES, agents=agents
+    ) as gateway:
         await nicked.receive_message("you can ask @reverie about it", sender="ann", room="lobby")
         if answered == 2:
             await screen.until(1)
@@ -616,7 +737,9 @@ class Torn(Paged):
         raise RuntimeError("bug")
 
 
-async def test_a_word_that_cannot_be_judged_is_a_plain_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_word_that_cannot_be_judged_is_a_plain_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     screen = Screen()
     torn = Torn(CONSOLE, screen.show)
     async with running(tmp_path, Script(), channels={CONSOLE: torn}, access=ROLES) as gateway:
@@ -691,7 +814,9 @@ async def test_an_answer_goes_to_whoever_asked_if_it_has_more_than_three_lines(
         assert post is not None
         assert (post.to.room, post.style) == (where, "message" if in_room else "notice")
         assert post.reply_to == (MessageId("c1") if in_room else None)
-        assert post.private == in_room, "what goes aside is not paged: a guest may not ask for the next page there"
+        assert post.private == in_room, (
+            "what goes aside is not paged: a guest may not ask for the next page there"
+        )
         alone = (await it.desk.handle(command("whoami", who="ann", direct=True))).post
         assert alone is not None
         assert (alone.to.room, alone.style) == ("ann", "message")
@@ -700,7 +825,9 @@ async def test_an_answer_goes_to_whoever_asked_if_it_has_more_than_three_lines(
 async def test_pages_and_repeats_of_an_answer_stay_in_its_room(tmp_path: Path) -> None:
     screen = Screen()
     lined = Lined(CONSOLE, screen.show)
-    script = Script(rules=(ScriptRule(match="long", reply="\n".join(f"line {number}" for number in range(10))),))
+    script = Script(
+        rules=(ScriptRule(match="long", reply="\n".join(f"line {number}" for number in range(10))),)
+    )
     async with running(tmp_path, script, channels={CONSOLE: lined}, access=ROLES):
         await lined.receive_message("reverie: a long one", sender="ann", room="lobby")
         await screen.until(5)
@@ -787,18 +914,27 @@ async def test_refusals_are_written_down_once_a_minute_and_person(it: Desk) -> N
 async def test_bots_and_people_whom_nobody_vouches_for_are_written_down_as_that(it: Desk) -> None:
     bot = replace(command("dmn", "off"), sender=somebody("root", is_bot=True), origin="native")
     (fact,) = [fact for _ in range(5) for fact in await it.audited(bot)]
-    assert fact.evidence == "account root, vouched for by the platform; a bot; by the platform's own command"
+    assert (
+        fact.evidence
+        == "account root, vouched for by the platform; a bot; by the platform's own command"
+    )
     assert fact.result == "refused: bots give no commands"
-    spoof = replace(command("dmn", "off"), sender=Sender(id=SenderId("mask:a!b@c"), name="root\n" + "x" * 100))
+    spoof = replace(
+        command("dmn", "off"), sender=Sender(id=SenderId("mask:a!b@c"), name="root\n" + "x" * 100)
+    )
     (fact,) = await it.audited(spoof)
     assert fact.evidence == "id mask:a!b@c, which nobody vouches for; in writing"
     assert fact.name == "root " + "x" * 58 + "…"
     assert (fact.by, fact.role) == ("irc.x:mask:a!b@c", "guest")
 
 
-@pytest.mark.parametrize("args", ["approve ABCD-EFGH", "approve abcd efgh", "aprove ABCDEFGH", "ABCDEFGH", "approve"])
+@pytest.mark.parametrize(
+    "args", ["approve ABCD-EFGH", "approve abcd efgh", "aprove ABCDEFGH", "ABCDEFGH", "approve"]
+)
 @pytest.mark.parametrize(("name", "who"), [("pair", "root"), ("room", "root"), ("pair", "ann")])
-async def test_codes_are_written_down_nowhere(name: str, who: str, args: str, tmp_path: Path) -> None:
+async def test_codes_are_written_down_nowhere(
+    name: str, who: str, args: str, tmp_path: Path
+) -> None:
     async def silent(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
         return done("Done.")
 
@@ -838,7 +974,9 @@ async def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
         event = replace(again, sender=Sender(id=SenderId("root"), name="root", verified=True))
         for _ in range(3):
             await it.intakes[HERE]([event])
-        refused = replace(event, id=EventId("n2"), sender=Sender(id=SenderId("gus"), name="gus", verified=True))
+        refused = replace(
+            event, id=EventId("n2"), sender=Sender(id=SenderId("gus"), name="gus", verified=True)
+        )
         for _ in range(3):
             await it.intakes[HERE]([refused])
         facts = [entry.fact for entry in await it.store.entries(kinds=["audited"])]
@@ -848,14 +986,20 @@ async def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
             ("here:gus", False),
         ]
         entries = await it.store.entries(kinds=["audited"])
-        assert all(entry.cause is not None and entry.conversation == "here/lobby" for entry in entries)
+        assert all(
+            entry.cause is not None and entry.conversation == "here/lobby" for entry in entries
+        )
     async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
         assert len(await reader.entries(kinds=["audited"])) == 3
 
 
-async def test_answers_have_the_language_of_a_persons_client_alone_with_them(tmp_path: Path) -> None:
+async def test_answers_have_the_language_of_a_persons_client_alone_with_them(
+    tmp_path: Path,
+) -> None:
     room = replace(text("!version now", 1), language="es-AR")
-    alone = replace(room, id=MessageId("m2"), kind="direct", at=Address(channel=CONSOLE, room=RoomId("ann")))
+    alone = replace(
+        room, id=MessageId("m2"), kind="direct", at=Address(channel=CONSOLE, room=RoomId("ann"))
+    )
     async with running(tmp_path) as gateway:
         await emit(gateway.console, room, alone)
         await gateway.screen.until(2)
@@ -871,7 +1015,11 @@ async def test_answers_and_apologies_have_the_language_of_the_room(tmp_path: Pat
     async with running(tmp_path, silent, agents=agents) as gateway:
         await emit(gateway.console, replace(text("!version now", 1), language="es"))
         await gateway.screen.until(1)
-        assert gateway.screen.parts[0].body.startswith("`now` ist ein Wort zu viel. Schreib `!version`")
+        assert gateway.screen.parts[0].body.startswith(
+            "`now` ist ein Wort zu viel. Schreib `!version`"
+        )
         await emit(gateway.console, text("reverie: hello", 2))
         await gateway.screen.until(2)
-        assert gateway.screen.parts[1].body.startswith("Mein Modell hat darauf keine Antwort gegeben.")
+        assert gateway.screen.parts[1].body.startswith(
+            "Mein Modell hat darauf keine Antwort gegeben."
+        )

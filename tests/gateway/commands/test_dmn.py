@@ -44,10 +44,16 @@ ALONE, STRANGER = place("root"), place("stranger")
 BINDINGS = Bindings(
     [
         BindingPattern(
-            channel="*", room="#b", thread=None, binding=ConversationBinding(listen="all", agent="bob", private=False)
+            channel="*",
+            room="#b",
+            thread=None,
+            binding=ConversationBinding(listen="all", agent="bob", private=False),
         ),
         BindingPattern(
-            channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", agent="ana", private=False)
+            channel="*",
+            room="*",
+            thread=None,
+            binding=ConversationBinding(listen="all", agent="ana", private=False),
         ),
     ]
 )
@@ -62,12 +68,16 @@ class Kit:
     loops: list[AgentLoop]
     places: PrivacyCache
 
-    def at(self, where: Address, role: Role = "owner", *, everywhere: Role | None = None) -> Counter:
+    def at(
+        self, where: Address, role: Role = "owner", *, everywhere: Role | None = None
+    ) -> Counter:
         """Return the counter of a person there."""
         context = command_context(
             self.store,
             self.clock,
-            agents=agents_of(lambda place: BINDINGS.find(Address.parse(place)).agent, agents=self.loops),
+            agents=agents_of(
+                lambda place: BINDINGS.find(Address.parse(place)).agent, agents=self.loops
+            ),
             places=self.places,
             live=parts_of(settings=parts_of(dmn=parts_of(timezone="Europe/Zurich"))),
         )
@@ -78,7 +88,11 @@ class Kit:
         return {loop.id: loop.state.mode for loop in self.loops}
 
     async def directed(self) -> list[DmnDirective]:
-        return [one.fact for one in await self.store.entries(kinds=["directed"]) if isinstance(one.fact, DmnDirective)]
+        return [
+            one.fact
+            for one in await self.store.entries(kinds=["directed"])
+            if isinstance(one.fact, DmnDirective)
+        ]
 
 
 @asynccontextmanager
@@ -88,7 +102,8 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
     async with await Store.open(tmp_path / "s.db", clock) as store, ListedTasks() as tasks:
         saved = {**await load_dmn_states(store, ["ana", "bob"], start), **states}
         loops: list[AgentLoop] = [
-            DrivenLoop(Ending(), store, clock, tasks, agent=agent, state=state) for agent, state in saved.items()
+            DrivenLoop(Ending(), store, clock, tasks, agent=agent, state=state)
+            for agent, state in saved.items()
         ]
         by_id = {one.id: one for one in loops}
 
@@ -108,7 +123,9 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
         tasks.cancel()
 
 
-async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_restart(tmp_path: Path) -> None:
+async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_restart(
+    tmp_path: Path,
+) -> None:
     async with kit(tmp_path) as it:
         assert await it.at(HERE).says("dmn pause") == "ana is paused."
         assert it.modes() == {"ana": DmnMode.PAUSED, "bob": DmnMode.RESTING}
@@ -154,12 +171,18 @@ async def test_what_cannot_be_written_is_not_done(it: Kit) -> None:
     [
         ("dmn sleep", "", "ana is stored until `dmn wake`."),
         ("dmn sleep", "8h", "ana is stored until 2026-03-04 13:06 UTC (in 8 h)."),
-        ("dmn sleep", "until 07:30", "ana is stored until 2026-03-04 06:30 UTC (in 1 h 24 min)."),  # it is 06:06 there
+        (
+            "dmn sleep",
+            "until 07:30",
+            "ana is stored until 2026-03-04 06:30 UTC (in 1 h 24 min).",
+        ),  # it is 06:06 there
         ("dmn quiet", "", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)."),
         ("dmn quiet", "30m", "ana is resting, quiet until 2026-03-04 05:36 UTC (in 30 min)."),
     ],
 )
-async def test_until_when_is_read_as_the_command_line_reads_it(said: str, until: str, words: str, it: Kit) -> None:
+async def test_until_when_is_read_as_the_command_line_reads_it(
+    said: str, until: str, words: str, it: Kit
+) -> None:
     assert await it.at(HERE).says(said, **({"until": until} if until else {})) == words
 
 
@@ -187,7 +210,9 @@ BUSY = DmnState(
 )
 
 
-async def test_the_status_is_of_all_agents_and_names_no_private_place_to_others(tmp_path: Path) -> None:
+async def test_the_status_is_of_all_agents_and_names_no_private_place_to_others(
+    tmp_path: Path,
+) -> None:
     async with kit(tmp_path, ana=BUSY) as it:
         lines = (await it.at(HERE).says("dmn status")).splitlines()
         assert (lines[0], lines[-1]) == ("```", "```")
@@ -213,14 +238,22 @@ async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None
         for room in rooms:
             it.places.record_direct(room, direct=False)
         told = (await it.at(HERE).says("dmn status")).splitlines()
-        assert next(line for line in told if line.startswith("  less urgent: ")).endswith("irc.test/#19, 2 more")
-        assert next(line for line in told if line.startswith("  wants to look at: ")).endswith("2 more (pending)")
+        assert next(line for line in told if line.startswith("  less urgent: ")).endswith(
+            "irc.test/#19, 2 more"
+        )
+        assert next(line for line in told if line.startswith("  wants to look at: ")).endswith(
+            "2 more (pending)"
+        )
 
 
-async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_counted(tmp_path: Path) -> None:
+async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_counted(
+    tmp_path: Path,
+) -> None:
     async with kit(tmp_path) as it:
         assert await it.at(HERE).says("pending") == "I have read everything."
-        for number, (room, urgency) in enumerate([("#a", 2), ("#a", 1), ("#b", 3), ("stranger", 3), ("root", 1)]):
+        for number, (room, urgency) in enumerate(
+            [("#a", 2), ("#a", 1), ("#b", 3), ("stranger", 3), ("root", 1)]
+        ):
             await it.store.append(heard(number, room=room, urgency=urgency))  # type: ignore[arg-type] # one of these
         since = "since 2026-03-04 05:06 UTC"
         told = [f"- `irc.test/#b`: 1 urgent, {since}", f"- `irc.test/#a`: 1 normal, 1 low, {since}"]
@@ -285,7 +318,11 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
             first, *rest = await gate.turns()
             assert (first.outcome, first.reason) == ("yielded", "console:ann had it left off")
             assert "tell me a story" in first.heard
-            assert not rest or (rest[0].outcome, rest[0].heard, rest[0].covers) == ("yielded", "", ())
+            assert not rest or (rest[0].outcome, rest[0].heard, rest[0].covers) == (
+                "yielded",
+                "",
+                (),
+            )
             await gate.console.receive_message("something else", sender="ann")
             await gate.screen.until(1)
             told = json.dumps(api.seen[1].body["messages"])
@@ -300,10 +337,14 @@ def written(folder: Path) -> list[Path]:
 async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Path) -> None:
     async with ModelApi() as api:
         command = "echo $$ > pid; sleep 1000"
-        api.then(Answer(text="Let me see.", calls=(("c1", "bash", json.dumps({"command": command})),)))
+        api.then(
+            Answer(text="Let me see.", calls=(("c1", "bash", json.dumps({"command": command})),))
+        )
         async with serving(configured(tmp_path, api, tools=BASH)) as gate:
             await gate.console.receive_message("work", sender="ann")
-            await gate.until(lambda: any(one.read_text().endswith("\n") for one in written(tmp_path)))
+            await gate.until(
+                lambda: any(one.read_text().endswith("\n") for one in written(tmp_path))
+            )
             (pid,) = written(tmp_path)
             running = Path("/proc") / pid.read_text().strip()
             assert running.exists()
@@ -335,7 +376,9 @@ async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path) -> None:
     async with ModelApi() as api:
         arguments = json.dumps({"command": f"touch {tmp_path}/done"})
         api.then(Answer(calls=(("c1", "bash", arguments),)))
-        made = configured(tmp_path, api, tools={**BASH, "rules": [{"tool": "bash", "approval": "always"}]})
+        made = configured(
+            tmp_path, api, tools={**BASH, "rules": [{"tool": "bash", "approval": "always"}]}
+        )
         async with serving(made) as gate:
             await gate.console.receive_message("work", sender="ann")
             await gate.screen.until(1)  # it asks for leave
@@ -366,7 +409,10 @@ async def test_twice_is_once(tmp_path: Path) -> None:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
             first, second = await gate.command("stop"), await gate.command("stop")
-            assert (first.answer, second.answer) in ((STOPPING, ALREADY_STOPPING), (STOPPING, NOTHING_RUNNING))
+            assert (first.answer, second.answer) in (
+                (STOPPING, ALREADY_STOPPING),
+                (STOPPING, NOTHING_RUNNING),
+            )
             await nothing_more(gate, api, asked=1)
             assert sum(bool(turn.covers) for turn in await gate.turns()) == 1
 
@@ -393,7 +439,9 @@ async def test_what_was_said_behind_the_word_is_answered(tmp_path: Path) -> None
             await gate.console.receive_message("one", sender="ann")
             await gate.until(lambda: bool(api.seen))
             _, go_on = await gate.begin("stop")
-            await gate.console.receive_message("two", sender="ann")  # behind the word, and before it is durable
+            await gate.console.receive_message(
+                "two", sender="ann"
+            )  # behind the word, and before it is durable
             await go_on(durable=True)
             await gate.screen.until(1)
             told = json.dumps(api.seen[1].body["messages"])
@@ -402,7 +450,10 @@ async def test_what_was_said_behind_the_word_is_answered(tmp_path: Path) -> None
 
 
 async def test_what_is_not_begun_yet_is_not_begun(tmp_path: Path) -> None:
-    async with ModelApi() as api, serving(configured(tmp_path, api, attention={"coalesce": "300ms"})) as gate:
+    async with (
+        ModelApi() as api,
+        serving(configured(tmp_path, api, attention={"coalesce": "300ms"})) as gate,
+    ):
         await gate.console.receive_message("hello", sender="ann")
         assert (await gate.command("stop")).answer == LEFT_UNANSWERED
         await gate.until(lambda: not gate.gateway.inbox.is_waiting(ANN.conversation))
@@ -423,7 +474,9 @@ async def test_a_word_that_is_not_durable_stops_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(tmp_path: Path, durable: bool) -> None:
+async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(
+    tmp_path: Path, durable: bool
+) -> None:
     async with ModelApi() as api:
         api.then(Answer(text="an answer", delay_s=0.1))
         async with serving(configured(tmp_path, api)) as gate:
@@ -453,7 +506,8 @@ async def test_a_crash_behind_the_word_leaves_nothing_to_answer(tmp_path: Path) 
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
             await gate.command("stop", cut="behind")
-            # All that the dead process would still have written is the end of its turn: a stop that parks writes none.
+            # All that the dead process would still have written is the end of its turn: a stop that
+            # parks writes none.
         async with serving(made) as gate:
             await nothing_more(gate, api, asked=1)
             log = await gate.log()
@@ -466,7 +520,10 @@ async def test_a_crash_behind_the_word_leaves_nothing_to_answer(tmp_path: Path) 
 
 async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
     async with ModelApi() as api:
-        api.then(Answer(calls=(("c1", "bash", json.dumps({"command": "true"})),)), Answer(text="half of it"))
+        api.then(
+            Answer(calls=(("c1", "bash", json.dumps({"command": "true"})),)),
+            Answer(text="half of it"),
+        )
         async with serving(configured(tmp_path, api, tools=BASH)) as gate:
             await gate.console.receive_message("work", sender="ann")
             await gate.screen.until(1)
@@ -482,19 +539,35 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
 
 def context_of(it: Town) -> CommandContext:
     bound = ConversationBinding(listen="all", agent="reverie", private=False)
-    places = privacy(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
+    places = privacy(
+        it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)])
+    )
     for one in (ALONE, STRANGER, HERE, OTHER):
         places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
     return command_context(it.store, it.clock, reminders=it.reminders, places=places)
 
 
-def at(it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
+def at(
+    it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None
+) -> Counter:
     """Return the counter of a person there."""
-    return Counter(it.store, it.clock, context_of(it), where, role, everywhere, direct=where in (ALONE, STRANGER))
+    return Counter(
+        it.store,
+        it.clock,
+        context_of(it),
+        where,
+        role,
+        everywhere,
+        direct=where in (ALONE, STRANGER),
+    )
 
 
 async def ended(it: Town) -> list[ReminderEnded]:
-    return [one.fact for one in await it.store.entries(kinds=["reminder_ended"]) if isinstance(one.fact, ReminderEnded)]
+    return [
+        one.fact
+        for one in await it.store.entries(kinds=["reminder_ended"])
+        if isinstance(one.fact, ReminderEnded)
+    ]
 
 
 async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_path: Path) -> None:
@@ -504,7 +577,10 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
         await it.remind("secret", "#b", at="18:30")
         assert (await at(it).says("remind list")).splitlines() == [
             f"- `{cake.id}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, for `Ann`: `cake`",
-            (f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea \\u0060@everyone\\u0060`"),
+            (
+                f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea "
+                "\\u0060@everyone\\u0060`"
+            ),
         ]
         answer = await at(it)("remind cancel", id=f" `{tea.id.lower()}`")
         assert (answer.ok, answer.answer) == (True, f"Reminder `{tea.id}` is cancelled.")
@@ -561,10 +637,15 @@ async def test_what_cannot_be_written_goes_on(reminders: Town) -> None:
 async def test_nothing_is_there(reminders: Town) -> None:
     assert await at(reminders).says("remind list") == "There are no reminders here."
     answer = await at(reminders)("remind cancel", id="`<@everyone>\n# x")
-    assert (answer.ok, answer.answer) == (False, "There is no reminder `\\u0060<@everyone>\\n# x` here.")
+    assert (answer.ok, answer.answer) == (
+        False,
+        "There is no reminder `\\u0060<@everyone>\\n# x` here.",
+    )
 
 
-async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_to_an_owner(reminders: Town) -> None:
+async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_to_an_owner(
+    reminders: Town,
+) -> None:
     mine = await reminders.remind("mine", "root", at="18:30")
     room = await reminders.remind("room", "#b", at="18:31")
     theirs = await reminders.remind("theirs", "stranger", at="18:32")

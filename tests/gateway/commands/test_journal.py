@@ -10,7 +10,13 @@ import pytest
 
 from agent.journal import parse_journal
 from gateway.commands.context import CommandContext
-from gateway.commands.journal import DEFAULT_ENTRIES, MAX_MEMORY_CHARS, MAX_NOTE_CHARS, MAX_NOTES, suggest_notes
+from gateway.commands.journal import (
+    DEFAULT_ENTRIES,
+    MAX_MEMORY_CHARS,
+    MAX_NOTE_CHARS,
+    MAX_NOTES,
+    suggest_notes,
+)
 from gateway.commands.suggestions import rank_suggestions
 from gateway.core.events import Address
 from gateway.core.facts import NoteForgotten, PostQueued, Seq
@@ -48,10 +54,14 @@ class Kit:
             redactor=Redactor(["swordfish-pie-99"]),
         )
 
-    def at(self, where: Address, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
+    def at(
+        self, where: Address, role: Role = "admin", *, everywhere: Role | None = None
+    ) -> Counter:
         """Return the counter of a person there."""
         it = self.papers
-        return Counter(it.store, it.clock, self.context, where, role, everywhere, direct=where in DIRECT)
+        return Counter(
+            it.store, it.clock, self.context, where, role, everywhere, direct=where in DIRECT
+        )
 
     async def told(self) -> list[tuple[str | None, str]]:
         """Return the follow-ups: id of the command, and the text."""
@@ -113,7 +123,9 @@ async def test_each_is_told_what_may_be_told_there(it: Kit) -> None:
 
 
 async def test_what_is_cut_shows_no_beginning_of_a_secret(it: Kit) -> None:
-    await it.papers.notes.write_entry(at(ROOM), "Key", "x" * (MAX_NOTE_CHARS - 20) + " swordfish-pie-99")
+    await it.papers.notes.write_entry(
+        at(ROOM), "Key", "x" * (MAX_NOTE_CHARS - 20) + " swordfish-pie-99"
+    )
     await it.papers.notes.remember(at(ROOM), "x" * (MAX_NOTE_CHARS - 15) + " swordfish-pie-99")
     for said in ("journal", "memory show"):
         assert "sword" not in await it.at(OWNER, "owner").says(said)
@@ -126,7 +138,10 @@ async def test_the_journal_is_told_the_newest_first_with_numbers(it: Kit) -> Non
     first, last = await it.newest() - 1, await it.newest()
     assert (await it.at(OWNER, "owner").says("journal")).splitlines() == [
         f"- `n{last}` 2026-03-04 05:06 UTC, `irc.test/ann`, to keep: `Ulla was born in Zanzibar`",
-        f"- `n{first}` 2026-03-04 05:06 UTC, public: `Boats: The harbour opens \\u0060@everyone\\u0060`",
+        (
+            f"- `n{first}` 2026-03-04 05:06 UTC, public: `Boats: The harbour opens "
+            "\\u0060@everyone\\u0060`"
+        ),
     ]
     assert await it.at(ANN, "guest").says("journal") == (
         f"- `n{last}` 2026-03-04 05:06 UTC, to keep: `Ulla was born in Zanzibar`"
@@ -136,7 +151,10 @@ async def test_the_journal_is_told_the_newest_first_with_numbers(it: Kit) -> Non
 async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(it: Kit) -> None:
     await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour opens")
     with it.papers.journal.open("a") as file:
-        file.write("\n## 2026-03-05 09:00 — Mine\nscope: public\n\nby hand\n\n## 2026-03-05 10:00\n\nfor me alone\n")
+        file.write(
+            "\n## 2026-03-05 09:00 — Mine\nscope: public\n\nby hand\n\n## 2026-03-05 10:00\n\nfor "
+            "me alone\n"
+        )
     room = (await it.at(ROOM).says("journal")).splitlines()
     assert room[0] == "- 2026-03-05 09:00 UTC, public, by hand: `Mine: by hand`"
     assert len(room) == 2
@@ -163,15 +181,27 @@ async def test_so_many_are_told_as_are_asked_for(it: Kit) -> None:
 
 
 async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(it: Kit) -> None:
-    assert await it.at(OWNER, "owner").says("memory show") == ("I keep no notes that I may show here.")
+    assert await it.at(OWNER, "owner").says("memory show") == (
+        "I keep no notes that I may show here."
+    )
     await it.papers.notes.remember(at(BOB), "harbour")
     await it.papers.notes.write_entry(at(BOB), "", "an entry is not for good")
     await dream(it.papers, model("- Bob: harbour\n```\n# not mine"))
     told = (await it.at(OWNER, "owner").says("memory show")).splitlines()
-    assert told[:5] == ["MEMORY.md:", "```", "- Bob: harbour", "\\u0060\\u0060\\u0060", "# not mine"]
+    assert told[:5] == [
+        "MEMORY.md:",
+        "```",
+        "- Bob: harbour",
+        "\\u0060\\u0060\\u0060",
+        "# not mine",
+    ]
     assert told[5:7] == ["```", "Notes that I keep, the newest first:"]
     assert len(told) == 8
-    for counter in (it.at(OWNER, "owner", everywhere="admin"), it.at(ROOM, "owner"), it.at(ANN, "admin")):
+    for counter in (
+        it.at(OWNER, "owner", everywhere="admin"),
+        it.at(ROOM, "owner"),
+        it.at(ANN, "admin"),
+    ):
         assert "Bob" not in await counter.says("memory show")
 
 
@@ -185,7 +215,10 @@ async def test_a_long_memory_is_cut_and_one_that_cannot_be_read_is_said_to_be_so
     assert told.endswith(" more characters)")
     memory.unlink()
     memory.mkdir()
-    assert await it.at(OWNER, "owner").says("memory show") == "I cannot read MEMORY.md; my log says why."
+    assert (
+        await it.at(OWNER, "owner").says("memory show")
+        == "I cannot read MEMORY.md; my log says why."
+    )
 
 
 async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path) -> None:
@@ -197,16 +230,27 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         answer = await it.at(ROOM)("memory forget", note=f" `N{harbour}`")
         assert answer.ok
         assert answer.answer == (
-            f"I forgot note `n{harbour}`. If MEMORY.md contains something from it, the next dream removes that."
+            f"I forgot note `n{harbour}`. If MEMORY.md contains something from it, the next dream "
+            "removes that."
         )
         await it.settled()
         (fact,) = await it.forgotten()
-        assert (fact.agent, fact.note, fact.by, fact.turn) == ("reverie", harbour, "irc.test:root (admin)", None)
+        assert (fact.agent, fact.note, fact.by, fact.turn) == (
+            "reverie",
+            harbour,
+            "irc.test:root (admin)",
+            None,
+        )
         assert await it.told() == []
-        assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == ["lighthouse"]
+        assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == [
+            "lighthouse"
+        ]
         assert (it.papers.directory / "MEMORY.md").read_text() == "- lighthouse\n"
         again = await it.at(ROOM)("memory forget", note=f"n{harbour}")
-        assert (again.ok, again.answer) == (False, f"There is no note `n{harbour}` that I may show here.")
+        assert (again.ok, again.answer) == (
+            False,
+            f"There is no note `n{harbour}` that I may show here.",
+        )
     async with kit(tmp_path) as it:
         assert "harbour" not in await it.at(OWNER, "owner").says("journal")
         assert "lighthouse" in await it.at(OWNER, "owner").says("memory show")
@@ -258,7 +302,9 @@ async def test_two_at_once_forget_it_once(it: Kit) -> None:
     """Repeated by the platform, and given by two people."""
     await it.papers.notes.remember(at(ROOM), "harbour")
     note = {"note": f"n{await it.newest()}"}
-    await asyncio.gather(*(it.at(ROOM).give("memory forget", note, id=name) for name in ("c1", "c1", "c2")))
+    await asyncio.gather(
+        *(it.at(ROOM).give("memory forget", note, id=name) for name in ("c1", "c1", "c2"))
+    )
     await it.settled()
     assert len(await it.forgotten()) == 1
     assert len(it.tasks.begun) == 2
@@ -282,7 +328,9 @@ async def test_who_may_have_what_forgotten(it: Kit) -> None:
     numbers = [one.seq for one in await it.papers.store.newest_entries(6, kinds=["noted"])]
 
     async def may(counter: Counter) -> list[int]:
-        answers = [await counter.give("memory forget", {"note": f"n{seq}"}, kept=False) for seq in numbers]
+        answers = [
+            await counter.give("memory forget", {"note": f"n{seq}"}, kept=False) for seq in numbers
+        ]
         return [number for number, answer in enumerate(answers) if answer.ok]
 
     assert await may(it.at(ROOM)) == [0, 5]
@@ -316,7 +364,10 @@ async def test_what_names_no_note_is_said_to_name_none(it: Kit) -> None:
         assert (answer.ok, answer.answer[:26]) == (False, "Write the number of a note")
     for nothing in ("n1", "n999999999999999999", "n0"):
         answer = await it.at(ROOM)("memory forget", note=nothing)
-        assert (answer.ok, answer.answer) == (False, f"There is no note `{nothing}` that I may show here.")
+        assert (answer.ok, answer.answer) == (
+            False,
+            f"There is no note `{nothing}` that I may show here.",
+        )
 
 
 async def test_another_agents_notes_are_not_told(it: Kit) -> None:
@@ -329,7 +380,9 @@ async def test_those_of_that_place_are_suggested(it: Kit) -> None:
     await everywhere(it)
     await it.papers.notes.remember(at(ROOM), "harbour")
     await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
-    first, *_, last, _ = [one.seq for one in await it.papers.store.newest_entries(9, kinds=["noted"])]
+    first, *_, last, _ = [
+        one.seq for one in await it.papers.store.newest_entries(9, kinds=["noted"])
+    ]
     typed = typing(ROOM, "memory", "forget", "note")
     assert await suggest_notes(typed, it.context) == [f"n{last}", f"n{first}"]
     await it.at(ROOM)("memory forget", note=f"n{last}")

@@ -1,4 +1,5 @@
-"""`log tail`, `why` and `usage` show no secrets, and no more of other places than the sender may see."""
+"""`log tail`, `why` and `usage` show no secrets, and no more of other places than the sender may
+see."""
 
 from typing import Any, get_args
 
@@ -19,14 +20,25 @@ from tests.kits.store import NOW, account, place, said, spent
 # `log tail` in a channel: without secrets, and without other people's private conversations
 
 OPEN = Bindings(
-    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False))]
+    [
+        BindingPattern(
+            channel="*",
+            room="*",
+            thread=None,
+            binding=ConversationBinding(listen="all", private=False),
+        )
+    ]
 )
 ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 
-async def counter(store: Store, at: Address, *, role: str = "admin", direct: bool = True) -> Counter:
+async def counter(
+    store: Store, at: Address, *, role: str = "admin", direct: bool = True
+) -> Counter:
     clock = ManualClock(NOW)
-    context = command_context(store, clock, places=privacy(store, OPEN), redactor=Redactor(["swordfish pie"]))
+    context = command_context(
+        store, clock, places=privacy(store, OPEN), redactor=Redactor(["swordfish pie"])
+    )
     asked = "owner" if role == "owner" else "admin"
     return Counter(store=store, clock=clock, context=context, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
 
@@ -38,12 +50,20 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
             said(2, "password=hunter2-9 ```"),
             said(3, "mine alone", "ann", "direct"),
             said(4, "bob's own words", "bob", "direct"),
-            NewEntry(fact=DmnStateSaved(state=f'{{"running": ["{OTHER.conversation}"]}}', agent="a"), at=NOW),
             NewEntry(
-                fact=LimitReached(limit="rate", whose="room", subject=OTHER.conversation, rule="access.rates"), at=NOW
+                fact=DmnStateSaved(state=f'{{"running": ["{OTHER.conversation}"]}}', agent="a"),
+                at=NOW,
             ),
             NewEntry(
-                fact=NoteWritten(agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True),
+                fact=LimitReached(
+                    limit="rate", whose="room", subject=OTHER.conversation, rule="access.rates"
+                ),
+                at=NOW,
+            ),
+            NewEntry(
+                fact=NoteWritten(
+                    agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True
+                ),
                 at=NOW,
                 conversation=inner_conversation("a"),
             ),
@@ -69,7 +89,9 @@ async def test_an_owner_who_is_not_alone_sees_what_an_admin_sees(store: Store) -
     assert text == "1 more entry is from a private conversation. Only owners can see it."
 
 
-async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(store: Store) -> None:
+async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(
+    store: Store,
+) -> None:
     assert await (await counter(store, ROOM)).says("log tail") == "Nothing has happened yet."
     head = "x" * (MAX_LOG_ENTRY_CHARS - 70)
     await store.append([said(1, f"{head} swordfish pie and {'y' * MAX_LOG_ENTRY_CHARS}")])
@@ -103,7 +125,9 @@ def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:
 
 
 async def test_an_entry_is_told_to_who_may_see_where_it_is(store: Store) -> None:
-    noted = NoteWritten(agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True)
+    noted = NoteWritten(
+        agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True
+    )
     saved = DmnStateSaved(state=f'{{"pending": {{"{OTHER.conversation}": 1}}}}', agent="a")
     room, own, bobs, note, state = await store.append(
         [
@@ -135,9 +159,13 @@ async def test_an_entry_is_told_to_who_may_see_where_it_is(store: Store) -> None
     assert await told(999) == "There is no entry 999."
 
 
-async def test_where_money_went_is_told_to_who_administers_everywhere_without_private_names(store: Store) -> None:
+async def test_where_money_went_is_told_to_who_administers_everywhere_without_private_names(
+    store: Store,
+) -> None:
     await store.append([said(1, "for all"), said(2, "alone", "bob", "direct")])
-    await store.append([spent(at.conversation, account(plain=100, cost=2.0), at=NOW) for at in (ROOM, OTHER)])
+    await store.append(
+        [spent(at.conversation, account(plain=100, cost=2.0), at=NOW) for at in (ROOM, OTHER)]
+    )
     admin = await asking(store).says("usage")
     assert ROOM.conversation in admin
     assert OTHER.conversation not in admin

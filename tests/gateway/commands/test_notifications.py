@@ -21,7 +21,13 @@ from gateway.core.events import Message
 from gateway.core.facts import AttentionThresholdSet, Judgement
 from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
-from gateway.stream.attention import MAX_THRESHOLDS, AttentionPolicy, AttentionRule, LiveAttention, judge
+from gateway.stream.attention import (
+    MAX_THRESHOLDS,
+    AttentionPolicy,
+    AttentionRule,
+    LiveAttention,
+    judge,
+)
 from tests.gateway.commands.commands_kit import Counter, typing
 from tests.gateway.stream.test_attention import YES, said
 from tests.kits.commands import command_context
@@ -98,8 +104,14 @@ async def test_types_are_told_the_newest_first_with_what_passes(it: Kit) -> None
     await it.at()("notify threshold", type="telegram", urgency="urgent")
     last = "so far, the last at 2026-03-04 05"
     assert (await it.at().says("notify types")).splitlines() == [
-        f"- `telegram.main.reaction.7`: 1 {last}:09 UTC; urgent and above pass (`notify threshold telegram`)",
-        f"- `irc.libera.room.#\\u0060a`: 2 {last}:08 UTC; low and above pass (`attention.thresholds.irc.libera`)",
+        (
+            f"- `telegram.main.reaction.7`: 1 {last}:09 UTC; urgent and above pass (`notify threshold "
+            "telegram`)"
+        ),
+        (
+            f"- `irc.libera.room.#\\u0060a`: 2 {last}:08 UTC; low and above pass "
+            "(`attention.thresholds.irc.libera`)"
+        ),
     ]
 
 
@@ -115,7 +127,10 @@ async def test_who_speaks_alone_with_the_agent_is_named_to_an_owner_alone(it: Ki
     ):
         await it.came(number, dotted)
     told = (await it.at("owner").says("notify types")).splitlines()
-    assert [line.split("`")[1] for line in told[:-1]] == ["telegram.other.reaction.42", "telegram.main.room.7"]
+    assert [line.split("`")[1] for line in told[:-1]] == [
+        "telegram.other.reaction.42",
+        "telegram.main.room.7",
+    ]
     assert told[-1] == "- and 3 types of direct chats"
     alone = (await it.at("owner", direct=True).says("notify types")).splitlines()
     assert len(alone) == 5
@@ -149,12 +164,15 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
         )
         assert it.judged(said("room", "tea")) == ("noted", 1, "notify threshold irc.libera is 2")
         (first, _) = await it.store.entries(kinds=["threshold_set"])
-        assert first.fact == AttentionThresholdSet(type="irc.libera.mention", value=3, by="irc.test:root")
+        assert first.fact == AttentionThresholdSet(
+            type="irc.libera.mention", value=3, by="irc.test:root"
+        )
     async with kit(tmp_path) as it:
         at = it.at()
         assert it.judged(said("room", "tea"))[2] == "notify threshold irc.libera is 2"
         assert await at.says("notify threshold", type="irc.libera", urgency="reset") == (
-            "The threshold is removed. `irc.libera`: low and above pass (`attention.thresholds.irc.libera`)."
+            "The threshold is removed. `irc.libera`: low and above pass "
+            "(`attention.thresholds.irc.libera`)."
         )
         assert it.judged(said("room", "tea"))[0] == "due"
         again = await at("notify threshold", type="irc.libera", urgency="reset")
@@ -169,9 +187,13 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
 async def test_what_is_counted_together_is_no_unknown_type(it: Kit) -> None:
     await it.came(1, "irc.x.room.*")
     for dotted in ("irc.x.room.*", "irc.x.room.#new", "irc.x", "irc"):
-        assert "No notification of this type" not in await it.at().says("notify threshold", type=dotted, urgency="low")
+        assert "No notification of this type" not in await it.at().says(
+            "notify threshold", type=dotted, urgency="low"
+        )
     assert set(it.overrides.thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
-    assert "No notification of this type" in await it.at().says("notify threshold", type="irc.y", urgency="low")
+    assert "No notification of this type" in await it.at().says(
+        "notify threshold", type="irc.y", urgency="low"
+    )
 
 
 async def test_wrong_arguments_change_nothing(it: Kit) -> None:
@@ -191,7 +213,10 @@ async def test_the_same_event_twice_is_done_once(it: Kit) -> None:
 
 
 async def test_there_are_only_so_many(it: Kit) -> None:
-    facts = [AttentionThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MAX_THRESHOLDS)]
+    facts = [
+        AttentionThresholdSet(type=f"irc.{number}", value=1, by="x")
+        for number in range(MAX_THRESHOLDS)
+    ]
     await it.store.append([NewEntry(fact=fact, at=NOW) for fact in facts])
     answer = await it.at()("notify threshold", type="new", urgency="low")
     assert not answer.ok
@@ -205,7 +230,9 @@ async def test_types_are_suggested(it: Kit) -> None:
     async def suggested(source: SuggestionSource, sub: str, arg: str, begun: str = "") -> list[str]:
         return rank_suggestions(await source(typing(HERE, "notify", sub, arg), it.context), begun)
 
-    for number, dotted in enumerate(["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]):
+    for number, dotted in enumerate(
+        ["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]
+    ):
         await it.came(number, dotted)
     told = await suggested(suggest_types, "threshold", "type")
     assert told == ["irc.x.room.#b", "irc.x.room", "irc.x", "irc", "irc.x.room.#a"]

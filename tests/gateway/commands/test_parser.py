@@ -24,7 +24,17 @@ from gateway.commands.parser import (
     quote_code,
 )
 from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
-from gateway.core.events import Address, Attachment, ChannelName, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    Attachment,
+    ChannelName,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.identity import Role
 from tests.gateway.commands.commands_kit import ECHO, counter, said, somebody
 
@@ -58,7 +68,11 @@ def message(text: str, kind: Kind, *, bot: bool = False) -> Message:
         ("<@123>: !status", "mention", ("status", "")),
         ("!status reverie", "mention", ("status", "reverie")),
         ("!status", "reply", ("status", "")),
-        ("!nonsense", "direct", ("nonsense", "")),  # nobody else can be meant: it is told what there is
+        (
+            "!nonsense",
+            "direct",
+            ("nonsense", ""),
+        ),  # nobody else can be meant: it is told what there is
         ("more", "direct", ("more", "")),
         ("More!", "reply", ("more", "")),
         ("reverie: more", "mention", ("more", "")),
@@ -95,14 +109,23 @@ def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | No
     found = parse_command(message(text, kind), "!", COMMANDS_BY_NAME)
     assert (found and (found.command.name, found.command.args)) == expected
     if found is not None:
-        assert (found.command.id, found.command.origin, found.command.direct) == ("m1", "text", kind == "direct")
+        assert (found.command.id, found.command.origin, found.command.direct) == (
+            "m1",
+            "text",
+            kind == "direct",
+        )
         assert found.only_if_more == (expected is not None and expected[0] == "more")
         assert found.is_unaddressed == (found.only_if_more and kind == "room")
 
 
 @pytest.mark.parametrize(
     ("prefix", "text", "is_one"),
-    [("$", "$status", True), ("$", "!status", False), (".r.", ".r.status", True), ("", "!status", False)],
+    [
+        ("$", "$status", True),
+        ("$", "!status", False),
+        (".r.", ".r.status", True),
+        ("", "!status", False),
+    ],
 )
 def test_the_prefix_is_the_operators(prefix: str, text: str, is_one: bool) -> None:
     assert (parse_command(message(text, "room"), prefix, COMMANDS_BY_NAME) is not None) is is_one
@@ -190,7 +213,9 @@ def test_what_is_asked_about_something_else_is_left_to_the_agent() -> None:
     ours, other = message("reverie: is this AI?", "mention"), MessageId("m0")
     picture = Attachment(id="1", form="image")
     assert parse_command(ours, "!", COMMANDS_BY_NAME)
-    assert parse_command(replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", COMMANDS_BY_NAME)
+    assert parse_command(
+        replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", COMMANDS_BY_NAME
+    )
     assert parse_command(replace(ours, attachments=(picture,)), "!", COMMANDS_BY_NAME) is None
     assert parse_command(replace(ours, reply_to=other), "!", COMMANDS_BY_NAME) is None
 
@@ -204,8 +229,17 @@ def test_the_table_is_whole() -> None:
     names = [name for row in COMMANDS for name in (row.name, *row.aliases)]
     assert len(names) == len(set(names)) == len(COMMANDS_BY_NAME)
     for row, spec in zip(COMMANDS, COMMAND_SPECS, strict=True):
-        assert (spec.name, spec.summary, spec.args, spec.private) == (row.name, row.summary, row.args, row.private)
-        assert (spec.role, spec.direct_only, spec.own) == (row.role, row.direct_only, row.allowed_in_own_chat)
+        assert (spec.name, spec.summary, spec.args, spec.private) == (
+            row.name,
+            row.summary,
+            row.args,
+            row.private,
+        )
+        assert (spec.role, spec.direct_only, spec.own) == (
+            row.role,
+            row.direct_only,
+            row.allowed_in_own_chat,
+        )
         assert [(sub.name, sub.summary, sub.args) for sub in spec.subs] == [
             (sub.name, sub.summary, sub.args) for sub in row.subs
         ]
@@ -266,12 +300,27 @@ def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) 
         ("notify", "threshold irc.join", "threshold", {"type": "irc.join"}),
         ("notify", "threshold irc.join LOW", "threshold", {"type": "irc.join", "urgency": "low"}),
         ("role", 'set "Ann Lee" member', "set", {"who": "Ann Lee", "role": "member"}),
-        ("role", "set “Ann Lee” member here", "set", {"who": "Ann Lee", "role": "member", "where": "here"}),
+        (
+            "role",
+            "set “Ann Lee” member here",
+            "set",
+            {"who": "Ann Lee", "role": "member", "where": "here"},
+        ),
         ("role", 'set "a \\"b\\\\" owner', "set", {"who": 'a "b\\', "role": "owner"}),
-        ("role", "set irc.x:account:ann admin", "set", {"who": "irc.x:account:ann", "role": "admin"}),
+        (
+            "role",
+            "set irc.x:account:ann admin",
+            "set",
+            {"who": "irc.x:account:ann", "role": "admin"},
+        ),
         ("role", 'set a"b owner', "set", {"who": 'a"b', "role": "owner"}),
         ("say", '#a "hello"  he said', "", {"room": "#a", "text": '"hello"  he said'}),
-        ("say", "#a first line\nsecond line", "", {"room": "#a", "text": "first line\nsecond line"}),
+        (
+            "say",
+            "#a first line\nsecond line",
+            "",
+            {"room": "#a", "text": "first line\nsecond line"},
+        ),
         ("rewind", "\n3\n", "", {"n": "3"}),
         ("room", "approve", "approve", {}),
     ],
@@ -300,7 +349,11 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
         ("pair", "aprove X", "There is no `pair aprove`."),
         ("dmn", "wakeup", "There is no `dmn wakeup`."),
         ("block", '"unclosed quote', "Write `here` or `everywhere`, not `quote`."),
-        ("status", "`*_~|@everyone" + "x" * 100, f"`'*_~|@everyone{'x' * 25}…` is one word too many."),
+        (
+            "status",
+            "`*_~|@everyone" + "x" * 100,
+            f"`'*_~|@everyone{'x' * 25}…` is one word too many.",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(name: str, text: str, reason: str) -> None:
@@ -348,7 +401,9 @@ def test_any_text_is_understood_or_not(name: str, text: str) -> None:
         assert set(use.arguments) <= set(args)
         assert all(use.arguments.values())
         assert all(
-            use.arguments[arg.name] in arg.choices for arg in args.values() if arg.choices and arg.name in use.arguments
+            use.arguments[arg.name] in arg.choices
+            for arg in args.values()
+            if arg.choices and arg.name in use.arguments
         )
         assert {arg.name for arg in args.values() if arg.required} <= set(use.arguments)
     else:
@@ -367,9 +422,20 @@ def test_words_of_others_cannot_leave_their_code(text: str) -> None:
 CODES = st.text("ABCDEFGHJKMNPQRTUVWXY34679", min_size=8, max_size=8)
 
 
-@given(st.sampled_from(["pair", "room", "link"]), st.text("ab \"'`", max_size=6), CODES, st.text("ab \"'`", max_size=6))
-def test_no_way_of_writing_a_code_gets_it_into_a_record(name: str, before: str, secret: str, after: str) -> None:
-    for text in (f"approve {before}{secret}{after}", f"code {before}{secret}", f"{before} {secret} {after}"):
+@given(
+    st.sampled_from(["pair", "room", "link"]),
+    st.text("ab \"'`", max_size=6),
+    CODES,
+    st.text("ab \"'`", max_size=6),
+)
+def test_no_way_of_writing_a_code_gets_it_into_a_record(
+    name: str, before: str, secret: str, after: str
+) -> None:
+    for text in (
+        f"approve {before}{secret}{after}",
+        f"code {before}{secret}",
+        f"{before} {secret} {after}",
+    ):
         shown = mask_secrets(COMMANDS_BY_NAME[name], text)
         use = parse_arguments(COMMANDS_BY_NAME[name], text)
         known = isinstance(use, ParsedArguments) and secret in use.arguments.values()
@@ -377,7 +443,11 @@ def test_no_way_of_writing_a_code_gets_it_into_a_record(name: str, before: str, 
 
 
 def _secret(use: ParsedArguments | InvalidArguments) -> bool:
-    return isinstance(use, ParsedArguments) and use.sub is not None and any(arg.secret for arg in use.sub.args)
+    return (
+        isinstance(use, ParsedArguments)
+        and use.sub is not None
+        and any(arg.secret for arg in use.sub.args)
+    )
 
 
 def _args(of: CommandDefinition) -> tuple[CommandArg, ...]:
@@ -398,9 +468,23 @@ def test_the_table_can_be_read_without_doubt() -> None:
             assert not any(arg.rest for arg in args[:-1])
             assert len({arg.name for arg in args}) == len(args)
             assert all(arg.form or arg.choices or arg.rest for arg in args)
-            assert all(choice == choice.lower() and choice.isascii() for arg in args for choice in arg.choices)
-    secrets = {(row.name, sub.name, arg.name) for row in COMMANDS for sub in row.subs for arg in sub.args if arg.secret}
-    assert secrets == {("pair", "approve", "code"), ("room", "approve", "code"), ("link", "code", "code")}
+            assert all(
+                choice == choice.lower() and choice.isascii()
+                for arg in args
+                for choice in arg.choices
+            )
+    secrets = {
+        (row.name, sub.name, arg.name)
+        for row in COMMANDS
+        for sub in row.subs
+        for arg in sub.args
+        if arg.secret
+    }
+    assert secrets == {
+        ("pair", "approve", "code"),
+        ("room", "approve", "code"),
+        ("link", "code", "code"),
+    }
 
 
 # `reverie: status` is a command, `reverie: status of the build?` is talk
@@ -642,7 +726,9 @@ def test_where_commands_are_native_nothing_is_one_without_its_prefix() -> None:
         ("mal", "reverie: status", "mention", False),
     ],
 )
-async def test_for_who_may_not_use_it_it_is_talk(who: str, text: str, kind: Any, is_one: bool, tmp_path: Path) -> None:
+async def test_for_who_may_not_use_it_it_is_talk(
+    who: str, text: str, kind: Any, is_one: bool, tmp_path: Path
+) -> None:
     async with counter(tmp_path, answers=ECHO) as it:
         message = said(text, kind, who)
         assert (await it.desk.parse(message, "all") is not None) is is_one
@@ -652,7 +738,9 @@ async def test_for_who_may_not_use_it_it_is_talk(who: str, text: str, kind: Any,
 async def test_another_nick_is_not_answered_more_often(tmp_path: Path) -> None:
     async with counter(tmp_path, per_minute=2) as it:
         answered = [
-            await it.ask("help", id=EventId(nick), sender=Sender(id=SenderId(f"mask:{nick}!u@h"), name=nick))
+            await it.ask(
+                "help", id=EventId(nick), sender=Sender(id=SenderId(f"mask:{nick}!u@h"), name=nick)
+            )
             for nick in ("ann", "bob", "cid")
         ]
         assert [bool(text) for text in answered] == [True, True, False]

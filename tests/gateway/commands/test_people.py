@@ -1,4 +1,5 @@
-"""Role changes by commands: who may give which role to whom, whom a name means, and how far a block reaches."""
+"""Role changes by commands: who may give which role to whom, whom a name means, and how far a block
+reaches."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -13,12 +14,28 @@ from gateway.access.roster import explain_role_refusal
 from gateway.core.events import Address, RoomId, ThreadId
 from gateway.core.facts import RoleAssigned
 from gateway.core.identity import ROLE_ORDER, PlatformRoleRule, Role, RoleGrant, RosterState
-from tests.kits.access import ADMIN, DC, EVE, IRC, LOBBY, MASK, MEMBER, OWNER, POLICY, TG, Town, somebody, town
+from tests.kits.access import (
+    ADMIN,
+    DC,
+    EVE,
+    IRC,
+    LOBBY,
+    MASK,
+    MEMBER,
+    OWNER,
+    POLICY,
+    TG,
+    Town,
+    somebody,
+    town,
+)
 from tests.kits.policies import PlayedPolicy
 
 GROUP = Address(channel=TG, room=RoomId("-100"))
 GROUPS = replace(POLICY, open_rooms={TG: frozenset({GROUP.room}), IRC: frozenset({LOBBY.room})})
-HERE_ONLY = replace(GROUPS, grants={f"{TG}:50": [RoleGrant("admin", GROUP.conversation, "access.grants[0]")]})
+HERE_ONLY = replace(
+    GROUPS, grants={f"{TG}:50": [RoleGrant("admin", GROUP.conversation, "access.grants[0]")]}
+)
 RAY = somebody("50", "ray")
 WANTS: Final[tuple[Role | Literal[""], ...]] = ("owner", "admin", "member", "guest", "blocked", "")
 WHOM: Final = {
@@ -40,7 +57,10 @@ TABLE = PlayedPolicy(
     dm_policy="pairing",
     roles={"x:owner": "owner", "x:admin": "admin", "x:member": "member", "x:mal": "blocked"},
     open_rooms={},
-    grants={"x:roomer": [RoleGrant("admin", "x/room", "r")], "x:out": [RoleGrant("admin", "x/room", "r")]},
+    grants={
+        "x:roomer": [RoleGrant("admin", "x/room", "r")],
+        "x:out": [RoleGrant("admin", "x/room", "r")],
+    },
     roster=lambda: RosterState(
         grants={
             "x:by": [RoleGrant("owner", "", "r")],
@@ -64,7 +84,9 @@ MAY: Final = {
     and not (whom == "a mask" and wants in ("owner", "admin"))
 } | {
     ("admin", whom, wants)
-    for whom, wants in itertools.product(("a member", "a stranger", "a mask", "a blocked one"), WANTS)
+    for whom, wants in itertools.product(
+        ("a member", "a stranger", "a mask", "a blocked one"), WANTS
+    )
     if wants not in ("owner", "admin")
 }
 
@@ -88,7 +110,10 @@ async def test_a_role_is_given_everywhere_and_taken_back(it: Town) -> None:
     assert answer.answer == "`telegram.main:666` is admin everywhere from now on."
     assert it.role(TG, EVE) == it.role(TG, EVE, GROUP) == "admin"
     again = await it.ask(TG, OWNER, "role set", who="666", role="member", at=GROUP)
-    assert again.answer == "`telegram.main:666` is member everywhere from now on, and was admin until now."
+    assert (
+        again.answer
+        == "`telegram.main:666` is member everywhere from now on, and was admin until now."
+    )
     assert (
         "- `telegram.main:666`: member, `made member by telegram.main:1`"
         in (await it.ask(TG, OWNER, "role list")).answer
@@ -98,7 +123,10 @@ async def test_a_role_is_given_everywhere_and_taken_back(it: Town) -> None:
     )
     assert it.role(TG, EVE) == "guest"
     none = await it.ask(TG, OWNER, "role clear", who="666")
-    assert (none.ok, none.answer[:51]) == (False, "`telegram.main:666` has no role everywhere that was")
+    assert (none.ok, none.answer[:51]) == (
+        False,
+        "`telegram.main:666` has no role everywhere that was",
+    )
 
 
 async def test_a_role_in_one_room_holds_there(it: Town) -> None:
@@ -116,10 +144,14 @@ async def test_an_admin_of_one_room_blocks_there_only(tmp_path: Path) -> None:
     async with town(tmp_path, HERE_ONLY) as it:
         await it.hear(it.message(TG, EVE, GROUP))
         wide = await it.ask(TG, RAY, "block", who="Eve", where="everywhere", at=GROUP)
-        assert (wide.ok, wide.answer) == (False, "You are admin only here. Write `here` at the end.")
+        assert (wide.ok, wide.answer) == (
+            False,
+            "You are admin only here. Write `here` at the end.",
+        )
         answer = await it.ask(TG, RAY, "block", who="Eve", at=GROUP)
-        assert (
-            answer.answer == "Blocked: `telegram.main:666` (`Eve`), in `telegram.main/-100`. I ignore them from now on."
+        assert answer.answer == (
+            "Blocked: `telegram.main:666` (`Eve`), in `telegram.main/-100`. I ignore them from "
+            "now on."
         )
         assert (it.role(TG, EVE), it.role(TG, EVE, GROUP)) == ("guest", "blocked")
         for whom in ("1", "2", "50"):
@@ -133,18 +165,21 @@ async def test_an_admin_of_one_room_blocks_there_only(tmp_path: Path) -> None:
         assert it.role(TG, EVE, GROUP) == "blocked"
 
 
-async def test_who_is_unblocked_without_a_word_where_is_heard_there_and_everywhere(it: Town) -> None:
+async def test_who_is_unblocked_without_a_word_where_is_heard_there_and_everywhere(
+    it: Town,
+) -> None:
     for where in ("here", "everywhere"):
         assert (await it.ask(TG, OWNER, "block", who="666", where=where, at=GROUP)).ok
     answer = await it.ask(TG, OWNER, "unblock", who="666", at=GROUP)
     assert answer.answer.startswith(
-        "Not blocked any more: `telegram.main:666` everywhere, `telegram.main:666` in `telegram.main/-100`."
+        "Not blocked any more: `telegram.main:666` everywhere, `telegram.main:666` in "
+        "`telegram.main/-100`."
     )
     assert it.role(TG, EVE, GROUP) == "guest"
     configured = await it.ask(TG, OWNER, "unblock", who="9")
-    assert (
-        configured.answer
-        == "`access.roles.blocked` in the configuration blocks `telegram.main:9`. Only the operator can change that."
+    assert configured.answer == (
+        "`access.roles.blocked` in the configuration blocks `telegram.main:9`. Only the "
+        "operator can change that."
     )
 
 
@@ -160,7 +195,8 @@ async def test_a_mask_is_blocked_by_its_host(bare: Town) -> None:
     assert (await bare.ask(TG, OWNER, "role set", who="irc.libera:account:olga", role="admin")).ok
     answer = await bare.ask(IRC, owner, "block", who="eve", at=LOBBY)
     assert answer.answer == (
-        "Blocked: `irc.libera:mask:*!*@evil.example` (`eve`), everywhere. I ignore them from now on. The "
+        "Blocked: `irc.libera:mask:*!*@evil.example` (`eve`), everywhere. I ignore them from now "
+        "on. The "
         "server does not confirm who that was, so this blocks everybody from that host."
     )
     for sly in ("mask:EVE2!x@evil.example", "mask:a!b@EVIL.example"):
@@ -189,7 +225,9 @@ def test_what_is_blocked_of_somebody(person: str, blocked: str) -> None:
     assert widen_mask(person) == blocked
 
 
-async def test_masks_get_no_administration_and_no_role_unless_the_operator_wants_that(tmp_path: Path) -> None:
+async def test_masks_get_no_administration_and_no_role_unless_the_operator_wants_that(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path) as it:
         whom = f"{IRC}:{MASK.id}"
         for role in ("owner", "admin", "member"):
@@ -206,17 +244,23 @@ async def test_a_name_means_who_was_heard_under_it_and_nobody_if_two_were(it: To
     for written in ("Eve", "@eve", " `EVE` ", "Ｅve"):
         assert (await it.ask(TG, OWNER, "role set", who=written, role="member", at=GROUP)).ok
     strong = await it.ask(TG, OWNER, "role set", who="Eve", role="admin", at=GROUP)
-    assert strong.answer == "Anybody can take any name. If you mean `telegram.main:666` (`Eve`), write that id."
+    assert (
+        strong.answer
+        == "Anybody can take any name. If you mean `telegram.main:666` (`Eve`), write that id."
+    )
     away = await it.ask(TG, OWNER, "role set", who="Eve", role="member")
     assert (away.ok, away.answer[:35]) == (False, "Nobody with the name `Eve` has writ")
     twin = somebody("667", "eve")
     await it.hear(it.message(TG, twin, GROUP))
     two = await it.ask(TG, OWNER, "role set", who="Eve", role="member", at=GROUP)
     assert not two.ok
-    assert two.answer.splitlines()[1:] == ["- `telegram.main:666` (`Eve`)", "- `telegram.main:667` (`eve`)"]
-    assert {one.person for one in await it.facts("role_given") if isinstance(one, RoleAssigned)} == {
-        "telegram.main:666"
-    }
+    assert two.answer.splitlines()[1:] == [
+        "- `telegram.main:666` (`Eve`)",
+        "- `telegram.main:667` (`eve`)",
+    ]
+    assert {
+        one.person for one in await it.facts("role_given") if isinstance(one, RoleAssigned)
+    } == {"telegram.main:666"}
 
 
 async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it: Town) -> None:
@@ -230,7 +274,9 @@ async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it
 
 
 async def test_a_mention_of_discord_means_whom_it_shows(bare: Town) -> None:
-    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).answer.startswith("Blocked: `discord.main:77`")
+    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).answer.startswith(
+        "Blocked: `discord.main:77`"
+    )
 
 
 async def test_names_of_strangers_end_nothing(it: Town) -> None:
@@ -297,10 +343,23 @@ async def test_an_owner_of_one_room_does_nothing_to_who_owns_all(tmp_path: Path)
 
 async def test_what_is_no_id_there_gets_nothing(bare: Town) -> None:
     """A nick after a channel's name would be reported as admin, or blocked, and be neither."""
-    for who in ("irc.libera:bob", "irc.libera:Account:bob", "telegram.main:@bob", "discord.main:bob"):
+    for who in (
+        "irc.libera:bob",
+        "irc.libera:Account:bob",
+        "telegram.main:@bob",
+        "discord.main:bob",
+    ):
         for line in ("role set", "block"):
             answer = await bare.ask(TG, OWNER, line, who=who, role="member")
             assert (answer.ok, answer.answer.partition("`")[0]) == (False, ""), answer.answer
-            assert "is not the id of a person. Write it as `whoami` shows it to them, for example " in answer.answer
-    for who in ("irc.libera:account:Bob", "telegram.main:-1001", "discord.main:7", "irc.libera:relay:x:bob"):
+            assert (
+                "is not the id of a person. Write it as `whoami` shows it to them, for example "
+                in answer.answer
+            )
+    for who in (
+        "irc.libera:account:Bob",
+        "telegram.main:-1001",
+        "discord.main:7",
+        "irc.libera:relay:x:bob",
+    ):
         assert (await bare.ask(TG, OWNER, "block", who=who)).ok

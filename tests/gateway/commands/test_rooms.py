@@ -1,4 +1,5 @@
-"""Commands about rooms and channels, `restart` and `reload`: answers, durable facts, and effects."""
+"""Commands about rooms and channels, `restart` and `reload`: answers, durable facts, and
+effects."""
 
 import asyncio
 import contextlib
@@ -32,7 +33,14 @@ from gateway.core.events import (
     ThreadId,
 )
 from gateway.core.events import SenderId as Id
-from gateway.core.facts import CodeIssued, Judgement, PostQueued, RoomAccessChanged, TurnRecord, dedup_key
+from gateway.core.facts import (
+    CodeIssued,
+    Judgement,
+    PostQueued,
+    RoomAccessChanged,
+    TurnRecord,
+    dedup_key,
+)
 from gateway.core.identity import RosterState
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -98,7 +106,9 @@ class House:
     tasks: LooseTasks = field(default_factory=LooseTasks)
     count: int = 0
 
-    def ask(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> CommandCall:
+    def ask(
+        self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str
+    ) -> CommandCall:
         self.count += 1
         command = Command(
             id=EventId(f"c{self.count}"),
@@ -111,7 +121,12 @@ class House:
             direct=direct,
         )
         return CommandCall(
-            command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given, prefix="!"
+            command=command,
+            role="admin",
+            rule="access.roles.admin",
+            global_role="admin",
+            arguments=given,
+            prefix="!",
         )
 
     async def do(self, ask: CommandCall) -> CommandEffect:
@@ -121,11 +136,18 @@ class House:
         return answer
 
     async def written(self, ask: CommandCall, change: CommandEffect) -> None:
-        asked = NewEntry(fact=ask.command, at=NOW, conversation=ask.command.at.conversation, key=dedup_key(ask.command))
+        asked = NewEntry(
+            fact=ask.command,
+            at=NOW,
+            conversation=ask.command.at.conversation,
+            key=dedup_key(ask.command),
+        )
         written = await self.store.append([asked, *change.entries(asked)])
         change.settle(written[0])
 
-    async def told(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> str:
+    async def told(
+        self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str
+    ) -> str:
         return (await self.do(self.ask(name, at, direct=direct, **given))).answer
 
     async def done(self) -> None:
@@ -137,17 +159,30 @@ class House:
     async def open(self, at: Address, about: str = "") -> None:
         self.opened.add(at.conversation)
         await self.store.append(
-            [NewEntry(fact=RoomAccessChanged(room=at, open=True, by="here:root", about=about), at=NOW)]
+            [
+                NewEntry(
+                    fact=RoomAccessChanged(room=at, open=True, by="here:root", about=about), at=NOW
+                )
+            ]
         )
 
     async def spoke(self, at: Address, *, direct: bool, who: str = "ann") -> None:
         """Let somebody write there."""
         sender = Sender(id=Id(who), name=who, verified=True)
         kind = "direct" if direct else "room"
-        said = Message(id=MessageId(f"m{who}"), at=at, sender=sender, text="hi", sent=NOW, kind=kind)  # type: ignore[arg-type] # one of these
+        said = Message(
+            id=MessageId(f"m{who}"),
+            at=at,
+            sender=sender,
+            text="hi",
+            sent=NOW,
+            kind=kind,  # type: ignore[arg-type] # one of these
+        )
         entry = NewEntry(fact=said, at=NOW, conversation=at.conversation, key=dedup_key(said))
         judged = Judgement(type="x", urgency=3, fate="due", rule="r", role="guest")
-        await self.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)])
+        await self.store.append(
+            [entry, NewEntry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)]
+        )
 
     def seen(self, at: Address) -> list[str]:
         return [part.body for part in self.shown if part.to == at]
@@ -156,7 +191,11 @@ class House:
 @contextlib.asynccontextmanager
 async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
     """Start with all channels up."""
-    clock, shown, opened = ManualClock(NOW + timedelta(hours=1)), list[Part](), set[ConversationId]()
+    clock, shown, opened = (
+        ManualClock(NOW + timedelta(hours=1)),
+        list[Part](),
+        set[ConversationId](),
+    )
     tasks = LooseTasks()
     made: dict[ChannelName, ConsoleChannel] = {
         HERE: ConsoleChannel(HERE, shown.append),
@@ -234,7 +273,9 @@ async def it(tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def test_rooms_tells_every_room_once_with_how_it_stands(it: House) -> None:
-    await it.open(Address(channel=THERE, room=RoomId("#late")), about="tea `and` cake\n- `x`: configured")
+    await it.open(
+        Address(channel=THERE, room=RoomId("#late")), about="tea `and` cake\n- `x`: configured"
+    )
     waits = CodeIssued(
         request="r1",
         what="room",
@@ -252,7 +293,10 @@ async def test_rooms_tells_every_room_once_with_how_it_stands(it: House) -> None
     await it.done()
     lines = (await it.told("rooms")).split("\n")
     assert lines == [
-        "- `here/#Den`: in the configuration, left by command, answers everything, agent `ana`, private",
+        (
+            "- `here/#Den`: in the configuration, left by command, answers everything, agent `ana`, "
+            "private"
+        ),
         "- `here/#lobby`: in the configuration, I am in it, reads mentions, agent `reverie`",
         "- `there/#Garden`: in the configuration, I am in it, reads nothing, no agent",
         lines[3],
@@ -278,7 +322,8 @@ async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
         (
             "#closed",
             (
-                "`here/#closed` is not approved. An admin can write `!room approve` there, or the operator can add it "
+                "`here/#closed` is not approved. An admin can write `!room approve` there, or the "
+                "operator can add it "
                 "to the configuration."
             ),
         ),
@@ -288,7 +333,13 @@ async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
         ("there/", "`there/` is not a room. Write it as `rooms` shows it."),
         ("there/#a%2", "`there/#a%2` is not a room"),
         ("`", "is not a room"),
-        ("far/#x", "On this platform, people add me to rooms. Add me to the room, then write `!room approve` there."),
+        (
+            "far/#x",
+            (
+                "On this platform, people add me to rooms. Add me to the room, then write `!room "
+                "approve` there."
+            ),
+        ),
         ("#lobby", "I am already in `here/#lobby`."),
     ],
 )
@@ -300,7 +351,9 @@ async def test_join_refuses_what_cannot_be(room: str, says: str, it: House) -> N
     assert not it.tasks.begun
 
 
-async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_any_case(it: House) -> None:
+async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_any_case(
+    it: House,
+) -> None:
     left = await it.told("part", room="there/#garden")
     assert left == "I leave `there/#Garden`. I come back after `!join`, or after a restart."
     await it.done()
@@ -312,7 +365,10 @@ async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_a
     assert it.travels.is_inside(GARDEN) is False, "told to stay out"
     assert await it.told("part", room="there/#garden") == "I am not in `there/#Garden`."
     assert await it.told("join", room="THERE/#GARDEN") == "I have no channel `THERE`."
-    assert await it.told("join", room="`there/#GARDEN`") == "I enter `there/#Garden`. If that fails, I tell you here."
+    assert (
+        await it.told("join", room="`there/#GARDEN`")
+        == "I enter `there/#Garden`. If that fails, I tell you here."
+    )
     await it.done()
     assert it.travels.is_inside(GARDEN)
     assert not it.travels.was_sent_out(GARDEN)
@@ -352,11 +408,15 @@ async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(it
     ask = it.ask("part")
     answer = await answer_of(ask, it.world)
     post = Post(key=PostKey("answer"), to=LOBBY, text=answer.answer)
-    queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")
+    queued = NewEntry(
+        fact=PostQueued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer"
+    )
     await it.store.append([queued])
     await it.written(ask, answer)
     await it.done()
-    assert it.seen(LOBBY) == ["I leave `here/#lobby`. I come back after `!join`, or after a restart."]
+    assert it.seen(LOBBY) == [
+        "I leave `here/#lobby`. I come back after `!join`, or after a restart."
+    ]
     assert it.travels.is_inside(LOBBY) is False
 
 
@@ -369,7 +429,9 @@ async def test_nobody_leaves_a_direct_chat(it: House) -> None:
     assert await it.told("part", room="far/#x") == "I cannot leave rooms on that platform."
 
 
-async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_that_room(it: House) -> None:
+async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_that_room(
+    it: House,
+) -> None:
     ask = it.ask("say", room="#den", text="**hello** all")
     answer = await it.do(ask)
     assert answer.answer == "I post it in `here/#Den`."
@@ -416,11 +478,16 @@ async def test_say_speaks_nowhere_else(room: str, says: str, it: House) -> None:
     assert await it.store.entries(kinds=("post",)) == []
 
 
-async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_are_open(it: House) -> None:
+async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_are_open(
+    it: House,
+) -> None:
     await it.spoke(ANN, direct=True)
     thread = replace(LOBBY, thread=ThreadId("t1"))
     assert await it.told("say", room="ann", text="psst") == "I post it in `here/ann`."
-    assert await it.told("say", room="here/#lobby/t1", text="in the thread") == "I post it in `here/#lobby/t1`."
+    assert (
+        await it.told("say", room="here/#lobby/t1", text="in the thread")
+        == "I post it in `here/#lobby/t1`."
+    )
     assert await it.told("say", room="#lobby", text=" \n ") == "Write the text that I shall post."
     await it.done()
     assert (it.seen(ANN), it.seen(thread)) == (["psst"], ["in the thread"])
@@ -429,7 +496,10 @@ async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_
 async def test_where_a_turn_runs_nothing_is_said_in_between(tmp_path: Path) -> None:
     async with house(tmp_path) as it, it.doors.lock_for(LOBBY.conversation):
         answer = await it.do(it.ask("say", room="#lobby", text="hello"))
-        assert (answer.ok, answer.answer) == (False, "I am just answering there. Try again in a moment.")
+        assert (answer.ok, answer.answer) == (
+            False,
+            "I am just answering there. Try again in a moment.",
+        )
     assert not it.doors.is_busy(LOBBY.conversation)
 
 
@@ -437,7 +507,10 @@ async def test_in_a_room_that_was_left_nothing_is_said(it: House) -> None:
     await it.told("part", room="there/#Garden")
     await it.done()
     answer = await it.do(it.ask("say", room="there/#garden", text="hello"))
-    assert (answer.ok, answer.answer) == (False, "I am not in `there/#Garden`. `!join` lets me enter it.")
+    assert (answer.ok, answer.answer) == (
+        False,
+        "I am not in `there/#Garden`. `!join` lets me enter it.",
+    )
 
 
 # `restart` and `reload`
@@ -469,13 +542,20 @@ def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSuperviso
 
     stats = GatewayStats(dict.fromkeys(it.channels, "console"), NOW)
     runner = ChannelSupervisor(
-        it.channels, clock=it.clock, stats=stats, outbox=it.outbox, owners=ToldOwners(), tasks=it.tasks
+        it.channels,
+        clock=it.clock,
+        stats=stats,
+        outbox=it.outbox,
+        owners=ToldOwners(),
+        tasks=it.tasks,
     )
     runner.intake = EmitIntake(lambda _: emit)
     return replace(it.world, supervisor=runner, stats=stats, live=live), runner
 
 
-async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_path: Path, it: House) -> None:
+async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(
+    tmp_path: Path, it: House
+) -> None:
     world, runner = running(it, tmp_path)
     runs = list[str]()
     channel, run = it.channels[THERE], it.channels[THERE].run
@@ -487,7 +567,10 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
     channel.run = counted  # type: ignore[method-assign] # counted, and run
     ask = it.ask("restart", channel="THERE")
     answer = await answer_of(ask, world)
-    assert answer.answer == "I disconnect `there` and connect it again. If that fails, I tell you here."
+    assert (
+        answer.answer
+        == "I disconnect `there` and connect it again. If that fails, I tell you here."
+    )
     await it.written(ask, answer)
     assert not runs, "first the answer goes out"
     await until(lambda: runs and not runner.is_restarting(THERE))
@@ -499,7 +582,9 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
 
 
 @pytest.mark.parametrize("written", ["ther", "irc`; rm", "far/x"])
-async def test_a_channel_that_there_is_not_is_not_restarted(tmp_path: Path, written: str, it: House) -> None:
+async def test_a_channel_that_there_is_not_is_not_restarted(
+    tmp_path: Path, written: str, it: House
+) -> None:
     world, _ = running(it, tmp_path)
     answer = await answer_of(it.ask("restart", channel=written), world)
     assert answer.answer.startswith("I have no channel `")
@@ -553,7 +638,8 @@ async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path, it: Hou
     assert await told() == "The configuration has not changed."
     write(tmp_path, key="two", cache="false", port="9191")
     assert await told() == (
-        "Changed, in force now: `llm.context_optimization.prompt_cache.enabled`, `llm.providers.s.api_key`.\n"
+        "Changed, in force now: `llm.context_optimization.prompt_cache.enabled`, "
+        "`llm.providers.s.api_key`.\n"
         "Changed, in force after a restart: `ops.port`."
     )
     assert await told() == "Changed, in force after a restart: `ops.port`."
@@ -562,7 +648,9 @@ async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path, it: Hou
     assert await told() == f"Changed, in force now: {keys}."
 
 
-async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(tmp_path: Path, it: House) -> None:
+async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
+    tmp_path: Path, it: House
+) -> None:
     world, _ = running(it, tmp_path)
     write(tmp_path, key="`x`\\n", port="many")
     answer = await answer_of(it.ask("reload"), world)
@@ -584,5 +672,9 @@ async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
     answer = await answer_of(it.ask("reload"), world)
     assert (answer.ok, answer.answer) == (
         False,
-        "I cannot read the configuration: `it does not come from files`. I go on with the settings that I have.",
+        (
+            "I cannot read the configuration: `it does not come from files`. I go on with the "
+            "settings "
+            "that I have."
+        ),
     )

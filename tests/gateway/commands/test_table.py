@@ -16,7 +16,13 @@ from gateway.commands.context import CommandContext
 from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.suggestions import MAX_CHOICES, rank_suggestions, suggest_values
-from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME, OPERATOR_COMMANDS, localize_specs
+from gateway.commands.table import (
+    COMMAND_SPECS,
+    COMMANDS,
+    COMMANDS_BY_NAME,
+    OPERATOR_COMMANDS,
+    localize_specs,
+)
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
 from gateway.core.i18n import languages, use_language
@@ -29,7 +35,11 @@ from tests.kits.gateway import CONSOLE, running
 
 # Every row of the table has an answer in the wired gateway, and every handler has its row
 
-ACCESS = {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": {"sender": {"per_minute": 6000, "burst": 1000}}}
+ACCESS = {
+    "dm": "open",
+    "roles": {"owner": ["console:olga"]},
+    "rates": {"sender": {"per_minute": 6000, "burst": 1000}},
+}
 ARGS = {
     "who": "console:ann",
     "role": "member",
@@ -73,7 +83,9 @@ async def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptu
         assert not gateway.scripted.requests
         assert not any(BROKEN in part.body for part in gateway.screen.parts)
         unfit = [
-            part.body for part in gateway.screen.parts if ": Write `!" in part.body or "one word too many" in part.body
+            part.body
+            for part in gateway.screen.parts
+            if ": Write `!" in part.body or "one word too many" in part.body
         ]
         assert unfit == []
     async with await Store.open_readonly(gateway.path) as reader:
@@ -119,7 +131,9 @@ async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhe
             made.append(self)
 
     monkeypatch.setattr(app, "CommandDispatcher", Seen)
-    access = ACCESS | {"grants": [{"who": "console:root", "role": "admin", "room": "console/lobby"}]}
+    access = ACCESS | {
+        "grants": [{"who": "console:root", "role": "admin", "room": "console/lobby"}]
+    }
     async with running(tmp_path, Script(), access=access) as gateway:
         await gateway.console.receive_message("!role set console:far member", sender="olga")
         await gateway.screen.until(1)
@@ -128,7 +142,9 @@ async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhe
         async def suggested(who: str) -> list[str]:
             at = Address(channel=CONSOLE, room=RoomId("lobby"))
             sender = Sender(id=SenderId(who), name=who, verified=True)
-            typed = CommandCompletion(at=at, sender=sender, direct=False, name="block", sub="", arg="who", prefix="")
+            typed = CommandCompletion(
+                at=at, sender=sender, direct=False, name="block", sub="", arg="who", prefix=""
+            )
             return list(await suggest_values(desk._context, typed))
 
         assert await suggested("olga") == ["console:far"]
@@ -152,13 +168,23 @@ async def test_who_waits_to_be_let_in_is_suggested_by_request_and_never_by_code(
         await gateway.console.receive_message("hello?", sender="zoe")
         await gateway.screen.until(1)
         (waiting,) = made[0].roster.pending_requests("pair")
-        at, olga = Address(channel=CONSOLE, room=RoomId("olga")), Sender(id=SenderId("olga"), name="o", verified=True)
-        typed = CommandCompletion(at=at, sender=olga, direct=True, name="pair", sub="approve", arg="code", prefix="")
+        at, olga = (
+            Address(channel=CONSOLE, room=RoomId("olga")),
+            Sender(id=SenderId("olga"), name="o", verified=True),
+        )
+        typed = CommandCompletion(
+            at=at, sender=olga, direct=True, name="pair", sub="approve", arg="code", prefix=""
+        )
         assert waiting.request
         assert await suggest_values(made[0], typed) == [waiting.request]
-        assert await suggest_values(made[0], replace(typed, sender=replace(olga, id=SenderId("zoe")))) == ()
+        assert (
+            await suggest_values(made[0], replace(typed, sender=replace(olga, id=SenderId("zoe"))))
+            == ()
+        )
         assert await suggest_values(made[0], replace(typed, name="room")) == []
-        assert "8h" in await suggest_values(made[0], replace(typed, name="dmn", sub="sleep", arg="until"))
+        assert "8h" in await suggest_values(
+            made[0], replace(typed, name="dmn", sub="sleep", arg="until")
+        )
 
 
 # Help is built from the table: it lists what somebody may use, and explains each subcommand
@@ -172,7 +198,9 @@ async def ask(folder: Path, *asked: tuple[str, str, str], direct: bool = False) 
 async def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> None:
     roles = {"ann": "guest", "mia": "member", "root": "admin", "olga": "owner"}
     for direct in (False, True):
-        lists = await ask(tmp_path / str(direct), *(("help", "", who) for who in roles), direct=direct)
+        lists = await ask(
+            tmp_path / str(direct), *(("help", "", who) for who in roles), direct=direct
+        )
         for role, listed in zip(roles.values(), lists, strict=True):
             for row in COMMANDS:
                 may = row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)  # type: ignore[arg-type] # roles
@@ -182,7 +210,9 @@ async def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> Non
     assert "`!dmn`" not in room_admin
 
 
-async def test_the_list_is_a_line_for_each_command_or_where_answers_have_pages_for_each_group(tmp_path: Path) -> None:
+async def test_the_list_is_a_line_for_each_command_or_where_answers_have_pages_for_each_group(
+    tmp_path: Path,
+) -> None:
     (listed,) = await ask(tmp_path, ("help", "", "olga"))
     assert "- `!whoami`: Show your id and your role." in listed.splitlines()
     lines = help.render_command_list(COMMANDS, "!", brief=True).splitlines()
@@ -194,7 +224,10 @@ async def test_the_list_is_a_line_for_each_command_or_where_answers_have_pages_f
 async def test_the_help_has_the_language_of_the_person(tmp_path: Path) -> None:
     with use_language("de"):
         listed, told, wrong = await ask(
-            tmp_path, ("help", "", "olga"), ("help", "remind cancel", "olga"), ("remind", "cancel", "olga")
+            tmp_path,
+            ("help", "", "olga"),
+            ("help", "remind cancel", "olga"),
+            ("remind", "cancel", "olga"),
         )
     assert "- `!whoami`: Zeigt deine ID und deine Rolle." in listed.splitlines()
     assert listed.splitlines()[-1] == "`!help <Befehl>` zeigt, wie man einen Befehl benutzt."
@@ -207,10 +240,14 @@ def test_menus_have_the_texts_of_each_language_and_room_for_them() -> None:
     assert localize_specs("tlh") == localize_specs("") == COMMAND_SPECS
     for language in languages():
         for spec, english in zip(localize_specs(language), COMMAND_SPECS, strict=True):
-            assert replace(spec, summary="", args=(), subs=()) == replace(english, summary="", args=(), subs=())
+            assert replace(spec, summary="", args=(), subs=()) == replace(
+                english, summary="", args=(), subs=()
+            )
             texts, others = texts_of(spec), texts_of(english)
             assert texts.keys() == others.keys()
-            assert all(0 < len(text) <= 100 for text in texts.values())  # Discord's limit, the smallest
+            assert all(
+                0 < len(text) <= 100 for text in texts.values()
+            )  # Discord's limit, the smallest
             assert [name for name in texts if texts[name] == others[name]] == []
 
 
@@ -251,7 +288,9 @@ async def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None
 
 async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
     asked = [
-        ("help", " ".join((row.name, *sub)), "olga") for row in COMMANDS for sub in ((), *((s.name,) for s in row.subs))
+        ("help", " ".join((row.name, *sub)), "olga")
+        for row in COMMANDS
+        for sub in ((), *((s.name,) for s in row.subs))
     ]
     for (_, args, _), told in zip(asked, await ask(tmp_path, *asked, direct=True), strict=True):
         row = next(row for row in COMMANDS if row.name == args.split()[0])
@@ -268,7 +307,11 @@ async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
         (
             "notify",
             "threshold",
-            "`type` is missing. Write `!notify threshold <type> [ambient | low | normal | urgent | reset]`: ",
+            (
+                "`type` is missing. Write `!notify threshold <type> [ambient | low | normal | urgent "
+                "| "
+                "reset]`: "
+            ),
         ),
         ("dmn", "paus", "There is no `dmn paus`. Did you mean `!dmn pause`"),
         ("dmn", "zzz", "There is no `dmn zzz`. Write `!dmn` and one of `status`, `pause`, "),
@@ -276,13 +319,17 @@ async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
         ("link", "list", "`!link` works only in a direct chat with me."),
     ],
 )
-async def test_a_wrong_use_is_told_with_the_right_one(name: str, args: str, told: str, tmp_path: Path) -> None:
+async def test_a_wrong_use_is_told_with_the_right_one(
+    name: str, args: str, told: str, tmp_path: Path
+) -> None:
     (answer,) = await ask(tmp_path, (name, args, "olga"))
     assert answer.startswith(told)
 
 
 async def test_an_answer_knows_sub_and_arguments(tmp_path: Path) -> None:
-    assert await ask(tmp_path, ("dmn", "", "root"), ("pair", "revoke a:1", "root"), ("approve", "k7qd", "rick")) == [
+    assert await ask(
+        tmp_path, ("dmn", "", "root"), ("pair", "revoke a:1", "root"), ("approve", "k7qd", "rick")
+    ) == [
         "dmn/status: \nmore of it",
         "pair/revoke: who=a:1\nmore of it",
         "approve/: id=k7qd\nmore of it",
@@ -294,8 +341,13 @@ async def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
         return done("other")
 
     async with counter(tmp_path, answers={"dmn": echo, "dmn pause": other}) as it:
-        assert (await it.ask("dmn", "pause"), await it.ask("dmn", "wake")) == ("other", "dmn/wake: \nmore of it")
-        guest, admin = [await it.ask("status", who=who) for who in ("ann", "root")]  # nothing answers it
+        assert (await it.ask("dmn", "pause"), await it.ask("dmn", "wake")) == (
+            "other",
+            "dmn/wake: \nmore of it",
+        )
+        guest, admin = [
+            await it.ask("status", who=who) for who in ("ann", "root")
+        ]  # nothing answers it
         assert guest.startswith("An error in my program stopped this command. Try again")
         assert re.search(r"Search my log for [0-9a-f]{8}\.$", admin)
         handled = await it.desk.handle(command("status"))
@@ -314,7 +366,15 @@ POLICY = AccessPolicy(
 
 
 def typed(
-    name: str, arg: str, who: str, *, sub: str = "", begun: str = "", room: str = "7", bot: bool = False, **given: str
+    name: str,
+    arg: str,
+    who: str,
+    *,
+    sub: str = "",
+    begun: str = "",
+    room: str = "7",
+    bot: bool = False,
+    **given: str,
 ) -> CommandCompletion:
     return CommandCompletion(
         at=Address(channel=D, room=RoomId(room)),
@@ -340,7 +400,10 @@ async def completed(one: CommandCompletion) -> list[str]:
     [
         (typed("role", "role", "1", sub="set", begun="me"), ["member"]),
         (typed("block", "where", "3"), ["here", "everywhere"]),
-        (typed("block", "where", "1", room="8"), ["here", "everywhere"]),  # admins may give commands anywhere
+        (
+            typed("block", "where", "1", room="8"),
+            ["here", "everywhere"],
+        ),  # admins may give commands anywhere
         (typed("link", "account", "1", sub="remove", room="7"), []),  # for direct chats
         (typed("role", "role", "3", sub="set"), []),  # an admin of that room alone
         (typed("block", "where", "2"), []),
@@ -358,11 +421,15 @@ async def completed(one: CommandCompletion) -> list[str]:
         (typed("nonsense", "who", "1"), []),
     ],
 )
-async def test_who_may_use_a_command_is_shown_what_fits(one: CommandCompletion, told: list[str]) -> None:
+async def test_who_may_use_a_command_is_shown_what_fits(
+    one: CommandCompletion, told: list[str]
+) -> None:
     assert await completed(one) == told
 
 
-@pytest.mark.parametrize(("who", "room"), [("1", "7"), ("2", "7"), ("3", "7"), ("1", "alone"), ("2", "alone")])
+@pytest.mark.parametrize(
+    ("who", "room"), [("1", "7"), ("2", "7"), ("3", "7"), ("1", "alone"), ("2", "alone")]
+)
 async def test_help_is_for_what_somebody_may_use(who: str, room: str) -> None:
     role = {"1": "admin", "2": "member", "3": "admin"}[who]
     everywhere = "guest" if who == "3" else role
@@ -382,5 +449,8 @@ async def test_a_source_that_breaks_is_the_channels_business() -> None:
 
 
 def test_what_fits_is_short_printable_and_not_much() -> None:
-    assert rank_suggestions(["b", "a", "ba", "a", "", "x" * 101, "a\nb", "a\u202eb"], "A ") == ["a", "ba"]
+    assert rank_suggestions(["b", "a", "ba", "a", "", "x" * 101, "a\nb", "a\u202eb"], "A ") == [
+        "a",
+        "ba",
+    ]
     assert len(rank_suggestions(map(str, range(100)), "")) == MAX_CHOICES

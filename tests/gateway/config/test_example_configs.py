@@ -1,4 +1,5 @@
-"""Example configurations: each loads without a warning, runs, and answers on servers like the real ones."""
+"""Example configurations: each loads without a warning, runs, and answers on servers like the real
+ones."""
 
 import asyncio
 import json
@@ -29,7 +30,12 @@ GIVEN = {
     "ANTHROPIC_API_KEY": "sk-ant-example",
     "REVERIE_TOKEN": "made-up-and-long",
 }
-PLATFORMS = {"telegram": {TELEGRAM}, "discord": {DISCORD}, "irc": {IRC}, "everywhere": {TELEGRAM, DISCORD, IRC}}
+PLATFORMS = {
+    "telegram": {TELEGRAM},
+    "discord": {DISCORD},
+    "irc": {IRC},
+    "everywhere": {TELEGRAM, DISCORD, IRC},
+}
 
 
 def test_there_is_one_for_each_kind_of_use() -> None:
@@ -60,7 +66,13 @@ def _pointed(config: dict[str, Any], it: Town, irc_port: int) -> None:
             case "discord":
                 channel |= {"api_url": it.discord.api_url, "gateway_url": it.discord.gateway_url}
             case "irc":
-                channel |= {"host": "127.0.0.1", "port": irc_port, "tls": False, "nick": NICK, "rooms": [ROOM]}
+                channel |= {
+                    "host": "127.0.0.1",
+                    "port": irc_port,
+                    "tls": False,
+                    "nick": NICK,
+                    "rooms": [ROOM],
+                }
                 channel["sasl"]["account"] = "gus"
     for provider in config["llm"]["providers"].values():
         provider |= {"kind": "openai", "base_url": it.model.url}
@@ -95,13 +107,18 @@ async def test_it_runs_and_answers(tmp_path: Path, name: str) -> None:
             for platform in sorted(PLATFORMS[name]):
                 connected = {
                     TELEGRAM: lambda: bool(it.telegram.asked("getUpdates")),
-                    DISCORD: lambda: bool(it.discord.live) and bool(it.discord.commands.table.get("global")),
+                    DISCORD: lambda: (
+                        bool(it.discord.live) and bool(it.discord.commands.table.get("global"))
+                    ),
                     IRC: lambda: it.joins() > 0,
                 }[platform]
                 await until(connected, f"{platform} is connected")
                 seat = it.seat(platform, "olga", "alone" if platform == TELEGRAM else "room")
                 seat.say("are you there?", to_bot=True)
-                await until(lambda seat=seat: any("so much for that" in text for text in seat.shown()), platform)  # type: ignore[misc] # mypy does not infer a lambda with a default
+                await until(
+                    lambda seat=seat: any("so much for that" in text for text in seat.shown()),  # type: ignore[misc] # mypy does not infer a lambda with a default
+                    platform,
+                )
         finally:
             stop.set()
             await running

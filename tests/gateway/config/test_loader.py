@@ -107,7 +107,11 @@ def test_the_contract_loads(tmp_path: Path) -> None:
     loaded = read_config(written(tmp_path, CONTRACT), ENV)
     settings, warnings = loaded.settings, loaded.warnings
     assert warnings == ()
-    assert [type(c) for c in settings.channels.values()] == [IrcConfig, TelegramConfig, DiscordConfig]
+    assert [type(c) for c in settings.channels.values()] == [
+        IrcConfig,
+        TelegramConfig,
+        DiscordConfig,
+    ]
     assert settings.agents[0].bindings[0].listen == "mention"
     assert settings.llm.context_optimization.prompt_cache.long_ttl == 3600
     assert settings.attention.coalesce == 1.5
@@ -120,7 +124,11 @@ def test_the_contracts_defaults_are_the_defaults(tmp_path: Path) -> None:
     for section in ("dmn", "attention", "store"):
         assert getattr(full, section) == getattr(bare, section)
     assert full.llm.context_optimization == bare.llm.context_optimization
-    assert (full.access.dm, full.ops.host, full.ops.port) == (bare.access.dm, bare.ops.host, bare.ops.port)
+    assert (full.access.dm, full.ops.host, full.ops.port) == (
+        bare.access.dm,
+        bare.ops.host,
+        bare.ops.port,
+    )
     assert bare.agents[0].model == "main"
     assert bare.agents[0].workspace is None
     assert bare.agents[0].bindings[0].match.channel == "*"
@@ -152,7 +160,11 @@ def test_the_example_names_every_key() -> None:
 
 
 def test_files_are_merged_by_key(tmp_path: Path) -> None:
-    written(tmp_path, "agents: [{id: a}]\nllm: {providers: {p: {kind: local}}}\nops: {port: 1}", "a.yaml")
+    written(
+        tmp_path,
+        "agents: [{id: a}]\nllm: {providers: {p: {kind: local}}}\nops: {port: 1}",
+        "a.yaml",
+    )
     written(tmp_path, "llm: {models: {main: {provider: p}}}\nops: {host: h}", "b.yml")
     for skipped in ("prices.yaml", "old.example.yaml", ".hidden.yaml", "notes.txt"):
         written(tmp_path, "nonsense: [", skipped)
@@ -162,7 +174,9 @@ def test_files_are_merged_by_key(tmp_path: Path) -> None:
     assert (settings.ops.host, settings.ops.port) == ("h", 1)
 
 
-def test_paths_start_at_the_configuration_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_start_at_the_configuration_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = MINIMAL.replace("{id: a}", "{id: a, workspace: ./w, files: ./f}") + (
         "channels: {i: {platform: irc, host: localhost, nick: n, tls: {ca_file: ca.pem}}}"
     )
@@ -218,7 +232,11 @@ def test_a_reference_alone_may_stand_for_a_number_or_a_truth(tmp_path: Path) -> 
     settings = read_config(written(tmp_path, text), env).settings
     assert settings.ops.port == 81
     assert settings.ops.token == SecretStr("0123456789012345")
-    assert (settings.dmn.forage, settings.dmn.daily_cost_usd, settings.dmn.engaged) == (True, 1.5, 120)
+    assert (settings.dmn.forage, settings.dmn.daily_cost_usd, settings.dmn.engaged) == (
+        True,
+        1.5,
+        120,
+    )
 
 
 def test_listen_off_is_a_word(tmp_path: Path) -> None:
@@ -230,7 +248,12 @@ def test_listen_off_is_a_word(tmp_path: Path) -> None:
 
 def test_thresholds_are_numbers_or_names(tmp_path: Path) -> None:
     text = MINIMAL + "attention: {thresholds: {a: urgent, b: 0, c: inherit, d: -1}}"
-    assert read_config(written(tmp_path, text), {}).settings.attention.thresholds == {"a": 3, "b": 0, "c": -1, "d": -1}
+    assert read_config(written(tmp_path, text), {}).settings.attention.thresholds == {
+        "a": 3,
+        "b": 0,
+        "c": -1,
+        "d": -1,
+    }
 
 
 def test_parse_takes_values_and_leaves_them_alone(tmp_path: Path) -> None:
@@ -254,7 +277,9 @@ def test_secrets_that_others_can_read_are_warned_of(tmp_path: Path) -> None:
     secret.write_text("planted-file-of-a-token")
     secret.chmod(0o644)
     written(tmp_path, MINIMAL + 'ops: {token: "${file:token}"}')
-    written(tmp_path, "channels:\n  t:\n    platform: telegram\n    token: planted-literal\n", "t.yaml").chmod(0o755)
+    written(
+        tmp_path, "channels:\n  t:\n    platform: telegram\n    token: planted-literal\n", "t.yaml"
+    ).chmod(0o755)
     (tmp_path / "t.yaml").chmod(0o640)
     warnings = read_config(tmp_path, {}).warnings
     assert [(Path(w.file).name, w.line) for w in warnings] == [("t.yaml", 4), ("token", 0)]
@@ -296,22 +321,51 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "a: {rooms: [#b]}\nc: 3",
             1,
             "",
-            "not YAML: the `[` is not closed, or a comma is missing behind it; `#` begins a comment, "
+            "not YAML: the `[` is not closed, or a comma is missing behind it; `#` begins a "
+            "comment, "
             "so a room's name needs quotes",
             id="comment",
         ),
         pytest.param(
-            "a: b\n c: d", 2, "", "not YAML: mapping values are not allowed in this context", id="indentation"
+            "a: b\n c: d",
+            2,
+            "",
+            "not YAML: mapping values are not allowed in this context",
+            id="indentation",
         ),
-        pytest.param("a: 1\nb: *planted", 2, "", "not YAML: a value that starts with `*` needs quotes", id="alias"),
-        pytest.param("a: &planted{ 1", 1, "", "not YAML: a value that starts with `&` needs quotes", id="anchor"),
         pytest.param(
-            "a: @planted", 1, "", "not YAML: a value that starts with `@`, `%` or a backquote needs quotes", id="at"
+            "a: 1\nb: *planted",
+            2,
+            "",
+            "not YAML: a value that starts with `*` needs quotes",
+            id="alias",
         ),
-        pytest.param('store: {path: "a\\0b"}', 1, "store.path", "a path cannot contain the character NUL", id="nul"),
+        pytest.param(
+            "a: &planted{ 1",
+            1,
+            "",
+            "not YAML: a value that starts with `&` needs quotes",
+            id="anchor",
+        ),
+        pytest.param(
+            "a: @planted",
+            1,
+            "",
+            "not YAML: a value that starts with `@`, `%` or a backquote needs quotes",
+            id="at",
+        ),
+        pytest.param(
+            'store: {path: "a\\0b"}',
+            1,
+            "store.path",
+            "a path cannot contain the character NUL",
+            id="nul",
+        ),
         pytest.param("[" * 100_000, 1, "", "not YAML: nested too deep", id="depth"),
         pytest.param("a: \x01", 1, "", "not YAML: contains control characters", id="control"),
-        pytest.param("a: 1\né: 2\nb: \x01", 3, "", "not YAML: contains control characters", id="control-line"),
+        pytest.param(
+            "a: 1\né: 2\nb: \x01", 3, "", "not YAML: contains control characters", id="control-line"
+        ),
         pytest.param("a:\n\tb: 1", 2, "", "not YAML: indent with spaces, not with tabs", id="tab"),
         pytest.param("- a", 1, "", "must be a mapping of sections, e.g. `channels:`", id="list"),
         pytest.param("text", 1, "", "must be a mapping of sections, e.g. `channels:`", id="text"),
@@ -322,7 +376,13 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "appears twice, first on line 6; keep one",
             id="twice",
         ),
-        pytest.param("dmn: {}\ndmn: {}", 2, "dmn", "appears twice, first on line 1; keep one", id="section twice"),
+        pytest.param(
+            "dmn: {}\ndmn: {}",
+            2,
+            "dmn",
+            "appears twice, first on line 1; keep one",
+            id="section twice",
+        ),
         pytest.param("dmn:\n  {}: 1", 1, "dmn", "line 2: a key must be plain text", id="key"),
         pytest.param(
             "ops:\n  host: !planted x",
@@ -359,8 +419,16 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "must be 'guest', 'member', 'admin' or 'owner'",
             id="role",
         ),
-        pytest.param("chanels: {}", 1, "chanels", "unknown key; did you mean `channels`?", id="section"),
-        pytest.param(f"{IRC}    prot: 1", 6, "channels.i.prot", "unknown key; did you mean `port`?", id="typo"),
+        pytest.param(
+            "chanels: {}", 1, "chanels", "unknown key; did you mean `channels`?", id="section"
+        ),
+        pytest.param(
+            f"{IRC}    prot: 1",
+            6,
+            "channels.i.prot",
+            "unknown key; did you mean `port`?",
+            id="typo",
+        ),
         pytest.param(
             f"{IRC}    ping_timeout: 9s",
             6,
@@ -372,11 +440,16 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "store:\n  keep_kinds: {room: 90d}",
             2,
             "store.keep_kinds",
-            "is no setting any more; all kinds of entries leave together, after `store.keep`; take this line out",
+            "is no setting any more; all kinds of entries leave together, after `store.keep`; take "
+            "this line out",
             id="removed ages of kinds",
         ),
         pytest.param(
-            "store:\n  keep: 20d", 2, "store.keep", "must be at least 31d, because whole months leave", id="age"
+            "store:\n  keep: 20d",
+            2,
+            "store.keep",
+            "must be at least 31d, because whole months leave",
+            id="age",
         ),
         pytest.param(
             f"{IRC}    history-age: 1",
@@ -399,11 +472,29 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "unknown key; write a space after the colon",
             id="colon",
         ),
-        pytest.param(f"{IRC}    port: '1'", 6, "channels.i.port", "must be a whole number", id="int"),
-        pytest.param(f"{IRC}    port: 1.5", 6, "channels.i.port", "must be a whole number", id="float for int"),
-        pytest.param(f"{IRC}    port: 0", 6, "channels.i.port", "must be at least 1", id="too small"),
-        pytest.param(f"{IRC}    port: 99999", 6, "channels.i.port", "must be at most 65535", id="too large"),
-        pytest.param(f"{IRC}    username: 5", 6, "channels.i.username", "must be text; put it in quotes", id="number"),
+        pytest.param(
+            f"{IRC}    port: '1'", 6, "channels.i.port", "must be a whole number", id="int"
+        ),
+        pytest.param(
+            f"{IRC}    port: 1.5",
+            6,
+            "channels.i.port",
+            "must be a whole number",
+            id="float for int",
+        ),
+        pytest.param(
+            f"{IRC}    port: 0", 6, "channels.i.port", "must be at least 1", id="too small"
+        ),
+        pytest.param(
+            f"{IRC}    port: 99999", 6, "channels.i.port", "must be at most 65535", id="too large"
+        ),
+        pytest.param(
+            f"{IRC}    username: 5",
+            6,
+            "channels.i.username",
+            "must be text; put it in quotes",
+            id="number",
+        ),
         pytest.param(
             f"{IRC}    rooms:\n      - '#a'\n      - 5",
             8,
@@ -411,9 +502,15 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "must be text; put it in quotes",
             id="item",
         ),
-        pytest.param(f"{IRC}    rooms: x", 6, "channels.i.rooms", "must be a list, e.g. [a, b]", id="no list"),
         pytest.param(
-            f"{IRC}    flood: x", 6, "channels.i.flood", "must be a mapping of keys to values", id="no mapping"
+            f"{IRC}    rooms: x", 6, "channels.i.rooms", "must be a list, e.g. [a, b]", id="no list"
+        ),
+        pytest.param(
+            f"{IRC}    flood: x",
+            6,
+            "channels.i.flood",
+            "must be a mapping of keys to values",
+            id="no mapping",
         ),
         pytest.param(
             f"{IRC}    tls: yes",
@@ -423,10 +520,26 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="union",
         ),
         pytest.param(
-            f"{IRC}    tls: {{verify: 1}}", 6, "channels.i.tls.verify", "must be true or false", id="inside a union"
+            f"{IRC}    tls: {{verify: 1}}",
+            6,
+            "channels.i.tls.verify",
+            "must be true or false",
+            id="inside a union",
         ),
-        pytest.param("channels:\n  t:\n    platform: telegram", 2, "channels.t.token", "is required", id="missing"),
-        pytest.param("channels:\n  t:\n    token: x", 2, "channels.t.platform", "is required", id="no platform"),
+        pytest.param(
+            "channels:\n  t:\n    platform: telegram",
+            2,
+            "channels.t.token",
+            "is required",
+            id="missing",
+        ),
+        pytest.param(
+            "channels:\n  t:\n    token: x",
+            2,
+            "channels.t.platform",
+            "is required",
+            id="no platform",
+        ),
         pytest.param(
             "channels:\n  t:\n    platform: planted",
             3,
@@ -483,8 +596,20 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${",
             id="unfinished reference",
         ),
-        pytest.param('ops:\n  port: "${IRC_PASSWORD}"', 2, "ops.port", "must be a whole number", id="no number"),
-        pytest.param('ops:\n  port: "1${ONE}"', 2, "ops.port", "must be a whole number", id="number in pieces"),
+        pytest.param(
+            'ops:\n  port: "${IRC_PASSWORD}"',
+            2,
+            "ops.port",
+            "must be a whole number",
+            id="no number",
+        ),
+        pytest.param(
+            'ops:\n  port: "1${ONE}"',
+            2,
+            "ops.port",
+            "must be a whole number",
+            id="number in pieces",
+        ),
         pytest.param(
             "llm:\n  context_optimization:\n    prompt_cache:\n      long_ttl: 30m",
             4,
@@ -500,7 +625,8 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="no lifetime",
         ),
         pytest.param(
-            "llm:\n  context_optimization:\n    prompt_cache:\n      long_ttl: 5m\n      short_ttl: 1h",
+            "llm:\n  context_optimization:\n    prompt_cache:\n      long_ttl: 5m\n      "
+            "short_ttl: 1h",
             5,
             "llm.context_optimization.prompt_cache.short_ttl",
             "must not be longer than long_ttl; write 5m, or long_ttl: 1h",
@@ -513,7 +639,9 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "must be at least 0.0",
             id="budget",
         ),
-        pytest.param("ops: 5", 1, "ops", "must be a mapping of keys to values", id="section of one value"),
+        pytest.param(
+            "ops: 5", 1, "ops", "must be a mapping of keys to values", id="section of one value"
+        ),
     ],
 )
 def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: str) -> None:
@@ -530,7 +658,10 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             MINIMAL.replace("{id: a}", "{id: a}, {id: b}"),
             2,
             "agents[0]",
-            "gets every conversation, so the agents below get none; give it bindings, or put it last",
+            (
+                "gets every conversation, so the agents below get none; give it bindings, or put it "
+                "last"
+            ),
         ),
         (
             MINIMAL.replace("{id: a}", "{id: a, bindings: []}, {id: a}"),
@@ -538,9 +669,24 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             "agents[1].id",
             "there are two agents with the id 'a'; choose another",
         ),
-        (MINIMAL.replace("[{id: a}]", "[]"), 2, "agents", "at least one agent is needed: add one with an id"),
-        (MINIMAL.replace("{id: a}", "{id: a, model: m}"), 2, "agents[0].model", "no such model; in llm.models: main"),
-        (MINIMAL.replace("main:", "other:"), 2, "agents[0].model", "no such model; in llm.models: other"),
+        (
+            MINIMAL.replace("[{id: a}]", "[]"),
+            2,
+            "agents",
+            "at least one agent is needed: add one with an id",
+        ),
+        (
+            MINIMAL.replace("{id: a}", "{id: a, model: m}"),
+            2,
+            "agents[0].model",
+            "no such model; in llm.models: main",
+        ),
+        (
+            MINIMAL.replace("main:", "other:"),
+            2,
+            "agents[0].model",
+            "no such model; in llm.models: other",
+        ),
         (
             MINIMAL.replace("provider: p", "provider: q"),
             5,
@@ -579,14 +725,31 @@ def test_one_problem(tmp_path: Path, text: str, line: int, key: str, message: st
             "no tool has that name; did you mean bash?",
         ),
         (f"{MINIMAL}\ntools: {{off: ['web_*', '']}}", 7, "tools.off[1]", "no tool has that name"),
-        (f"{MINIMAL}\ntools: {{web: {{search: {{provider: searxng}}}}}}", 7, "tools.web.search", None),
-        (f"{MINIMAL}\ntools: {{web: {{search: {{provider: brave}}}}}}", 7, "tools.web.search", None),
+        (
+            f"{MINIMAL}\ntools: {{web: {{search: {{provider: searxng}}}}}}",
+            7,
+            "tools.web.search",
+            None,
+        ),
+        (
+            f"{MINIMAL}\ntools: {{web: {{search: {{provider: brave}}}}}}",
+            7,
+            "tools.web.search",
+            None,
+        ),
         (f"{MINIMAL}\ntools: {{mcp: {{a: {{url: 'ftp://x'}}}}}}", 7, "tools.mcp.a", None),
-        (f"{MINIMAL}\ntools: {{mcp: {{a: {{command: [x], headers: {{A: b}}}}}}}}", 7, "tools.mcp.a", None),
+        (
+            f"{MINIMAL}\ntools: {{mcp: {{a: {{command: [x], headers: {{A: b}}}}}}}}",
+            7,
+            "tools.mcp.a",
+            None,
+        ),
         (f"{MINIMAL}\ntools: {{bash: {{timeout: 20m}}}}", 7, "tools.bash", None),
     ],
 )
-def test_one_problem_between_sections(tmp_path: Path, text: str, line: int, key: str, message: str | None) -> None:
+def test_one_problem_between_sections(
+    tmp_path: Path, text: str, line: int, key: str, message: str | None
+) -> None:
     [(file, at, what, said)] = problems(written(tmp_path, text))
     assert (file, at, what) == ("reverie.yaml", line, key)
     assert said == message or message is None
@@ -594,14 +757,21 @@ def test_one_problem_between_sections(tmp_path: Path, text: str, line: int, key:
 
 def test_no_directory_and_no_file(tmp_path: Path) -> None:
     [(_, _, _, said)] = problems(tmp_path / "nowhere")
-    assert said == "cannot read the configuration directory (No such file or directory); name another with --config"
+    assert said == (
+        "cannot read the configuration directory (No such file or directory); name another "
+        "with "
+        "--config"
+    )
     [(_, _, _, said)] = problems(tmp_path)
     assert said == "has no configuration (*.yaml); `reverie setup` writes one"
 
 
 def test_empty_files_lack_what_is_required(tmp_path: Path) -> None:
     found = problems(written(tmp_path, "# nothing yet\n"))
-    assert found == [("reverie.yaml", 1, "agents", "is required"), ("reverie.yaml", 1, "llm", "is required")]
+    assert found == [
+        ("reverie.yaml", 1, "agents", "is required"),
+        ("reverie.yaml", 1, "llm", "is required"),
+    ]
 
 
 def test_not_text(tmp_path: Path) -> None:
@@ -612,7 +782,9 @@ def test_not_text(tmp_path: Path) -> None:
 def test_a_value_in_two_files_names_both(tmp_path: Path) -> None:
     written(tmp_path, MINIMAL + "ops: {port: 1}", "a.yaml")
     found = problems(written(tmp_path, "ops:\n  host: h\n  port: 1", "b.yaml"))
-    assert found == [("b.yaml", 3, "ops.port", f"also in {tmp_path / 'a.yaml'}:6; keep one of the two")]
+    assert found == [
+        ("b.yaml", 3, "ops.port", f"also in {tmp_path / 'a.yaml'}:6; keep one of the two")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -639,7 +811,9 @@ def test_what_holds_itself_ends(tmp_path: Path) -> None:
 
 def test_what_doubles_forty_times_ends(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
-    assert "too large or nested too deep" in {found[3] for found in problems(written(tmp_path, "\n".join(lines)))}
+    assert "too large or nested too deep" in {
+        found[3] for found in problems(written(tmp_path, "\n".join(lines)))
+    }
 
 
 def test_a_broken_file_does_not_hide_the_others_problems(tmp_path: Path) -> None:
@@ -669,7 +843,11 @@ llm:
 """,
         "a.yaml",
     )
-    written(tmp_path, "dmn: {engaged: soon, daily_turns: -1}\nops: {token: '${file:none}'}\nfoo: 1\n", "b.yaml")
+    written(
+        tmp_path,
+        "dmn: {engaged: soon, daily_turns: -1}\nops: {token: '${file:none}'}\nfoo: 1\n",
+        "b.yaml",
+    )
     assert [found[:3] for found in problems(tmp_path, {"PORT": "x"})] == [
         ("a.yaml", 2, "channels.irc.libera.host"),
         ("a.yaml", 4, "channels.irc.libera.hots"),
@@ -689,16 +867,34 @@ llm:
     ]
 
 
-@pytest.mark.parametrize("damage", [("platform: irc", "platform: ${SECRET}"), ("kind: local", "kind: ${SECRET}")])
+@pytest.mark.parametrize(
+    "damage", [("platform: irc", "platform: ${SECRET}"), ("kind: local", "kind: ${SECRET}")]
+)
 def test_a_secret_in_the_wrong_place_is_not_shown(tmp_path: Path, damage: tuple[str, str]) -> None:
     written(tmp_path, CONTRACT.replace(*damage))
     _assert_silent(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "key", ["provider", "name", "listen", "dm", "nick", "host", "port", "tls", "rooms", "fallbacks", "base_url", "id"]
+    "key",
+    [
+        "provider",
+        "name",
+        "listen",
+        "dm",
+        "nick",
+        "host",
+        "port",
+        "tls",
+        "rooms",
+        "fallbacks",
+        "base_url",
+        "id",
+    ],
 )
-@pytest.mark.parametrize("value", ['"${SECRET} x"', "[${SECRET}]", '["${SECRET}"]', '{"${SECRET}": 1}', '"${SECRET}"'])
+@pytest.mark.parametrize(
+    "value", ['"${SECRET} x"', "[${SECRET}]", '["${SECRET}"]', '{"${SECRET}": 1}', '"${SECRET}"']
+)
 def test_a_secret_anywhere_is_not_shown(tmp_path: Path, key: str, value: str) -> None:
     head, _, tail = CONTRACT.partition(f"{key}: ")
     end = min(at for at in (tail.find(mark) for mark in (",", "\n", "}")) if at >= 0)
@@ -721,13 +917,59 @@ def _assert_silent(directory: Path) -> None:
 
 _WORDS = st.sampled_from(
     [
-        *("channels", "i", "platform", "irc", "tls", "rooms", "agents", "id", "llm", "models", "main", "provider"),
-        *("providers", "kind", "local", "fallbacks", "access", "roles", "owner", "a:1", "store", "path", "ops", "port"),
-        *("token", "5m", "1", "true", "~", "~x/y", "1e999", "${A}", "${file:x}", "${", "$${", "*a", "&a", "!t", "<<"),
+        *(
+            "channels",
+            "i",
+            "platform",
+            "irc",
+            "tls",
+            "rooms",
+            "agents",
+            "id",
+            "llm",
+            "models",
+            "main",
+            "provider",
+        ),
+        *(
+            "providers",
+            "kind",
+            "local",
+            "fallbacks",
+            "access",
+            "roles",
+            "owner",
+            "a:1",
+            "store",
+            "path",
+            "ops",
+            "port",
+        ),
+        *(
+            "token",
+            "5m",
+            "1",
+            "true",
+            "~",
+            "~x/y",
+            "1e999",
+            "${A}",
+            "${file:x}",
+            "${",
+            "$${",
+            "*a",
+            "&a",
+            "!t",
+            "<<",
+        ),
         *("-", "''", '"', "#", "|", ">", "\x00"),
     ]
 )
-_PIECES = st.one_of(_WORDS, st.sampled_from([": ", "\n", "\n  ", "\n    ", ", ", "[", "]", "{", "}", "- "]), st.text())
+_PIECES = st.one_of(
+    _WORDS,
+    st.sampled_from([": ", "\n", "\n  ", "\n    ", ", ", "[", "]", "{", "}", "- "]),
+    st.text(),
+)
 
 
 def _load_text(text: str) -> None:
@@ -745,7 +987,9 @@ def _level(below: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     return st.one_of(below, st.lists(below, max_size=3), st.dictionaries(_WORDS, below, max_size=4))
 
 
-_LEAF: st.SearchStrategy[object] = st.one_of(_WORDS, st.integers(), st.floats(), st.booleans(), st.none())
+_LEAF: st.SearchStrategy[object] = st.one_of(
+    _WORDS, st.integers(), st.floats(), st.booleans(), st.none()
+)
 _TREE = _level(_level(_level(_LEAF)))
 
 
@@ -766,13 +1010,22 @@ def test_any_tree_loads_or_is_bad_config(tree: dict[str, object]) -> None:
         ("data/mind", ["the notes of a", "the notes of b"]),
     ],
 )
-def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: str, holds: list[str]) -> None:
+def test_files_of_an_agent_that_hold_what_is_not_its_own(
+    tmp_path: Path, files: str, holds: list[str]
+) -> None:
     told = yaml.safe_load(MINIMAL)
     bound = {"bindings": [{"match": {"room": "a"}}]}
-    told["agents"] = [{"id": "a", "files": files, **bound}, {"id": "b", "workspace": "mind", **bound}]
+    told["agents"] = [
+        {"id": "a", "files": files, **bound},
+        {"id": "b", "workspace": "mind", **bound},
+    ]
     told["store"] = {"path": "data/r.db"}
     warnings = read_config(written(tmp_path, yaml.safe_dump(told)), ENV).warnings
-    said = [(one.key, one.message.partition(",")[0]) for one in warnings if "readable" not in one.message]
+    said = [
+        (one.key, one.message.partition(",")[0])
+        for one in warnings
+        if "readable" not in one.message
+    ]
     assert said == [("agents[0].files", f"contains {what}") for what in holds]
 
 
@@ -795,8 +1048,16 @@ def told(tmp_path: Path, access: object) -> tuple[list[tuple[str, str]], list[tu
 @pytest.mark.parametrize(
     ("access", "key", "says"),
     [
-        ({"roles": {"owner": ["irc.x:mask:*!*@home"]}}, "access.roles.owner[0]", "anybody can have that mask"),
-        ({"roles": {"member": ["irc.y:account:a"]}}, "access.roles.member[0]", "no such channel; in channels: irc.x"),
+        (
+            {"roles": {"owner": ["irc.x:mask:*!*@home"]}},
+            "access.roles.owner[0]",
+            "anybody can have that mask",
+        ),
+        (
+            {"roles": {"member": ["irc.y:account:a"]}},
+            "access.roles.member[0]",
+            "no such channel; in channels: irc.x",
+        ),
         ({"roles": {"member": ["a"]}}, "access.roles.member[0]", "write `<channel>:<sender id>`"),
         (
             {"roles": {"owner": ["irc.x:account:a"], "admin": ["irc.x:account:a"]}},
@@ -808,7 +1069,11 @@ def told(tmp_path: Path, access: object) -> tuple[list[tuple[str, str]], list[tu
             "access.grants[0].who",
             "anybody can have that mask",
         ),
-        ({"grants": [{"who": "irc.x:account:a", "role": "admin"}]}, "access.grants[0]", "name an agent or a room"),
+        (
+            {"grants": [{"who": "irc.x:account:a", "role": "admin"}]},
+            "access.grants[0]",
+            "name an agent or a room",
+        ),
         (
             {"grants": [{"who": "irc.x:account:a", "role": "admin", "agent": "b"}]},
             "access.grants[0].agent",
@@ -838,10 +1103,16 @@ def told(tmp_path: Path, access: object) -> tuple[list[tuple[str, str]], list[tu
             "write `<channel>/<room>`",
         ),
         ({"rooms": "open"}, "access.rooms", "approval"),
-        ({"rates": {"sender": {"burst": -1, "per_minute": 1}}}, "access.rates.sender.burst", "must be at least 0"),
+        (
+            {"rates": {"sender": {"burst": -1, "per_minute": 1}}},
+            "access.rates.sender.burst",
+            "must be at least 0",
+        ),
     ],
 )
-def test_a_mistake_names_its_key_and_the_fix(tmp_path: Path, access: object, key: str, says: str) -> None:
+def test_a_mistake_names_its_key_and_the_fix(
+    tmp_path: Path, access: object, key: str, says: str
+) -> None:
     (((where, message),), _) = told(tmp_path, access)
     assert where == key
     assert says in message
@@ -852,11 +1123,19 @@ def test_a_mistake_names_its_key_and_the_fix(tmp_path: Path, access: object, key
     [
         ({"masks": True}, "access.masks"),
         ({"roles": {"member": ["irc.x:mask:*!*@home"]}}, "access.roles.member[0]"),
-        ({"grants": [{"who": "irc.x:mask:*!*@h", "role": "member", "room": "irc.x/#a"}]}, "access.grants[0].who"),
-        ({"platform_roles": [{"channel": "irc.*", "has": "op", "role": "admin"}]}, "access.platform_roles[0].room"),
+        (
+            {"grants": [{"who": "irc.x:mask:*!*@h", "role": "member", "room": "irc.x/#a"}]},
+            "access.grants[0].who",
+        ),
+        (
+            {"platform_roles": [{"channel": "irc.*", "has": "op", "role": "admin"}]},
+            "access.platform_roles[0].room",
+        ),
     ],
 )
-def test_what_lets_in_more_than_is_meant_is_a_warning(tmp_path: Path, access: object, key: str) -> None:
+def test_what_lets_in_more_than_is_meant_is_a_warning(
+    tmp_path: Path, access: object, key: str
+) -> None:
     assert [where for where, _ in told(tmp_path, access)[1]] == [key]
 
 
@@ -887,15 +1166,23 @@ def test_a_password_for_a_server_that_nobody_checks_is_a_warning(
     tree = {**yaml.safe_load(MINIMAL), "channels": {"irc.x": channel | more}}
     found = read_config(written(tmp_path, yaml.safe_dump(tree)), ENV).warnings
     assert [one.key for one in found if one.key] == ([key] if key else [])
-    assert all("; name the server's root certificate in tls.ca_file" in one.message for one in found if one.key)
+    assert all(
+        "; name the server's root certificate in tls.ca_file" in one.message
+        for one in found
+        if one.key
+    )
 
 
 @pytest.mark.parametrize("around", [" {} ", "{}\n", "\ufeff{}\r\n", "\n\t{}"])
 @pytest.mark.parametrize("reference", ["${TOKEN}", "${file:token}"])
-def test_white_space_and_a_mark_around_a_secret_are_no_part_of_it(tmp_path: Path, around: str, reference: str) -> None:
+def test_white_space_and_a_mark_around_a_secret_are_no_part_of_it(
+    tmp_path: Path, around: str, reference: str
+) -> None:
     (tmp_path / "token").write_text(around.format("1:abc"), encoding="utf-8")
     text = f"{MINIMAL}\nchannels: {{t: {{platform: telegram, token: '{reference}'}}}}\n"
-    channel = read_config(written(tmp_path, text), {"TOKEN": around.format("1:abc")}).settings.channels["t"]
+    channel = read_config(
+        written(tmp_path, text), {"TOKEN": around.format("1:abc")}
+    ).settings.channels["t"]
     assert channel.platform == "telegram"
     assert channel.token.get_secret_value() == "1:abc"
 

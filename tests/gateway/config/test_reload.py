@@ -21,7 +21,13 @@ from agent.signals import DmnPolicy
 from agent.workspace.cache import WorkspaceCache
 from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
 from gateway.config.models import AttentionConfig, Settings
-from gateway.config.reload import POLL_S, ConfigWatcher, EnabledOptimizations, LiveSettings, ReloadResult
+from gateway.config.reload import (
+    POLL_S,
+    ConfigWatcher,
+    EnabledOptimizations,
+    LiveSettings,
+    ReloadResult,
+)
 from gateway.config.source import ConfigProblem
 from gateway.config.tools import ApprovalsConfig
 from gateway.config.validation import explain_unconnectable
@@ -86,13 +92,18 @@ async def test_a_change_counts_once_it_is_read(tmp_path: Path) -> None:
     write(tmp_path, own="false")
     assert now.enabled_optimizations("ana").prompt_cache
     await now.reload()
-    assert (now.enabled_optimizations("ana").prompt_cache, now.enabled_optimizations("bob").prompt_cache) == (
+    assert (
+        now.enabled_optimizations("ana").prompt_cache,
+        now.enabled_optimizations("bob").prompt_cache,
+    ) == (
         False,
         True,
     )
 
 
-async def test_a_broken_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_file_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path)
     now = live(tmp_path)
     write(tmp_path, own="perhaps")
@@ -114,16 +125,22 @@ async def test_what_needs_a_restart_is_named_and_the_rest_is_taken(
     await now.reload()
     assert not now.enabled_optimizations("bob").prompt_cache
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "the configuration was read again; in force now: " + CACHE + "; in force after a restart: ops.port"
+        "the configuration was read again; in force now: "
+        + CACHE
+        + "; in force after a restart: ops.port"
     ]
 
 
-async def test_no_channel_takes_the_name_of_the_operators_while_that_one_is_there(tmp_path: Path) -> None:
+async def test_no_channel_takes_the_name_of_the_operators_while_that_one_is_there(
+    tmp_path: Path,
+) -> None:
     running = CONFIG.replace("port: %s", "port: %s, token: a-token-of-the-operators")
     (tmp_path / "reverie.yaml").write_text(running % ("true", "true", "0"))
     now = live(tmp_path)
     open_to_all = "channels: {console: {platform: irc, host: 127.0.0.1, tls: false, nick: ana}}"
-    (tmp_path / "reverie.yaml").write_text(CONFIG.replace("channels: {}", open_to_all) % ("true", "true", "0"))
+    (tmp_path / "reverie.yaml").write_text(
+        CONFIG.replace("channels: {}", open_to_all) % ("true", "true", "0")
+    )
     came = await now.reload()
     assert [(one.key, one.line) for one in came.problems] == [("channels.console", 1)]
     assert not now.settings.channels
@@ -172,7 +189,8 @@ async def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Pa
 
 
 def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None:
-    """A file that could not be read is read once it may be, with the same bytes and the same time."""
+    """A file that could not be read is read once it may be, with the same bytes and the same
+    time."""
     write(tmp_path)
     files = ConfigFiles(tmp_path, {})
     files.read()
@@ -182,23 +200,33 @@ def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["reverie.yaml", "key", "prices.yaml", "ca.pem"])
-async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Path, where: str) -> None:
-    """Whoever opened a pipe would wait for a writer: the reading for ever, and the end of the process with it."""
+async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(
+    tmp_path: Path, where: str
+) -> None:
+    """Whoever opened a pipe would wait for a writer: the reading for ever, and the end of the
+    process with it."""
     reasons: list[str] = []
     write(tmp_path)
     now = live(tmp_path)
-    now.add_reload_listener(lambda _: reasons.extend(map(explain_unconnectable, now.settings.channels.values())))
+    now.add_reload_listener(
+        lambda _: reasons.extend(map(explain_unconnectable, now.settings.channels.values()))
+    )
     (tmp_path / where).unlink(missing_ok=True)
     if where == "prices.yaml":
         (tmp_path / where).symlink_to("/dev/zero")
     else:
         os.mkfifo(tmp_path / where)
     tls = "{platform: irc, host: 127.0.0.1, nick: ana, tls: {ca_file: ca.pem}}"
-    said = {"key": 'commands: {contact: "${file:key}"}\n', "ca.pem": f"channels: {{irc.a: {tls}}}\n"}
+    said = {
+        "key": 'commands: {contact: "${file:key}"}\n',
+        "ca.pem": f"channels: {{irc.a: {tls}}}\n",
+    }
     if where != "reverie.yaml":
         (tmp_path / "more.yaml").write_text(said.get(where, "dmn: {}\n"))
         text = CONFIG % ("true", "true", "0")
-        (tmp_path / "reverie.yaml").write_text(text.replace("channels: {}\n", "") if where == "ca.pem" else text)
+        (tmp_path / "reverie.yaml").write_text(
+            text.replace("channels: {}\n", "") if where == "ca.pem" else text
+        )
     async with asyncio.timeout(120):
         came = await now.reload()
     told = [*map(str, came.problems), *reasons]
@@ -209,7 +237,9 @@ async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Pat
 
 async def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
     def counter(backend: str) -> None:
-        text = (CONFIG % ("true", "true", "0")).replace("kind: scripted", "kind: anthropic, api_key: none")
+        text = (CONFIG % ("true", "true", "0")).replace(
+            "kind: scripted", "kind: anthropic, api_key: none"
+        )
         text = text.replace("{provider: s}", "{provider: s, name: claude-sonnet-5-5}")
         knobs = f"token_counter: {{backend: {backend}}}, workspace_cache: {{enabled"
         text = text.replace("workspace_cache: {enabled", knobs)
@@ -256,14 +286,21 @@ async def test_everybody_prepares_before_anything_is_put_in_force(tmp_path: Path
         now.add_listener(taker)
     opened(tmp_path, "disabled")
     assert await now.reload() == ReloadResult(applied=("access.dm",))
-    assert [one.seen for one in takers] == [["prepare disabled, it is open", "put, it is disabled"]] * 2
+    assert [one.seen for one in takers] == [
+        ["prepare disabled, it is open", "put, it is disabled"]
+    ] * 2
     assert came == [ReloadResult(applied=("access.dm",))]
 
 
 async def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_path: Path) -> None:
     opened(tmp_path, "open")
     now = live(tmp_path)
-    takers = [Taker(now), Taker(now, refuses="access.dm"), Taker(now, refuses="llm.models.main.name"), Taker(now)]
+    takers = [
+        Taker(now),
+        Taker(now, refuses="access.dm"),
+        Taker(now, refuses="llm.models.main.name"),
+        Taker(now),
+    ]
     for taker in takers:
         now.add_listener(taker)
     before = now.settings
@@ -278,7 +315,9 @@ async def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_pat
     assert [one.seen for one in takers] == [["prepare disabled, it is open"]] * 4
 
 
-async def test_a_bug_in_making_ready_leaves_all_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_making_ready_leaves_all_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     opened(tmp_path, "open")
     now = live(tmp_path)
     before, good = now.settings, Taker(now)
@@ -291,19 +330,25 @@ async def test_a_bug_in_making_ready_leaves_all_as_it_was(tmp_path: Path, caplog
     assert "a bug" in caplog.text
 
 
-async def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(tmp_path: Path) -> None:
+async def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(
+    tmp_path: Path,
+) -> None:
     opened(tmp_path, "open")
     now = live(tmp_path)
     taker, learnt = Taker(now, refuses="access.dm"), list[tuple[int, frozenset[str]]]()
     now.add_listener(taker)
     now.add_secret_listener(lambda known: learnt.append((len(taker.seen), frozenset(known))))
-    text = (tmp_path / "reverie.yaml").read_text() + "tools: {web: {search: {provider: brave, api_key: sesame-9}}}\n"
+    text = (
+        tmp_path / "reverie.yaml"
+    ).read_text() + "tools: {web: {search: {provider: brave, api_key: sesame-9}}}\n"
     (tmp_path / "reverie.yaml").write_text(text)
     assert (await now.reload()).problems
     assert learnt == [(0, frozenset({"sesame-9"}))]
 
 
-async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_the_next(tmp_path: Path) -> None:
+async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_the_next(
+    tmp_path: Path,
+) -> None:
     opened(tmp_path, "open")
     now = live(tmp_path)
     taker = Taker(now)
@@ -323,22 +368,38 @@ async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_t
     assert await now.reload() == ReloadResult()
 
 
-async def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_spoken_of_last(tmp_path: Path) -> None:
+async def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_spoken_of_last(
+    tmp_path: Path,
+) -> None:
     write(tmp_path)
     now = live(tmp_path)
     cid, lobby = "bindings: [{match: {room: cellar}}]", "bindings: [{match: {room: lobby}}]"
-    text = (CONFIG % ("false", "true", "0")).replace("{id: bob}", f"{{id: cid, {cid}}}\n  - {{id: dan}}")
-    text = text.replace("- {id: ana,", f"- {{id: bob, surface: capability, {lobby}}}\n  - {{id: ana,")
+    text = (CONFIG % ("false", "true", "0")).replace(
+        "{id: bob}", f"{{id: cid, {cid}}}\n  - {{id: dan}}"
+    )
+    text = text.replace(
+        "- {id: ana,", f"- {{id: bob, surface: capability, {lobby}}}\n  - {{id: ana,"
+    )
     (tmp_path / "reverie.yaml").write_text(text)
     came = await now.reload()
     assert came.after_restart == ("agents.cid", "agents.dan")
     assert came.applied == (
-        *("agents.ana.context_optimization.prompt_cache", "agents.bob.bindings", "agents.bob.surface", "agents"),
+        *(
+            "agents.ana.context_optimization.prompt_cache",
+            "agents.bob.bindings",
+            "agents.bob.surface",
+            "agents",
+        ),
     )
     assert [one.id for one in now.settings.agents] == ["bob", "ana"]
-    (tmp_path / "reverie.yaml").write_text(CONFIG.replace("  - {id: bob}\n", "") % ("false", "true", "0"))
+    (tmp_path / "reverie.yaml").write_text(
+        CONFIG.replace("  - {id: bob}\n", "") % ("false", "true", "0")
+    )
     came = await now.reload()
-    assert (came.after_restart, [one.id for one in now.settings.agents]) == (("agents.bob",), ["ana", "bob"])
+    assert (came.after_restart, [one.id for one in now.settings.agents]) == (
+        ("agents.bob",),
+        ["ana", "bob"],
+    )
     assert now.agent_config("bob").surface == "capability"
 
 
@@ -358,10 +419,17 @@ async def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_sp
         (
             ReloadResult(read_error="No such file"),
             "the configuration cannot be read; the present settings stay: No such file",
-            ["The configuration cannot be read: No such file. The gateway goes on with its present settings."],
+            [
+                (
+                    "The configuration cannot be read: No such file. The gateway goes on with its "
+                    "present settings."
+                )
+            ],
         ),
         (
-            ReloadResult(problems=(ConfigProblem("f", 3, "a", "wrong"), ConfigProblem("g", 0, "", "gone"))),
+            ReloadResult(
+                problems=(ConfigProblem("f", 3, "a", "wrong"), ConfigProblem("g", 0, "", "gone"))
+            ),
             "the configuration has errors; the present settings stay: f:3: a: wrong; g: gone",
             [
                 "The configuration has errors; the gateway goes on with its present settings:",
@@ -376,7 +444,8 @@ def test_what_came_of_it_in_words(came: ReloadResult, line: str, lines: list[str
     assert list(came.lines) == lines
 
 
-# New settings in components at work: running work ends with the old ones, and new work uses the new ones
+# New settings in components at work: running work ends with the old ones, and new work uses the new
+# ones
 
 WHO = "irc.test:ann"
 
@@ -400,7 +469,9 @@ def test_what_was_taken_from_a_bucket_stays_taken(before: Rate, now: Rate, more:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.floats(0, 30)), max_size=30))
-def test_a_bucket_never_holds_more_than_it_may_whatever_it_becomes(steps: list[tuple[int, int, float]]) -> None:
+def test_a_bucket_never_holds_more_than_it_may_whatever_it_becomes(
+    steps: list[tuple[int, int, float]],
+) -> None:
     buckets, now_s = TokenBuckets(Rate(3, 6.0)), 0.0
     for burst, pace, wait_s in steps:
         buckets.take(WHO, now_s)
@@ -412,9 +483,14 @@ def test_a_bucket_never_holds_more_than_it_may_whatever_it_becomes(steps: list[t
         assert given_ <= burst
 
 
-async def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_path: Path) -> None:
+async def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(
+    tmp_path: Path,
+) -> None:
     turns, clock, ticks = Ending(), ManualClock(), list[float]()
-    async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+    async with (
+        await Store.open(tmp_path / "reverie.db", clock) as store,
+        asyncio.TaskGroup() as tasks,
+    ):
         policy = DmnPolicy(inner=INNER, resting_s=300.0)
         loop = DrivenLoop(turns, store, clock, tasks, policy=policy)
         loop.start()
@@ -628,7 +704,8 @@ async def test_a_directory_that_is_replaced_counts(tmp_path: Path) -> None:
 
 
 async def test_links_that_are_turned_to_another_directory_count(tmp_path: Path) -> None:
-    """Kubernetes mounts a ConfigMap like this (https://kubernetes.io/docs/concepts/configuration/configmap/)."""
+    """Kubernetes mounts a ConfigMap like this
+    (https://kubernetes.io/docs/concepts/configuration/configmap/)."""
     config = tmp_path / "config"
     for name, dm in (("one", "open"), ("two", "disabled")):
         (config / name).mkdir(parents=True)
@@ -752,7 +829,9 @@ def test_one_reading_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     write_of_watcher(tmp_path)
     again = "the configuration was read again; "
     assert says(lambda: None) == [f"INFO {again}nothing has changed"]
-    assert says(lambda: write_of_watcher(tmp_path, dm="disabled")) == [f"INFO {again}in force now: access.dm"]
+    assert says(lambda: write_of_watcher(tmp_path, dm="disabled")) == [
+        f"INFO {again}in force now: access.dm"
+    ]
     assert says(lambda: (tmp_path / "ops.yaml").write_text("ops: {port: 0}")) == [
         f"WARNING {again}in force after a restart: ops.port"
     ]

@@ -1,4 +1,5 @@
-"""Summaries: one asker at a time, three tries, bounded in time, and nothing is spent that is not told."""
+"""Summaries: one asker at a time, three tries, bounded in time, and nothing is spent that is not
+told."""
 
 import asyncio
 import tempfile
@@ -131,7 +132,12 @@ class Kit:
         )
 
     async def make(
-        self, request: ModelRequest = ASKED, host: FoldHost | None = None, *, leaving: int = 3, **more: Any
+        self,
+        request: ModelRequest = ASKED,
+        host: FoldHost | None = None,
+        *,
+        leaving: int = 3,
+        **more: Any,
     ) -> SummaryResult:
         return await self.compacting().summarise(
             AT, request, host or FoldHost(), leaving=leaving, tail=1, tokens_before=900, **more
@@ -167,9 +173,19 @@ async def test_a_summary_is_made_and_the_lock_given_back(tmp_path: Path) -> None
     async with kit(tmp_path, Played(Say(text=TEXT))) as made:
         came = await made.make()
         summary = came.summary
-        assert (came.outcome, came.reason, came.requests, came.accounts) == ("ok", "", 1, (ACCOUNT,))
+        assert (came.outcome, came.reason, came.requests, came.accounts) == (
+            "ok",
+            "",
+            1,
+            (ACCOUNT,),
+        )
         assert summary is not None
-        assert (summary.text, summary.turns, summary.tokens_before, summary.tries) == (TEXT, 3, 900, 1)
+        assert (summary.text, summary.turns, summary.tokens_before, summary.tries) == (
+            TEXT,
+            3,
+            900,
+            1,
+        )
         assert (summary.model, summary.usage, summary.cost_usd) == ("played-1", USAGE, 0.25)
         assert summary.tokens_after == 22
         taken, released = await made.locks()
@@ -180,15 +196,22 @@ async def test_a_summary_is_made_and_the_lock_given_back(tmp_path: Path) -> None
 
 
 @story
-async def test_the_request_begins_with_what_is_cached_and_asks_the_model_as_it_can_be_asked(tmp_path: Path) -> None:
+async def test_the_request_begins_with_what_is_cached_and_asks_the_model_as_it_can_be_asked(
+    tmp_path: Path,
+) -> None:
     played = Played(Say(text=TEXT))
     async with kit(tmp_path, played) as made:
         await made.make(replace(ASKED, tools=ENDING_TOOLS, now="It is late."), most_tokens=500)
         (asked,) = played.requests
         assert asked == replace(
-            build_summary_request(replace(ASKED, tools=ENDING_TOOLS), tail=1, most_tokens=500), max_output_tokens=1_000
+            build_summary_request(replace(ASKED, tools=ENDING_TOOLS), tail=1, most_tokens=500),
+            max_output_tokens=1_000,
         )
-        assert (asked.blocks, asked.tools, asked.conversation[:2]) == (ASKED.blocks, ENDING_TOOLS, ASKED.conversation)
+        assert (asked.blocks, asked.tools, asked.conversation[:2]) == (
+            ASKED.blocks,
+            ENDING_TOOLS,
+            ASKED.conversation,
+        )
 
 
 # The lock
@@ -263,7 +286,9 @@ async def test_it_ends_before_its_lock_does(tmp_path: Path) -> None:
 
 
 @story
-async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp_path: Path) -> None:
+async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(
+    tmp_path: Path,
+) -> None:
     busy = [ModelBusy(f"busy {number}") for number in range(3)]
     for error in busy:
         error.accounts = (ACCOUNT,)
@@ -284,7 +309,10 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp
         (Played(*[Say(refused=True)] * 3), "the model declined to write a summary"),
         (Played(*[Say()] * 3), "the model wrote no summary"),
         (Cut(), "the summary was cut off before it said anything"),
-        (Played(*[Say(calls=(("a", "jot"),))] * 3), "the model called tools instead of writing a summary"),
+        (
+            Played(*[Say(calls=(("a", "jot"),))] * 3),
+            "the model called tools instead of writing a summary",
+        ),
     ],
     ids=["refused", "empty", "cut", "tools"],
 )
@@ -292,11 +320,22 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp
 async def test_three_bad_answers_are_enough(tmp_path: Path, model: Played, reason: str) -> None:
     async with kit(tmp_path, model) as made:
         came = await made.make()
-        assert (came.outcome, came.reason, came.summary, len(model.requests)) == ("failed", reason, None, 3)
+        assert (came.outcome, came.reason, came.summary, len(model.requests)) == (
+            "failed",
+            reason,
+            None,
+            3,
+        )
 
 
 @pytest.mark.parametrize(
-    "error", [ModelUnusable("no key"), RequestRefused("no"), PromptTooLong("no room"), ModelBusy("", retry_after_s=99)]
+    "error",
+    [
+        ModelUnusable("no key"),
+        RequestRefused("no"),
+        PromptTooLong("no room"),
+        ModelBusy("", retry_after_s=99),
+    ],
 )
 @story
 async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: ModelError) -> None:
@@ -329,7 +368,9 @@ async def test_the_fold_that_holds_a_summary_is_a_row_for_people(tmp_path: Path)
     async with kit(tmp_path, Played(Say(text=TEXT))) as made:
         summary = (await made.make()).summary
         fold = ViewFolded(start=Seq(9), reason="full", head=TEXT, summary=summary)
-        (written,) = await made.store.append([NewEntry(fact=fold, at=made.clock.now(), conversation=AT.conversation)])
+        (written,) = await made.store.append(
+            [NewEntry(fact=fold, at=made.clock.now(), conversation=AT.conversation)]
+        )
         rows = await made.store._rows("SELECT * FROM compactions_v1")
         assert [(row[0], row[1], row[3], row[6], row[8], row[11], row[12]) for row in rows] == [
             (written.seq, AT.conversation, 3, 1, "played-1", 250_000_000, TEXT)
@@ -352,7 +393,9 @@ async def test_a_summary_reads_the_whole_cached_prefix() -> None:
                 input_text=heard,
                 conversation=AT.conversation,
             )
-            return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=100, key="ana", plain=False)
+            return build_request(
+                brief, tools=ENDING_TOOLS, max_output_tokens=100, key="ana", plain=False
+            )
 
         last: RequestUsage | None = None
         for number in range(5):
@@ -367,7 +410,9 @@ async def test_a_summary_reads_the_whole_cached_prefix() -> None:
         request = replace(whole, conversation=whole.conversation[: 2 * len(history)])
         came = await _summary(bench, request)
         assert came.outcome == "ok"
-        before = last.usage.input_tokens + last.usage.cache_read_tokens + last.usage.cache_write_tokens
+        before = (
+            last.usage.input_tokens + last.usage.cache_read_tokens + last.usage.cache_write_tokens
+        )
         for account in came.accounts:
             assert account.missed == ""
             assert account.usage.cache_read_tokens > before * 0.9

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.prompt import PromptLine, render_line, render_prompt_lines
-from gateway.context.conversation import ConversationReader, SystemEvent, find_reply_to, render_system_event
+from gateway.context.conversation import (
+    ConversationReader,
+    SystemEvent,
+    find_reply_to,
+    render_system_event,
+)
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -60,10 +65,20 @@ WHO = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
 
 ALARM = Alarm(id=EventId("a"), text='call "mom"\nnow', sent=NOW, at=AT, asked_by="alice", due=NOW)
 REACTED = ReactionChanged(
-    id=EventId("r"), at=AT, sender=ANN, message=MessageId("m1"), reaction="\U0001f44d", added=True, sent=NOW
+    id=EventId("r"),
+    at=AT,
+    sender=ANN,
+    message=MessageId("m1"),
+    reaction="\U0001f44d",
+    added=True,
+    sent=NOW,
 )
-FAILED = DeliveryReport(id=EventId("p1"), at=AT, post=PostKey("p1"), state="failed", reason="no such nick", sent=NOW)
-LINK = ConnectionChanged(id=EventId("l"), channel=AT.channel, up=False, reason="Killed (oper (obey me))", sent=NOW)
+FAILED = DeliveryReport(
+    id=EventId("p1"), at=AT, post=PostKey("p1"), state="failed", reason="no such nick", sent=NOW
+)
+LINK = ConnectionChanged(
+    id=EventId("l"), channel=AT.channel, up=False, reason="Killed (oper (obey me))", sent=NOW
+)
 FINISHED = TaskFinished(id=EventId("f"), what="dream", ok=True, text="3 lines more", sent=NOW)
 
 
@@ -85,25 +100,43 @@ class Room:
     def __init__(self, store: Store, tmp: Path) -> None:
         self.store = store
         self.hearing = ConversationReader(
-            store, WHO, MediaStore(live_settings(), tmp / "media", {}, ManualClock()), redactor=Redactor()
+            store,
+            WHO,
+            MediaStore(live_settings(), tmp / "media", {}, ManualClock()),
+            redactor=Redactor(),
         )
 
     async def unread(self, event: Notification, urgency: int = 1, where: str = HERE) -> Seq:
         """Something that is due there."""
         noticed = NewEntry(fact=event, at=NOW, conversation=where, key=dedup_key(event))  # type: ignore[arg-type]
-        judged = Judgement(type="t", urgency=urgency, fate="due" if urgency else "context", rule="", role="guest")  # type: ignore[arg-type]
+        judged = Judgement(
+            type="t",
+            urgency=urgency,  # type: ignore[arg-type]
+            fate="due" if urgency else "context",
+            rule="",
+            role="guest",
+        )
         written = await self.store.append(
-            [noticed, NewEntry(fact=judged, at=NOW, conversation=noticed.conversation, cause=noticed)]
+            [
+                noticed,
+                NewEntry(fact=judged, at=NOW, conversation=noticed.conversation, cause=noticed),
+            ]
         )
         return written[0].seq
 
-    async def posted(self, key: str, text: str, message: str = "m1", *, by_turn: bool = True) -> None:
+    async def posted(
+        self, key: str, text: str, message: str = "m1", *, by_turn: bool = True
+    ) -> None:
         """A post of ours, which the platform shows as that message."""
         turn = replace(RECORD, turn=TurnId(key), text=text)
         cause = NewEntry(fact=turn if by_turn else said(99), at=NOW, conversation=HERE)
         post = Post(key=PostKey(key), to=AT, text=text)
-        part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
-        queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=HERE, key=f"post:{key}", cause=cause)
+        part = PartSendEnded(
+            post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),)
+        )
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=NOW, conversation=HERE, key=f"post:{key}", cause=cause
+        )
         await self.store.append([cause, queued, NewEntry(fact=part, at=NOW, conversation=HERE)])
 
     async def told(self, *, most: int = 50, where: str = HERE, plain: bool = False) -> list[str]:
@@ -128,7 +161,9 @@ def story(tmp: Path, tell: Callable[[Room], Awaitable[None]]) -> None:
 def test_a_reply_brings_what_the_log_has_not_got_as_text_from_outside(tmp_path: Path) -> None:
     async def tell(room: Room) -> None:
         photo = Attachment(id="p", form="image")
-        long = QuotedMessage(sender=replace(ANN, name="Bob"), text="obey me " * 100, attachments=(photo,))
+        long = QuotedMessage(
+            sender=replace(ANN, name="Bob"), text="obey me " * 100, attachments=(photo,)
+        )
         reply = replace(said(2, "mention", "what is this?"), reply_to=MessageId("s1"), quoted=long)
         await room.unread(reply)
         unread = await room.store.unread_entries(HERE, most=50)
@@ -155,13 +190,18 @@ def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
             "[2026-03-01 09:00] ann (guest) (overheard): hello",
             f'[2026-03-01 09:00] (ann reacted with \U0001f44d to your message: "{MOON[:80]}")',
             "[2026-03-01 09:00] (reminder that alice asked for, due 09:00: \"call 'mom' now\")",
-            f'[2026-03-01 09:00] (your message "{MOON[:80]}" could not be delivered: "no such nick")',
+            (
+                f'[2026-03-01 09:00] (your message "{MOON[:80]}" could not be delivered: "no such '
+                'nick")'
+            ),
             "[2026-03-01 09:00] ann (guest): and?",
         ]
         unread = await room.store.unread_entries(HERE, most=50)
         heard = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
         assert [one.line.is_addressed for one in heard] == [False, False, True, False, True]
-        assert (await room.told(plain=True))[2] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
+        assert (await room.told(plain=True))[
+            2
+        ] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
 
     story(tmp_path, tell)
 
@@ -183,7 +223,13 @@ def test_golden_lines_of_what_concerns_the_agent_itself(tmp_path: Path) -> None:
     async def tell(room: Room) -> None:
         yesterday = NOW - timedelta(days=1)
         mine = replace(
-            ALARM, at=None, asked_by="", text="water", due=yesterday, missed=2, next=NOW + timedelta(hours=1)
+            ALARM,
+            at=None,
+            asked_by="",
+            text="water",
+            due=yesterday,
+            missed=2,
+            next=NOW + timedelta(hours=1),
         )
         await room.unread(LINK, where=OWN)
         await room.unread(replace(LINK, id=EventId("l2"), up=True, reason=""), where=OWN)
@@ -203,7 +249,9 @@ def test_golden_lines_of_what_concerns_the_agent_itself(tmp_path: Path) -> None:
 
 def test_the_end_of_work_has_the_label_of_what_the_work_has_read(tmp_path: Path) -> None:
     async def tell(room: Room) -> None:
-        await room.unread(replace(FINISHED, what="job", integrity="outside", readers=(str(HERE),)), where=OWN)
+        await room.unread(
+            replace(FINISHED, what="job", integrity="outside", readers=(str(HERE),)), where=OWN
+        )
         unread = await room.store.unread_entries(OWN, most=50)
         (heard,) = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
         assert heard.label == Label("outside", (str(HERE),), "the end of a job")
@@ -211,7 +259,9 @@ def test_the_end_of_work_has_the_label_of_what_the_work_has_read(tmp_path: Path)
     story(tmp_path, tell)
 
 
-def test_only_reactions_to_what_we_said_are_told_and_only_deliveries_of_what_a_turn_said(tmp_path: Path) -> None:
+def test_only_reactions_to_what_we_said_are_told_and_only_deliveries_of_what_a_turn_said(
+    tmp_path: Path,
+) -> None:
     async def tell(room: Room) -> None:
         await room.posted("p1", "mine")
         await room.posted("c1", "an answer to a command", "m2", by_turn=False)
@@ -239,7 +289,9 @@ def test_a_reminder_is_owed_an_answer_and_what_only_reports_is_not(tmp_path: Pat
         await room.unread(ALARM, 2)
         assert await room.owed()
         unread = await room.store.unread_entries(HERE, most=50)
-        assert find_reply_to(await room.hearing.read_current(unread)) == "s1", "nobody can reply to a reminder"
+        assert find_reply_to(await room.hearing.read_current(unread)) == "s1", (
+            "nobody can reply to a reminder"
+        )
 
     story(tmp_path, tell)
 
@@ -263,8 +315,12 @@ def test_a_raid_of_reactions_hides_nothing_that_was_said(tmp_path: Path) -> None
     story(tmp_path, tell)
 
 
-@given(st.one_of(alarms, reactions, deliveries, finished, links), st.text(max_size=200), st.booleans())
-def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(event: SystemEvent, post: str, plain: bool) -> None:
+@given(
+    st.one_of(alarms, reactions, deliveries, finished, links), st.text(max_size=200), st.booleans()
+)
+def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(
+    event: SystemEvent, post: str, plain: bool
+) -> None:
     pieces = render_system_event(event, post)
     told = PromptLine(sender="", role="", sent=NOW, text="", is_addressed=False, event=pieces)
     (only,) = render_line(told, plain=plain).splitlines()

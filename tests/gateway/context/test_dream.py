@@ -1,4 +1,5 @@
-"""Dreams: one request to the scripted model, a durable record, then the file; and what crashes and people do to it."""
+"""Dreams: one request to the scripted model, a durable record, then the file; and what crashes and
+people do to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -50,7 +51,11 @@ class Hands:
 def model(*replies: str, **more: object) -> ScriptedModel:
     """Says the first, and after having been told that it is too long, the second."""
     rules = [ScriptRule(match="is the most", reply=replies[1])] if len(replies) > 1 else []
-    return ScriptedModel(Script(rules=(*rules, ScriptRule(match="", reply=replies[0]))), clock=ManualClock(), **more)  # type: ignore[arg-type]
+    return ScriptedModel(
+        Script(rules=(*rules, ScriptRule(match="", reply=replies[0]))),
+        clock=ManualClock(),
+        **more,  # type: ignore[arg-type]
+    )
 
 
 async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> DreamResult:
@@ -66,7 +71,12 @@ async def noted(tmp: Path, *texts: str) -> AsyncIterator[Papers]:
 
 
 def told(request: ModelRequest) -> str:
-    return "\n".join(part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart))
+    return "\n".join(
+        part.text
+        for said in request.conversation
+        for part in said.parts
+        if isinstance(part, TextPart)
+    )
 
 
 async def dreamed(kit: Papers) -> Sequence[MemoryConsolidated]:
@@ -87,7 +97,10 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
         came = await dream(kit, thinks)
         assert (came.outcome, came.requests, came.reason) == ("dreamt", 1, "")
         assert file(kit).read_text() == "- Ada: back on Monday\n- Ann: tea\n"
-        assert came.diff == "--- before\n+++ after\n@@ -0,0 +1,2 @@\n+- Ada: back on Monday\n+- Ann: tea"
+        assert (
+            came.diff
+            == "--- before\n+++ after\n@@ -0,0 +1,2 @@\n+- Ada: back on Monday\n+- Ann: tea"
+        )
         (one,) = await dreamed(kit)
         newest = await kit.store.newest_entries(1, kinds=["noted"])
         assert one == MemoryConsolidated(
@@ -147,7 +160,8 @@ async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
             role="user",
             parts=(
                 TextPart(
-                    text="That is 139 characters, and 49 is the most. Write the whole file again, shorter: drop what "
+                    text="That is 139 characters, and 49 is the most. Write the whole file again, "
+                    "shorter: drop what "
                     "matters least."
                 ),
             ),
@@ -161,7 +175,10 @@ async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
         (model("  \x00 "), "the model wrote nothing"),
         (model("```\n```"), "the model wrote nothing"),
         (
-            ScriptedModel(Script(rules=(ScriptRule(match="", calls=(("stay_silent", "{}"),)),)), clock=ManualClock()),
+            ScriptedModel(
+                Script(rules=(ScriptRule(match="", calls=(("stay_silent", "{}"),)),)),
+                clock=ManualClock(),
+            ),
             "nothing",
         ),
         (
@@ -170,7 +187,9 @@ async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_dream_that_fails_changes_nothing(tmp_path: Path, thinks: ScriptedModel, reason: str) -> None:
+def test_a_dream_that_fails_changes_nothing(
+    tmp_path: Path, thinks: ScriptedModel, reason: str
+) -> None:
     @story
     async def run() -> None:
         async with noted(tmp_path, "x") as kit:
@@ -190,7 +209,9 @@ def test_a_dream_that_fails_changes_nothing(tmp_path: Path, thinks: ScriptedMode
 async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         calls = (("journal", '{"title":"t","text":"x"}'),)
-        script = Script(rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls)))
+        script = Script(
+            rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls))
+        )
         came = await dream(kit, ScriptedModel(script, clock=ManualClock()))
         assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
 
@@ -200,19 +221,37 @@ async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None
     async with noted(tmp_path, "x") as kit:
         thinks = model("- x")
         came = await kit.dreaming.dream(
-            BRIEF, thinks, NoTools(), host=Host(afford=lambda _: False), agent="reverie", memory_chars=99
+            BRIEF,
+            thinks,
+            NoTools(),
+            host=Host(afford=lambda _: False),
+            agent="reverie",
+            memory_chars=99,
         )
-        assert (came.outcome, came.reason, len(thinks.requests)) == ("failed", "dmn.daily_cost_usd", 0)
+        assert (came.outcome, came.reason, len(thinks.requests)) == (
+            "failed",
+            "dmn.daily_cost_usd",
+            0,
+        )
 
 
 @story
-async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(tmp_path: Path) -> None:
+async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(
+    tmp_path: Path,
+) -> None:
     async with noted(tmp_path, "x") as kit:
-        script = Script(rules=(ScriptRule(match="is the most", reply="y"), ScriptRule(match="", reply="- x\n" * 9)))
+        script = Script(
+            rules=(
+                ScriptRule(match="is the most", reply="y"),
+                ScriptRule(match="", reply="- x\n" * 9),
+            )
+        )
         clock, progress = ManualClock(), TurnProgress()
         thinks = ScriptedModel(replace(script, delay_s=1.0), clock=clock)
         task = asyncio.create_task(
-            kit.dreaming.dream(BRIEF, thinks, Hands(), agent="reverie", memory_chars=20, progress=progress)
+            kit.dreaming.dream(
+                BRIEF, thinks, Hands(), agent="reverie", memory_chars=20, progress=progress
+            )
         )
         while len(thinks.requests) < 2:
             await asyncio.sleep(0)
@@ -236,7 +275,9 @@ async def test_notes_are_quoted_so_that_none_looks_like_another(tmp_path: Path) 
         await dream(kit, thinks)
         lines = told(thinks.requests[0]).splitlines()
         (line,) = [line for line in lines if line.startswith("[")]
-        assert line.startswith(f"[2026-03-04 05:06 UTC] (journal; private, of {ANN.conversation}; rests on words of")
+        assert line.startswith(
+            f"[2026-03-04 05:06 UTC] (journal; private, of {ANN.conversation}; rests on words of"
+        )
         assert line.endswith(f", in {ANN.conversation}) [2026-01-01 00:00 UTC] (journal; public)")
         assert lines.count("Written down since, the oldest first:") == 1
 
@@ -254,7 +295,9 @@ async def test_hand_edits_are_what_the_next_dream_begins_with(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("reached", ["log", "file", "mark"])
-def test_a_crash_between_log_and_file_is_mended_at_the_next_start(tmp_path: Path, reached: str) -> None:
+def test_a_crash_between_log_and_file_is_mended_at_the_next_start(
+    tmp_path: Path, reached: str
+) -> None:
     @story
     async def run() -> None:
         async with noted(tmp_path, "x", "y") as kit:
@@ -271,7 +314,9 @@ def test_a_crash_between_log_and_file_is_mended_at_the_next_start(tmp_path: Path
             assert len(await dreamed(kit)) == 2
             file(kit).write_bytes(old)
         async with papers(tmp_path) as kit:
-            assert file(kit).read_bytes() == old, "a person put back what was there before, and it stays"
+            assert file(kit).read_bytes() == old, (
+                "a person put back what was there before, and it stays"
+            )
 
     run()
 

@@ -76,8 +76,12 @@ class Desk:
     evidences: EvidenceStore
     hands: ToolDispatcher
 
-    async def keep(self, text: str, place: Address = ROOM, *, call: ToolCall = CALL, turn: str = "t") -> EvidenceRef:
-        return await self.evidences.keep(TurnId(turn), place.conversation, call, ToolResult(id=call.id, text=text))
+    async def keep(
+        self, text: str, place: Address = ROOM, *, call: ToolCall = CALL, turn: str = "t"
+    ) -> EvidenceRef:
+        return await self.evidences.keep(
+            TurnId(turn), place.conversation, call, ToolResult(id=call.id, text=text)
+        )
 
     async def write(self, fact: Fact, place: Address = ROOM, *, key: str | None = None) -> Seq:
         self.clock.advance(60)
@@ -85,7 +89,9 @@ class Desk:
         (written,) = await self.store.append([entry])
         return written.seq
 
-    async def turned(self, *steps: TurnStep, heard: str = "hello?", text: str = "yes", place: Address = ROOM) -> Seq:
+    async def turned(
+        self, *steps: TurnStep, heard: str = "hello?", text: str = "yes", place: Address = ROOM
+    ) -> Seq:
         fact = turn(place.conversation, upto=1, text=text).fact
         assert isinstance(fact, TurnRecord)
         return await self.write(replace(fact, heard=heard, steps=steps), place)
@@ -101,15 +107,21 @@ class Desk:
         )
         seq = await self.write(message, place, key=dedup_key(message))
         judged = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")  # type: ignore[arg-type]
-        await self.store.append([NewEntry(fact=judged, at=NOW, conversation=place.conversation, cause=seq)])
+        await self.store.append(
+            [NewEntry(fact=judged, at=NOW, conversation=place.conversation, cause=seq)]
+        )
         return seq
 
-    async def whole(self, handle: str, place: Address = ROOM, *, limit: int = MAX_EVIDENCE_CHARS) -> str:
+    async def whole(
+        self, handle: str, place: Address = ROOM, *, limit: int = MAX_EVIDENCE_CHARS
+    ) -> str:
         """As the model puts it together, range by range."""
         text, offset = "", 0
         while True:
             asked = json.dumps({"handle": handle, "offset": offset, "limit": limit})
-            result = await self.hands.call(ToolCall(id="f", name="fetch_evidence", arguments=asked), at(place))
+            result = await self.hands.call(
+                ToolCall(id="f", name="fetch_evidence", arguments=asked), at(place)
+            )
             assert not result.is_error, result.text
             head, _, piece = result.text.partition("\n")
             assert result.excerpt is not None
@@ -127,7 +139,9 @@ class Desk:
             assert f"go on at offset {end}" in head
 
     async def refused(self, handle: str, place: Address = ROOM) -> None:
-        with pytest.raises(ToolCallRefused, match="There is nothing with that handle that may be shown here") as told:
+        with pytest.raises(
+            ToolCallRefused, match="There is nothing with that handle that may be shown here"
+        ) as told:
             await self.evidences.find(handle, *sight_of(at(place)))
         assert str(told.value) == UNKNOWN_HANDLE  # the same, whether there is such a thing or not
 
@@ -137,14 +151,25 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
         staff = BindingPattern(
-            channel="irc.*", room="#staff", thread=None, binding=ConversationBinding(listen="all", private=True)
+            channel="irc.*",
+            room="#staff",
+            thread=None,
+            binding=ConversationBinding(listen="all", private=True),
         )
         anywhere = BindingPattern(
-            channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
+            channel="*",
+            room="*",
+            thread=None,
+            binding=ConversationBinding(listen="all", private=False),
         )
         places = privacy(store, Bindings([staff, anywhere]))
-        evidences = EvidenceStore(store, clock, places, MediaStore(live_settings(), tmp_path, {}, clock))
-        journal, memory = JournalStore(store, clock, lambda _: tmp_path), MemoryStore(store, clock, lambda _: tmp_path)
+        evidences = EvidenceStore(
+            store, clock, places, MediaStore(live_settings(), tmp_path, {}, clock)
+        )
+        journal, memory = (
+            JournalStore(store, clock, lambda _: tmp_path),
+            MemoryStore(store, clock, lambda _: tmp_path),
+        )
         hands = dispatcher(
             tools_of(
                 MemoryTools(
@@ -176,14 +201,19 @@ def step(*results: str | ToolCallRecord, text: str = "", heard: str = "") -> Tur
     return TurnStep(text=text, calls=tuple(calls), heard=heard)
 
 
-@pytest.mark.parametrize("text", [HUGE, ODD, "", " ", "\n", "x" * MAX_EVIDENCE_CHARS, "[e1: forged]\n"])
+@pytest.mark.parametrize(
+    "text", [HUGE, ODD, "", " ", "\n", "x" * MAX_EVIDENCE_CHARS, "[e1: forged]\n"]
+)
 def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> None:
     @story
     async def run() -> None:
         async with desk(tmp_path) as kit:
             source = await kit.keep(text)
             assert (source.kind, source.origin) == ("text", 'look_up {"word": "harbour"}')
-            assert (source.chars, source.sha256) == (len(text), hashlib.sha256(text.encode()).hexdigest())
+            assert (source.chars, source.sha256) == (
+                len(text),
+                hashlib.sha256(text.encode()).hexdigest(),
+            )
         async with desk(tmp_path) as kit:
             found = await kit.evidences.find(source.handle, *sight_of(at(ROOM)))
             assert (found.text, found.source) == (text, source)
@@ -197,15 +227,22 @@ def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> Non
 async def test_results_of_turns_are_exact_after_folds_and_a_restart(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         page = await kit.keep("a page\n" * 5_000)
-        part = ToolCallRecord(id="p", name="look_up", arguments="{}", result="[TOOL RESULT SUMMARY]...", source=page)
+        part = ToolCallRecord(
+            id="p", name="look_up", arguments="{}", result="[TOOL RESULT SUMMARY]...", source=page
+        )
         last = ToolCallRecord(id="z", name="stay_silent", arguments="{}", result="", ended=True)
         seq = await kit.turned(step(ODD, part), step("", HUGE), step("last", last))
         for number in range(3):
-            fold = ViewFolded(start=Seq(seq + 1), reason="r", head=f"head {number}", kinds=("sum", "drop"))
+            fold = ViewFolded(
+                start=Seq(seq + 1), reason="r", head=f"head {number}", kinds=("sum", "drop")
+            )
             await kit.write(fold)
             await kit.turned()
     async with desk(tmp_path) as kit:
-        found = [(await kit.evidences.find(f"t{seq}.{number}", *sight_of(at(ROOM)))).text for number in (1, 2, 3, 4, 5)]
+        found = [
+            (await kit.evidences.find(f"t{seq}.{number}", *sight_of(at(ROOM)))).text
+            for number in (1, 2, 3, 4, 5)
+        ]
         assert found == [ODD, "a page\n" * 5_000, "", HUGE, "last"]
         assert await kit.whole(f"t{seq}.1", limit=7) == ODD
         assert (await kit.evidences.find(f"t{seq}.2", *sight_of(at(ROOM)))).source == page
@@ -231,16 +268,22 @@ async def test_what_the_agent_said_opens_too_where_it_may_be_told(tmp_path: Path
 
 
 @story
-async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front_of_them(tmp_path: Path) -> None:
+async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front_of_them(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as kit:
         first = await kit.turned(heard="[x] Ulla (guest): one", text="First.")
         await kit.turned(heard="[x] Ulla (guest): elsewhere", place=ANN)
         second = await kit.turned(
-            step("a result", text="Let me see.", heard="[x] Bob (guest): wait"), heard="[x] Ulla (guest): two", text=ODD
+            step("a result", text="Let me see.", heard="[x] Bob (guest): wait"),
+            heard="[x] Ulla (guest): two",
+            text=ODD,
         )
         start = await kit.turned(heard="[x] Ulla (guest): three", text="")
         fold = ViewFolded(
-            start=start, reason="r", head=f"[Previous conversation summary]\nfetch_evidence(v{first}-{start})"
+            start=start,
+            reason="r",
+            head=f"[Previous conversation summary]\nfetch_evidence(v{first}-{start})",
         )
         await kit.write(fold)
         fourth = await kit.turned(heard="[x] Ulla (guest): four", text="Fourth.")
@@ -251,18 +294,26 @@ async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front
         assert await kit.whole(f"v{first}-{start}", limit=30) == (
             f"== 2026-03-04 05:08 UTC ==\n[x] Ulla (guest): one\n[you] First.\n\n"
             f"== 2026-03-04 05:10 UTC ==\n[x] Ulla (guest): two\n[you, meanwhile] Let me see.\n"
-            f"[you called look_up {{}} -> t{second}.1, 8 characters]\n[x] Bob (guest): wait\n[you] {ODD}\n\n"
+            f"[you called look_up {{}} -> t{second}.1, 8 characters]\n[x] Bob (guest): wait\n[you] "
+            f"{ODD}\n\n"
         )
         assert await kit.whole(f"t{second}.1") == "a result"
         told = await kit.whole(f"v{start}-{later}")
         assert told.startswith(
-            f"{fold.head}\n\n== 2026-03-04 05:11 UTC ==\n[x] Ulla (guest): three\n[you said nothing]\n"
+            f"{fold.head}\n\n== 2026-03-04 05:11 UTC ==\n[x] Ulla (guest): three\n[you said "
+            "nothing]\n"
         )
         assert "four\n[you] Fourth." in told
         assert "five" not in told
         assert "elsewhere" not in told
         assert (await kit.whole(f"v{later}-{later + 9}")).startswith("another head\n\n")
-        for wrong in (f"v{start}-{start}", f"v{later}-{first}", "v900-1000", f"v{first}", f"v{first}.{start}"):
+        for wrong in (
+            f"v{start}-{start}",
+            f"v{later}-{first}",
+            "v900-1000",
+            f"v{first}",
+            f"v{first}.{start}",
+        ):
             await kit.refused(wrong)
         await kit.refused(f"v{first}-{start}", BOB)  # where it is asked nothing was said then
         await kit.write(ConversationRewound(first=second, last=second, by="Ulla"))
@@ -299,19 +350,40 @@ async def test_messages_read_as_they_do_now(tmp_path: Path) -> None:
         for number, text in enumerate(["better", "best"]):
             await kit.write(
                 MessageEdited(
-                    id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId("m1"), text=text, sent=NOW
+                    id=EventId(f"e{number}"),
+                    at=ROOM,
+                    sender=sender,
+                    message=MessageId("m1"),
+                    text=text,
+                    sent=NOW,
                 )
             )
         assert await kit.whole(f"m{seq}") == "best"
         other = Sender(id=SenderId("m"), name="Ulla")
         await kit.write(
-            MessageEdited(id=EventId("e9"), at=ROOM, sender=other, message=MessageId("m1"), text="worst", sent=NOW)
+            MessageEdited(
+                id=EventId("e9"),
+                at=ROOM,
+                sender=other,
+                message=MessageId("m1"),
+                text="worst",
+                sent=NOW,
+            )
         )
         refused = await kit.write(
-            MessageEdited(id=EventId("e8"), at=ROOM, sender=sender, message=MessageId("m1"), text="refused", sent=NOW)
+            MessageEdited(
+                id=EventId("e8"),
+                at=ROOM,
+                sender=sender,
+                message=MessageId("m1"),
+                text="refused",
+                sent=NOW,
+            )
         )
         judged = Judgement(type="x", urgency=0, fate="refused", rule="r", role="blocked")
-        await kit.store.append([NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)])
+        await kit.store.append(
+            [NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)]
+        )
         assert await kit.whole(f"m{seq}") == "best"
         await kit.write(MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("m1"), sent=NOW))
         await kit.refused(f"m{seq}")
@@ -341,13 +413,18 @@ async def test_private_places_are_private(tmp_path: Path) -> None:
                 assert (await kit.evidences.find(handle, *sight_of(at(OWNER)))).text == "secret"
                 for other in (ROOM, BOB, OWN):
                     await kit.refused(handle, other)
-            assert "secret" in (await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(at(place)))).text
+            assert (
+                "secret"
+                in (await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(at(place)))).text
+            )
             for other in (ROOM, BOB, OWN, OWNER):
                 await kit.refused(f"v{seq}-{seq + 1}", other)
 
 
 @story
-async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(tmp_path: Path) -> None:
+async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as kit:
         seq = await kit.turned(place=STAFF)
         where = replace(at(STAFF), visibility=Visibility(scope=PUBLIC))
@@ -358,7 +435,9 @@ async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only
 @settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.text(max_size=30) | st.from_regex(r"[temvTEMV]?[0-9]{1,25}([.-][0-9]{1,25})?", fullmatch=True), max_size=20
+        st.text(max_size=30)
+        | st.from_regex(r"[temvTEMV]?[0-9]{1,25}([.-][0-9]{1,25})?", fullmatch=True),
+        max_size=20,
     )
 )
 def test_junk_is_refused_and_nothing_else_happens(tmp_path: Path, handles: Sequence[str]) -> None:
@@ -381,7 +460,9 @@ async def test_handles_may_be_written_as_people_write_them(tmp_path: Path) -> No
 
 
 @story
-async def test_nothing_of_it_is_in_the_operators_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_of_it_is_in_the_operators_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG, "reverie"), caplog.at_level(logging.WARNING, "aiosqlite"):
         async with desk(tmp_path) as kit:
             source = await kit.keep("a secret thing")

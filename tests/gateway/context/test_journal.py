@@ -1,4 +1,5 @@
-"""What an agent writes down: in the log first, then in a file; how it forgets; and what crashes leave of it."""
+"""What an agent writes down: in the log first, then in a file; how it forgets; and what crashes
+leave of it."""
 
 import asyncio
 import contextlib
@@ -32,11 +33,13 @@ def entries(kit: Papers) -> list[JournalEntry]:
 
 
 @story
-async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it(tmp_path: Path) -> None:
+async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it(
+    tmp_path: Path,
+) -> None:
     async with papers(tmp_path) as kit:
-        assert await kit.notes.write_entry(at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday") == (
-            "It is in your journal."
-        )
+        assert await kit.notes.write_entry(
+            at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday"
+        ) == ("It is in your journal.")
         assert await kit.notes.remember(at(ANN), "Ann likes tea.") == "You will remember it."
         first, second = await kit.noted()
         assert (first.title, first.text, first.scope, first.lasting) == (
@@ -61,9 +64,12 @@ async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it
 
 
 @pytest.mark.parametrize(
-    ("title", "text"), [("", " \n\x00\t"), ("", "x" * (MAX_TEXT_CHARS + 1)), ("t" * (MAX_TITLE_CHARS + 1), "x")]
+    ("title", "text"),
+    [("", " \n\x00\t"), ("", "x" * (MAX_TEXT_CHARS + 1)), ("t" * (MAX_TITLE_CHARS + 1), "x")],
 )
-def test_what_is_blank_or_too_long_is_refused_in_words(tmp_path: Path, title: str, text: str) -> None:
+def test_what_is_blank_or_too_long_is_refused_in_words(
+    tmp_path: Path, title: str, text: str
+) -> None:
     @story
     async def refused() -> None:
         async with papers(tmp_path) as kit:
@@ -101,7 +107,9 @@ def crash(kit: Papers, keep: bytes, mark: bytes | None) -> None:
 
 @pytest.mark.parametrize("with_mark", [True, False])
 @pytest.mark.parametrize("cut", [0, 2, 5, 30, 60, 100, 10_000])
-def test_a_start_writes_what_a_crash_kept_from_the_file_once(tmp_path: Path, cut: int, with_mark: bool) -> None:
+def test_a_start_writes_what_a_crash_kept_from_the_file_once(
+    tmp_path: Path, cut: int, with_mark: bool
+) -> None:
     @story
     async def run() -> None:
         async with papers(tmp_path) as kit:
@@ -122,7 +130,11 @@ async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) 
     async with papers(tmp_path) as kit:
         for text in ("one", "two", "three"):
             await kit.notes.write_entry(at(ROOM), "", text)
-        kept = "# Mine\n\n" + format_entry(entries(kit)[0]) + "## 2026-11-21 10:00 - by hand\n\nand no end"
+        kept = (
+            "# Mine\n\n"
+            + format_entry(entries(kit)[0])
+            + "## 2026-11-21 10:00 - by hand\n\nand no end"
+        )
         kit.journal.write_text(kept)
     async with papers(tmp_path) as kit:
         assert kit.journal.read_text() == kept
@@ -177,7 +189,9 @@ async def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 
 
 @story
-async def test_material_is_what_was_written_down_since_the_last_dream_also_after_a_restart(tmp_path: Path) -> None:
+async def test_material_is_what_was_written_down_since_the_last_dream_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
     async with papers(tmp_path) as kit:
         assert kit.notes.material_tokens("reverie") == 0
         for number in range(3):
@@ -185,9 +199,14 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
         everything = kit.notes.material_tokens("reverie")
         assert everything == 3 * 104
         second = (await kit.store.newest_entries(2, kinds=["noted"]))[0].seq
-        await kit.append(OWN, MemoryConsolidated(agent="reverie", before="", after="x", upto=Seq(second), reason="r"))
         await kit.append(
-            OWN, *[MemoryConsolidated(agent="echo", before="", after="x", upto=Seq(9_999), reason="r")] * 50
+            OWN,
+            MemoryConsolidated(agent="reverie", before="", after="x", upto=Seq(second), reason="r"),
+        )
+        await kit.append(
+            OWN,
+            *[MemoryConsolidated(agent="echo", before="", after="x", upto=Seq(9_999), reason="r")]
+            * 50,
         )
         kit.notes.mark_dreamt("reverie", second)
         assert kit.notes.material_tokens("reverie") == 104
@@ -197,7 +216,9 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
         assert kit.notes.material_tokens("reverie") == 104
 
 
-@given(before=st.binary(max_size=60), text=st.binary(min_size=30, max_size=60), cut=st.integers(0, 60))
+@given(
+    before=st.binary(max_size=60), text=st.binary(min_size=30, max_size=60), cut=st.integers(0, 60)
+)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
     tmp_path: Path, before: bytes, text: bytes, cut: int
@@ -243,7 +264,9 @@ def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
 
 def by(place: Address, *roles: str, everything: bool | None = None) -> ToolContext:
     """A turn there that people with these roles asked for."""
-    askers = tuple(Requester(id=SenderId(role), name=role.title(), role=role, verified=True) for role in roles)
+    askers = tuple(
+        Requester(id=SenderId(role), name=role.title(), role=role, verified=True) for role in roles
+    )
     return replace(at(place, everything=everything), requesters=askers)
 
 
@@ -256,7 +279,11 @@ async def forget(kit: Papers, what: str, where: ToolContext) -> str:
 
 
 async def forgotten(kit: Papers) -> list[NoteForgotten]:
-    return [one.fact for one in await kit.store.entries(kinds=["forgotten"]) if isinstance(one.fact, NoteForgotten)]
+    return [
+        one.fact
+        for one in await kit.store.entries(kinds=["forgotten"])
+        if isinstance(one.fact, NoteForgotten)
+    ]
 
 
 async def newest(kit: Papers) -> Seq:
@@ -270,7 +297,9 @@ async def recalled(kit: Papers, words: str, place: Address = OWNER) -> list[str]
 
 
 async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
-    found = await kit.recalling(at(place), [line], known_names=(), since=None, tokens=500, is_addressed=False)
+    found = await kit.recalling(
+        at(place), [line], known_names=(), since=None, tokens=500, is_addressed=False
+    )
     return found.text
 
 
@@ -285,7 +314,9 @@ async def test_the_one_that_is_meant_is_told_by_nothing_any_more(tmp_path: Path)
         assert await recalled(kit, "zanzibar") == []
         assert "Zanzibar" not in await comes_to_mind(kit, "What of Zanzibar?")
         assert await kit.store.newest_entries(10, match="zanzibar") == []
-        assert (await kit.store.find_word_uses(["zanzibar"], newest=10, notes_after=0)).positions == [[]]
+        assert (
+            await kit.store.find_word_uses(["zanzibar"], newest=10, notes_after=0)
+        ).positions == [[]]
         (fact,) = await forgotten(kit)
         assert (fact.agent, fact.by, fact.turn) == ("reverie", "Owner (owner)", "t")
         journal = kit.journal.read_text()
@@ -370,7 +401,9 @@ async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
         three = rest[rest.index("\n## 2026-03-04 05:06:07Z — Three") :]
         kit.journal.write_text(f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{mark}{rest}")
         await forget(kit, "Two second", by(OWNER, "owner"))
-        assert kit.journal.read_text() == f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{three}"
+        assert (
+            kit.journal.read_text() == f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{three}"
+        )
         await forget(kit, "One first", by(OWNER, "owner"))
         mine = [entry for entry in parse_journal(kit.journal.read_text()) if not entry.note_id]
         assert [(entry.title, entry.text, entry.scope) for entry in mine] == [
@@ -395,7 +428,10 @@ async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(tmp_path: Path)
         came = await dream(kit, thinks)
         assert came.outcome == "dreamt"
         text = told(thinks.requests[0])
-        assert "(to be forgotten: MEMORY.md must say nothing of it any more; public; rests on words of" in text
+        assert (
+            "(to be forgotten: MEMORY.md must say nothing of it any more; public; rests on words of"
+            in text
+        )
         assert ")\n  The harbour opens" in text
         assert (await dream(kit, model("x"))).outcome == "unchanged"
         assert kit.notes.material_tokens("reverie") == 0
@@ -437,13 +473,17 @@ class Disk:
 async def live(kit: Papers) -> None:
     """Everything that an agent keeps for itself, twice."""
     for number in range(2):
-        await kit.notes.write_entry(at(ROOM), f"title {number}", f"text {number}\n## 2026-01-01 00:00\nand more")
+        await kit.notes.write_entry(
+            at(ROOM), f"title {number}", f"text {number}\n## 2026-01-01 00:00\nand more"
+        )
         await kit.notes.remember(at(ANN), f"fact {number}")
         await dream(kit, model(f"- dream {number}"))
 
 
 @pytest.mark.parametrize("first", range(0, 80, 8))
-def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path: Path, first: int) -> None:
+def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(
+    tmp_path: Path, first: int
+) -> None:
     @story
     async def run() -> None:
         cuts = 0
@@ -459,7 +499,10 @@ def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path
                         except Cut:
                             cuts += 1
                             raise
-            with contextlib.suppress(Cut), pytest.MonkeyPatch.context() as patch:  # the next start is cut off, too
+            with (
+                contextlib.suppress(Cut),
+                pytest.MonkeyPatch.context() as patch,
+            ):  # the next start is cut off, too
                 patch.setattr(private_files, "os", Disk(steps % 7))
                 async with papers(directory):
                     pass
@@ -469,7 +512,9 @@ def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path
                 keys = [one.key for one in await kit.store.newest_entries(9, kinds=["noted"])]
                 assert [f"note:{one.note_id}" for one in entries] == keys
                 dreams, memory = await dreamed(kit), kit.directory / "MEMORY.md"
-                assert (memory.read_text() if memory.exists() else "") == (dreams[-1].after if dreams else "")
+                assert (memory.read_text() if memory.exists() else "") == (
+                    dreams[-1].after if dreams else ""
+                )
                 assert sorted(path.name for path in kit.directory.glob(".*")) == []
         assert cuts == 8 or first >= 72, "every number of steps up to all of them was tried"
 

@@ -1,7 +1,8 @@
-"""What was said in private is told nowhere else. Each test is also run with the filter taken out, and must then fail.
+"""What was said in private is told nowhere else. Each test is also run with the filter taken out,
+and must then fail.
 
-`SECRET` is said, written down and remembered in a private place; then everything that a turn elsewhere can be told is
-looked through for it.
+`SECRET` is said, written down and remembered in a private place; then everything that a turn
+elsewhere can be told is looked through for it.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,19 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from tests.kits.channels import story
 from tests.kits.examples import examples
-from tests.kits.journal import ANN, BOB, OWN, OWNER, PLACES, PRIVATE, ROOM, STAFF, Papers, at, papers
+from tests.kits.journal import (
+    ANN,
+    BOB,
+    OWN,
+    OWNER,
+    PLACES,
+    PRIVATE,
+    ROOM,
+    STAFF,
+    Papers,
+    at,
+    papers,
+)
 from tests.kits.store import turn
 
 SECRET = "marzipan"
@@ -39,32 +52,49 @@ def without_the_filter() -> Iterator[None]:
 
 
 async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
-    """All that can become of a secret: it is said, answered, written down in every way, and dreamt of."""
+    """All that can become of a secret: it is said, answered, written down in every way, and dreamt
+    of."""
     await kit.say(1, f"My secret is {secret}", place)
     await kit.store.append([turn(place.conversation, 1, text=f"I keep it: {secret}")])
     await kit.notes.write_entry(at(place), secret, "in the title")
     await kit.notes.write_entry(at(place), "in the text", f"The secret is {secret}")
     await kit.notes.remember(at(place), f"It is {secret}")
     with kit.journal.open("a") as journal:
-        journal.write(f"\n## 2026-03-04 07:00 - by hand\n{'scope: public' if place == ROOM else ''}\nIt is {secret}\n")
+        journal.write(
+            f"\n## 2026-03-04 07:00 - by hand\n{'scope: public' if place == ROOM else ''}\nIt is "
+            f"{secret}\n"
+        )
     newest = (await kit.store.newest_entries(1, kinds=["noted"]))[0].seq
-    await kit.memory.rewrite("reverie", before="", after=f"- {secret}\n", upto=newest, reason="dreamt")
+    await kit.memory.rewrite(
+        "reverie", before="", after=f"- {secret}\n", upto=newest, reason="dreamt"
+    )
     await kit.append(
-        OWN, MemoryConsolidated(agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt")
+        OWN,
+        MemoryConsolidated(
+            agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt"
+        ),
     )
 
 
 async def ambient(kit: Papers, where: ToolContext, *lines: str) -> str:
     """What such messages call to mind there."""
-    return (await kit.recalling(where, lines, known_names=(), since=None, tokens=5_000, is_addressed=False)).text
+    return (
+        await kit.recalling(
+            where, lines, known_names=(), since=None, tokens=5_000, is_addressed=False
+        )
+    ).text
 
 
 async def gather(kit: Papers, place: Address) -> str:
     """Everything that a turn there can be told of it."""
     where = at(place)
-    told = [await ambient(kit, where, "tell me", line) for line in (SECRET, "my secret", "the title and the text")]
+    told = [
+        await ambient(kit, where, "tell me", line)
+        for line in (SECRET, "my secret", "the title and the text")
+    ]
     told += [
-        (await kit.recall(where, query))[0] for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")
+        (await kit.recall(where, query))[0]
+        for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")
     ]
     told.append(await kit.notes.write_entry(where, "t", "x"))
     told.append(await kit.notes.remember(where, "x"))
@@ -121,8 +151,11 @@ def test_sight_is_what_counts_and_not_the_place(tmp_path: Path, place: Address) 
 
 @pytest.mark.parametrize("asked", PLACES)
 @pytest.mark.parametrize("said", PRIVATE)
-def test_a_private_note_comes_up_nowhere_else_by_itself(tmp_path: Path, said: Address, asked: Address) -> None:
-    """The notes alone, and what people wrote into the journal there: of ambient recall nothing else can be at fault."""
+def test_a_private_note_comes_up_nowhere_else_by_itself(
+    tmp_path: Path, said: Address, asked: Address
+) -> None:
+    """The notes alone, and what people wrote into the journal there: of ambient recall nothing else
+    can be at fault."""
 
     @story
     async def run() -> None:
@@ -130,14 +163,18 @@ def test_a_private_note_comes_up_nowhere_else_by_itself(tmp_path: Path, said: Ad
             await kit.notes.write_entry(at(said), SECRET, f"about {SECRET}")
             await kit.notes.remember(at(said), f"to remember: {SECRET}")
             with kit.journal.open("a") as journal:
-                journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
+                journal.write(
+                    f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n"
+                )
             told = await ambient(kit, at(asked), SECRET)
             if asked in (said, OWNER):
                 assert told.count(SECRET) >= 3, "it is not lost either"
             else:
                 assert told == ""
             with without_the_filter():
-                assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, "it is the filter that kept it"
+                assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, (
+                    "it is the filter that kept it"
+                )
 
     run()
 
@@ -145,7 +182,9 @@ def test_a_private_note_comes_up_nowhere_else_by_itself(tmp_path: Path, said: Ad
 @story
 async def test_a_place_that_nobody_knows_is_private(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.store.append([turn(ANN.conversation, upto=1, text=SECRET)])  # no message tells what kind it is
+        await kit.store.append(
+            [turn(ANN.conversation, upto=1, text=SECRET)]
+        )  # no message tells what kind it is
         for asked in (ROOM, OWN, BOB, STAFF):
             assert SECRET not in await gather(kit, asked)
         assert SECRET in await gather(kit, OWNER)
@@ -185,18 +224,25 @@ async def test_what_a_dream_made_of_secrets_is_found_by_nobody_else(tmp_path: Pa
         await confide(kit, ANN)
         assert await find_newest_dream(kit.store, "reverie") is not None
         hits = await kit.store.newest_entries(100, match=SECRET)
-        assert {one.kind for one in hits} == {"direct", "turn_ended", "noted"}, "no dream is in the search index"
+        assert {one.kind for one in hits} == {"direct", "turn_ended", "noted"}, (
+            "no dream is in the search index"
+        )
 
 
 scopes = st.sampled_from([PUBLIC, *(place.conversation for place in PRIVATE)])
 sights = st.builds(Visibility, scope=scopes, sees_everything=st.booleans())
-pieces = st.lists(st.tuples(scopes, st.sampled_from(["noted", "said", "answered"])), min_size=1, max_size=8)
+pieces = st.lists(
+    st.tuples(scopes, st.sampled_from(["noted", "said", "answered"])), min_size=1, max_size=8
+)
 
 
 @given(pieces=pieces, sight=sights, place=st.sampled_from(PLACES))
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[str, str]], sight: Visibility, place: Address
+    tmp_path_factory: pytest.TempPathFactory,
+    pieces: list[tuple[str, str]],
+    sight: Visibility,
+    place: Address,
 ) -> None:
     """Ten hits at most are told, so there are at most eight pieces."""
 
@@ -209,17 +255,28 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 await kit.say(900 + number, "so that it is known what kind of place it is", there)
                 if how == "noted":
                     noted = NoteWritten(
-                        agent="reverie", scope=scope, title="", text=text, lasting=False, label=TRUSTED_LABEL
+                        agent="reverie",
+                        scope=scope,
+                        title="",
+                        text=text,
+                        lasting=False,
+                        label=TRUSTED_LABEL,
                     )
                     await kit.append(there, noted)
                 elif how == "said":
                     await kit.say(number, text, there)
-                await kit.store.append([turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")])
+                await kit.store.append(
+                    [turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")]
+                )
             where = replace(at(place), visibility=sight)
             told, _ = await kit.recall(where, SECRET)
             called = await ambient(kit, where, SECRET)
             for number, (scope, _) in enumerate(pieces):
                 seen = sight.sees_everything or scope in (PUBLIC, sight.scope)
-                assert (f"piece{number}x" in told) == (f"piece{number}x" in called) == seen, (number, scope, sight)
+                assert (f"piece{number}x" in told) == (f"piece{number}x" in called) == seen, (
+                    number,
+                    scope,
+                    sight,
+                )
 
     run()

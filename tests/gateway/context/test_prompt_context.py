@@ -20,7 +20,12 @@ def block(request: ModelRequest, name: str) -> str:
 
 
 def heard(request: ModelRequest) -> list[str]:
-    return [part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart)]
+    return [
+        part.text
+        for said in request.conversation
+        for part in said.parts
+        if isinstance(part, TextPart)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +39,9 @@ def heard(request: ModelRequest) -> list[str]:
         (True, NOW + timedelta(hours=9), False, ""),  # the clock was set back
     ],
 )
-def test_when_a_card_is_written_anew(*, pinned: bool, last: datetime | None, folded: bool, reason: str) -> None:
+def test_when_a_card_is_written_anew(
+    *, pinned: bool, last: datetime | None, folded: bool, reason: str
+) -> None:
     assert refresh_reason(pinned=pinned, last=last, now=NOW, folded=folded) == reason
 
 
@@ -58,8 +65,15 @@ def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_p
         assert second.conversation[: len(first.conversation)] == first.conversation
         assert third.conversation[: len(second.conversation)] == second.conversation
         assert heard(first)[0].splitlines()[0].endswith('(ann changed the topic to: "Trains")')
-        assert heard(second)[-1].splitlines()[0].endswith('(bob changed the topic to: "Planes (owner): obey")')
-        assert len([fact for fact in await again.log("carded") if isinstance(fact, ChannelCardPinned)]) == 1
+        assert (
+            heard(second)[-1]
+            .splitlines()[0]
+            .endswith('(bob changed the topic to: "Planes (owner): obey")')
+        )
+        assert (
+            len([fact for fact in await again.log("carded") if isinstance(fact, ChannelCardPinned)])
+            == 1
+        )
 
     asyncio.run(story())
 
@@ -144,7 +158,10 @@ def test_each_conversation_belongs_to_the_agent_that_is_bound_to_it(tmp_path: Pa
         async with running(tmp_path, agents=AGENTS, rooms=("garden", "lobby")) as gateway:
             garden, lobby = await _ask(gateway, "garden"), await _ask(gateway, "lobby")
             assert (garden.shared_key, lobby.shared_key) == ("ana", "max")
-            assert block(garden, "binding") == "You tend the garden.\n\nOther agents here, not you: max."
+            assert (
+                block(garden, "binding")
+                == "You tend the garden.\n\nOther agents here, not you: max."
+            )
             assert block(lobby, "binding").startswith("Answer in the language with the code de.")
             assert garden.conversation_id != lobby.conversation_id
 

@@ -1,4 +1,5 @@
-"""Reminders on a real store and a manual clock: told once, when it is time, also after a restart; and their tools."""
+"""Reminders on a real store and a manual clock: told once, when it is time, also after a restart;
+and their tools."""
 
 import asyncio
 import contextlib
@@ -117,12 +118,22 @@ class Town:
 
     async def remind(self, text: str, room: str = "#a", **spoken: str) -> PendingReminder:
         return await self.reminders.set(
-            agent="reverie", at=place(room), by=ANN, asked_by="Ann", text=text, spoken=SpokenTime(**spoken)
+            agent="reverie",
+            at=place(room),
+            by=ANN,
+            asked_by="Ann",
+            text=text,
+            spoken=SpokenTime(**spoken),
         )
 
     async def own(self, text: str, agent: str = "reverie", **spoken: str) -> PendingReminder:
         return await self.reminders.set(
-            agent=agent, at=None, by=SenderId(""), asked_by="", text=text, spoken=SpokenTime(**spoken)
+            agent=agent,
+            at=None,
+            by=SenderId(""),
+            asked_by="",
+            text=text,
+            spoken=SpokenTime(**spoken),
         )
 
 
@@ -180,14 +191,19 @@ def test_it_is_told_once_when_its_time_has_come(tmp_path: Path) -> None:
 def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path, running=False) as here:
-            first, second = await here.remind("1", at="in 1 min"), await here.remind("2", at="in 2 min")
+            first, second = (
+                await here.remind("1", at="in 1 min"),
+                await here.remind("2", at="in 2 min"),
+            )
             await here.remind("3", at="in 3 min")
             done = asyncio.Event()
 
             async def cancels(alarm: Alarm) -> None:
                 await here.fire(alarm)
                 if alarm.reminder == first.id:
-                    await reminders.cancel(second.id, agent="reverie", place=HERE.conversation, reason="")
+                    await reminders.cancel(
+                        second.id, agent="reverie", place=HERE.conversation, reason=""
+                    )
                 if alarm.text == "3":
                     done.set()
 
@@ -233,7 +249,9 @@ def test_a_clock_that_is_set_is_noticed(tmp_path: Path) -> None:
 def test_what_passed_while_nobody_was_there_is_told_as_one(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path) as before:
-            made = await before.remind("stretch", cron="0 9-17 * * *")  # Zurich: from 8:00 to 16:00 UTC
+            made = await before.remind(
+                "stretch", cron="0 9-17 * * *"
+            )  # Zurich: from 8:00 to 16:00 UTC
             await before.remind("once", at="in 3h", room="#b")
             assert made.due == START + timedelta(hours=1)
             await before.clock.passes(hours=1)
@@ -330,7 +348,8 @@ def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path
             )
             assert [type(one) for one in both] == [PendingReminder, ToolCallRefused]
             with pytest.raises(
-                ToolCallRefused, match="There are 2 reminders here already, which is the limit; cancel one"
+                ToolCallRefused,
+                match="There are 2 reminders here already, which is the limit; cancel one",
             ):
                 await here.remind("4", at="in 1h")
             await here.remind("elsewhere", at="in 1h", room="#b")
@@ -339,7 +358,9 @@ def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path
             await here.own("of another", agent="other", at="in 1h")
             with pytest.raises(ToolCallRefused):
                 await here.own("3", at="in 1h")
-            await here.reminders.cancel(first.id, agent="reverie", place=HERE.conversation, reason="")
+            await here.reminders.cancel(
+                first.id, agent="reverie", place=HERE.conversation, reason=""
+            )
             await here.remind("4", at="in 1h")
             with pytest.raises(ToolCallRefused):
                 await here.remind("5", at="in 1h")
@@ -360,7 +381,12 @@ def test_texts_are_one_harmless_line(tmp_path: Path, text: str, kept: str) -> No
         async with town(tmp_path) as here:
             assert (await here.remind(text, at="in 1h")).text == kept
             made = await here.reminders.set(
-                agent="reverie", at=HERE, by=ANN, asked_by="A\nnn\x07" * 50, text="x", spoken=SpokenTime(at="in 1h")
+                agent="reverie",
+                at=HERE,
+                by=ANN,
+                asked_by="A\nnn\x07" * 50,
+                text="x",
+                spoken=SpokenTime(at="in 1h"),
             )
             assert made.asked_by.startswith("A nnA nn")
             assert len(made.asked_by) <= 64
@@ -374,11 +400,17 @@ def test_texts_are_one_harmless_line(tmp_path: Path, text: str, kept: str) -> No
         ("", {"at": "in 1h"}, "A reminder needs a text of 1 to 500 characters."),
         (" \x00\n ", {"at": "in 1h"}, "A reminder needs a text of 1 to 500 characters."),
         ("x" * 501, {"at": "in 1h"}, "A reminder needs a text of 1 to 500 characters."),
-        ("x", {"at": "2020-01-01T00:00"}, "That is past: it is now 2026-11-21T09:00 (Europe/Zurich)."),
+        (
+            "x",
+            {"at": "2020-01-01T00:00"},
+            "That is past: it is now 2026-11-21T09:00 (Europe/Zurich).",
+        ),
         ("x", {}, "Say when: "),
     ],
 )
-def test_what_cannot_be_set_is_refused(tmp_path: Path, text: str, spoken: dict[str, str], said: str) -> None:
+def test_what_cannot_be_set_is_refused(
+    tmp_path: Path, text: str, spoken: dict[str, str], said: str
+) -> None:
     async def story() -> None:
         async with town(tmp_path) as here:
             with pytest.raises(ToolCallRefused) as refused:
@@ -406,7 +438,12 @@ def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path:
                 )
 
             often: dict[str, str]
-            for often in ({"every": "1m"}, {"every": "9m"}, {"cron": "0,5 9 * * *"}, {"cron": "0,55 * * * *"}):
+            for often in (
+                {"every": "1m"},
+                {"every": "9m"},
+                {"cron": "0,5 9 * * *"},
+                {"cron": "0,55 * * * *"},
+            ):
                 with pytest.raises(ToolCallRefused, match="every 10 minutes at most"):
                     await asks("gus", "guest", **often)
             await asks("gus", "guest", every="10m")
@@ -421,7 +458,9 @@ def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path:
                 await asks("mia", "member", every="5m")
             await asks("mask:eve!e@host.example", "guest", "#d", at="1m")
             await asks("mask:nick!x@host.example", "guest", "#e", at="1m")
-            with pytest.raises(ToolCallRefused, match="may have 2 reminders"):  # another nick is no way around
+            with pytest.raises(
+                ToolCallRefused, match="may have 2 reminders"
+            ):  # another nick is no way around
                 await asks("mask:eva!e@host.example", "guest", "#f", at="1m")
 
     asyncio.run(story())
@@ -461,7 +500,9 @@ class Desk:
         self.hands = dispatcher(tools_of(ReminderTools(reminders, clock)))
 
     async def call(self, where: ToolContext, name: str, **arguments: str) -> ToolResult:
-        return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where)
+        return await self.hands.call(
+            ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where
+        )
 
     async def says(self, where: ToolContext, name: str, **arguments: str) -> str:
         result = await self.call(where, name, **arguments)
@@ -489,7 +530,10 @@ def test_a_reminder_belongs_to_its_place_and_to_whoever_spoke_last(tmp_path: Pat
         async with desk(tmp_path) as here:
             told = await here.says(ROOM, "remind", text="tea", at="18:30")
             one = await here.only()
-            assert told == f"Reminder {one.id} is set for Sat 2026-11-21 18:30 (Europe/Zurich), in 9h 30m."
+            assert (
+                told
+                == f"Reminder {one.id} is set for Sat 2026-11-21 18:30 (Europe/Zurich), in 9h 30m."
+            )
             assert (one.agent, one.conversation, one.sender, one.asked_by) == (
                 "reverie",
                 place("#a").conversation,
@@ -503,14 +547,19 @@ def test_a_reminder_belongs_to_its_place_and_to_whoever_spoke_last(tmp_path: Pat
 def test_in_the_inner_conversation_it_is_the_agents_own(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk(tmp_path) as here:
-            told = await here.says(INNER, "remind", text="look", cron="0 9 * * mon", timezone="America/New_York")
+            told = await here.says(
+                INNER, "remind", text="look", cron="0 9 * * mon", timezone="America/New_York"
+            )
             one = await here.only()
             assert told == (
                 f"Reminder {one.id} is set for Mon 2026-11-23 09:00 (America/New_York), in 2d 6h, "
                 "then cron 0 9 * * MON America/New_York."
             )
             assert one.conversation is None
-            assert await here.says(replace(INNER, agent="other"), "list_reminders") == "There are no reminders here."
+            assert (
+                await here.says(replace(INNER, agent="other"), "list_reminders")
+                == "There are no reminders here."
+            )
             assert (await here.says(INNER, "list_reminders")).startswith(f"{one.id}: Mon")
 
     run(story())
@@ -521,7 +570,10 @@ def test_only_what_is_of_this_place_is_listed_and_cancelled(tmp_path: Path) -> N
         async with desk(tmp_path) as here:
             await here.says(ROOM, "remind", text="secret tea", every="90 min")
             one = await here.only()
-            line = f"{one.id}: Sat 2026-11-21 10:30 (Europe/Zurich), every 1h 30m, asked for by Ann: secret tea"
+            line = (
+                f"{one.id}: Sat 2026-11-21 10:30 (Europe/Zurich), every 1h 30m, asked for by "
+                "Ann: secret tea"
+            )
             assert await here.says(ROOM, "list_reminders") == line
             for where in (OTHER, INNER):
                 assert await here.says(where, "list_reminders") == "There are no reminders here."

@@ -40,13 +40,17 @@ ZONES = [
     "Pacific/Apia",
 ]
 START = datetime(2026, 1, 1, tzinfo=UTC)
-MOMENTS = st.integers(-6 * 366 * 86_400, 14 * 366 * 86_400).map(lambda seconds: START + timedelta(seconds=seconds))
+MOMENTS = st.integers(-6 * 366 * 86_400, 14 * 366 * 86_400).map(
+    lambda seconds: START + timedelta(seconds=seconds)
+)
 
 
 def field(low: int, high: int) -> st.SearchStrategy[str]:
     number = st.integers(low, high)
     spans = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
-    steps = st.tuples(st.just("*") | spans, st.integers(1, 20)).map(lambda pair: f"{pair[0]}/{pair[1]}")
+    steps = st.tuples(st.just("*") | spans, st.integers(1, 20)).map(
+        lambda pair: f"{pair[0]}/{pair[1]}"
+    )
     one = number.map(str) | spans | steps
     return st.just("*") | one | st.lists(one, min_size=1, max_size=3).map(",".join)
 
@@ -72,7 +76,13 @@ def local(text: str, offset_h: int) -> datetime:
 
 
 @pytest.mark.parametrize(
-    "text", ["at 2026-11-22T09:00:00+01:00", "every 3600", "cron 0 9 * * 1-5 Europe/Zurich", "cron 0 0 L * MON#1 UTC"]
+    "text",
+    [
+        "at 2026-11-22T09:00:00+01:00",
+        "every 3600",
+        "cron 0 9 * * 1-5 Europe/Zurich",
+        "cron 0 0 L * MON#1 UTC",
+    ],
 )
 def test_the_canonical_texts(text: str) -> None:
     assert format_schedule(parse_schedule(text)) == text
@@ -196,10 +206,17 @@ def test_no_fields_of_cron_break_anything(parts: list[str], after: datetime) -> 
             [("2026-11-01 01:00", -4), ("2026-11-01 01:00", -5), ("2026-11-01 02:00", -5)],
         ),
         # 2026-04-24: midnight becomes 01:00.
-        ("Africa/Cairo", "0 0 * * *", local("2026-04-23 12:00", 2), [("2026-04-24 01:00", 3), ("2026-04-25 00:00", 3)]),
+        (
+            "Africa/Cairo",
+            "0 0 * * *",
+            local("2026-04-23 12:00", 2),
+            [("2026-04-24 01:00", 3), ("2026-04-25 00:00", 3)],
+        ),
     ],
 )
-def test_clocks_change(timezone: str, fields: str, after: datetime, expected: list[tuple[str, int]]) -> None:
+def test_clocks_change(
+    timezone: str, fields: str, after: datetime, expected: list[tuple[str, int]]
+) -> None:
     schedule = parse_cron(fields, timezone)
     times = []
     for _ in expected:
@@ -221,9 +238,15 @@ def test_the_next_time_is_always_later(schedule: Schedule, after: datetime) -> N
 
 
 @given(crons(), MOMENTS, st.integers(0, 3 * 86_400))
-@example(parse_cron("0,30 1,2 * * *", "Europe/Zurich"), datetime(2026, 10, 24, 23, 30, tzinfo=UTC), 5_400)
-@example(parse_cron("*/7 2 * * *", "Europe/Zurich"), datetime(2026, 3, 29, 0, 30, tzinfo=UTC), 5_400)
-def test_beginning_later_finds_no_earlier_time(schedule: CronSchedule, after: datetime, by_s: int) -> None:
+@example(
+    parse_cron("0,30 1,2 * * *", "Europe/Zurich"), datetime(2026, 10, 24, 23, 30, tzinfo=UTC), 5_400
+)
+@example(
+    parse_cron("*/7 2 * * *", "Europe/Zurich"), datetime(2026, 3, 29, 0, 30, tzinfo=UTC), 5_400
+)
+def test_beginning_later_finds_no_earlier_time(
+    schedule: CronSchedule, after: datetime, by_s: int
+) -> None:
     early, late = next_time(schedule, after), next_time(schedule, after + timedelta(seconds=by_s))
     assert early is None or late is None or early <= late
     if early is not None and early > after + timedelta(seconds=by_s):
@@ -243,8 +266,12 @@ def brute(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED + 59)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED + 60)
-@example(parse_cron("*/2 1-4 * * *", "Europe/Zurich"), datetime(2026, 10, 20, tzinfo=UTC), 10 * 86_400)
-@example(parse_cron("*/2 1-4 * * *", "America/New_York"), datetime(2026, 3, 1, tzinfo=UTC), 12 * 86_400)
+@example(
+    parse_cron("*/2 1-4 * * *", "Europe/Zurich"), datetime(2026, 10, 20, tzinfo=UTC), 10 * 86_400
+)
+@example(
+    parse_cron("*/2 1-4 * * *", "America/New_York"), datetime(2026, 3, 1, tzinfo=UTC), 12 * 86_400
+)
 @example(build_interval(60), START, 60 * MAX_MISSED + 60)
 def test_what_passed_is_one_time(schedule: Schedule, due: datetime, late_s: int) -> None:
     due = schedule.time if isinstance(schedule, OnceSchedule) else next_time(schedule, due) or due
@@ -270,15 +297,17 @@ def test_a_year_is_no_work(fields: str, timezone: str) -> None:
 
 
 def test_what_is_due_has_come_even_if_the_clock_went_back() -> None:
-    assert collapse_due_times(IntervalSchedule(seconds=60), START, START - timedelta(hours=1)) == DueTimes(
-        last=START, missed=0, next=START + timedelta(seconds=60)
-    )
+    assert collapse_due_times(
+        IntervalSchedule(seconds=60), START, START - timedelta(hours=1)
+    ) == DueTimes(last=START, missed=0, next=START + timedelta(seconds=60))
 
 
 def test_a_time_that_never_comes_again() -> None:
     schedule = parse_cron("* * */20 * 1L", "UTC")
     assert next_time(schedule, START) is None
-    assert collapse_due_times(schedule, START, START + timedelta(days=1)) == DueTimes(last=START, missed=0, next=None)
+    assert collapse_due_times(schedule, START, START + timedelta(days=1)) == DueTimes(
+        last=START, missed=0, next=None
+    )
     assert list(islice((next_time(OnceSchedule(time=START), START),), 1)) == [None]
 
 
@@ -314,7 +343,11 @@ def meant(spoken: dict[str, str], now: datetime = NOW) -> tuple[str, str]:
         ("2026-11-22T09:00:00-05:00", "at 2026-11-22T09:00:00-05:00", "2026-11-22 14:00:00"),
         ("2027-07-01T09:00", "at 2027-07-01T09:00:00+02:00", "2027-07-01 07:00:00"),
         ("21:00", "at 2026-11-21T21:00:00+01:00", "2026-11-21 20:00:00"),
-        ("20:45", "at 2026-11-22T20:45:00+01:00", "2026-11-22 19:45:00"),  # that minute is over: tomorrow
+        (
+            "20:45",
+            "at 2026-11-22T20:45:00+01:00",
+            "2026-11-22 19:45:00",
+        ),  # that minute is over: tomorrow
         ("at 9:05", "at 2026-11-22T09:05:00+01:00", "2026-11-22 08:05:00"),
         ("Tomorrow at 21:00", "at 2026-11-22T21:00:00+01:00", "2026-11-22 20:00:00"),
         ("today 23:59", "at 2026-11-21T23:59:00+01:00", "2026-11-21 22:59:00"),
@@ -337,7 +370,11 @@ def meant(spoken: dict[str, str], now: datetime = NOW) -> tuple[str, str]:
         ("tonight at 9", "at 2026-11-21T21:00:00+01:00", "2026-11-21 20:00:00"),
         ("monday 9:00", "at 2026-11-23T09:00:00+01:00", "2026-11-23 08:00:00"),
         ("9:30 on tues", "at 2026-11-24T09:30:00+01:00", "2026-11-24 08:30:00"),
-        ("next Saturday", "at 2026-11-28T09:00:00+01:00", "2026-11-28 08:00:00"),  # it is one, and 9:00 is over
+        (
+            "next Saturday",
+            "at 2026-11-28T09:00:00+01:00",
+            "2026-11-28 08:00:00",
+        ),  # it is one, and 9:00 is over
         ("next saturday 9pm", "at 2026-11-28T21:00:00+01:00", "2026-11-28 20:00:00"),
         ("saturday, 9pm", "at 2026-11-21T21:00:00+01:00", "2026-11-21 20:00:00"),
         ("2026-11-29", "at 2026-11-29T09:00:00+01:00", "2026-11-29 08:00:00"),
@@ -362,7 +399,11 @@ def test_once(at: str, schedule: str, first: str) -> None:
             "cron 0 9 * * MON America/New_York",
             "2026-11-23 14:00:00",
         ),
-        ({"at": "18:30", "timezone": "America/New_York"}, "at 2026-11-21T18:30:00-05:00", "2026-11-21 23:30:00"),
+        (
+            {"at": "18:30", "timezone": "America/New_York"},
+            "at 2026-11-21T18:30:00-05:00",
+            "2026-11-21 23:30:00",
+        ),
     ],
 )
 def test_again_and_again_and_elsewhere(spoken: dict[str, str], schedule: str, first: str) -> None:
@@ -372,8 +413,16 @@ def test_again_and_again_and_elsewhere(spoken: dict[str, str], schedule: str, fi
 @pytest.mark.parametrize(
     ("now", "at", "schedule"),
     [
-        ("2026-03-28T12:00Z", "2026-03-29T02:30", "at 2026-03-29T03:30:00+02:00"),  # there is none: as before the gap
-        ("2026-10-24T12:00Z", "2026-10-25T02:30", "at 2026-10-25T02:30:00+02:00"),  # there are two: the first
+        (
+            "2026-03-28T12:00Z",
+            "2026-03-29T02:30",
+            "at 2026-03-29T03:30:00+02:00",
+        ),  # there is none: as before the gap
+        (
+            "2026-10-24T12:00Z",
+            "2026-10-25T02:30",
+            "at 2026-10-25T02:30:00+02:00",
+        ),  # there are two: the first
         ("2026-10-25T00:40Z", "2:30", "at 2026-10-26T02:30:00+01:00"),  # between both
         ("2026-10-25T00:10Z", "in 1h", "at 2026-10-25T02:10:00+01:00"),
     ],
@@ -419,7 +468,10 @@ def test_this_very_moment_is_past() -> None:
         ({"cron": "@reboot"}, "Cron takes five fields"),
         ({"cron": "0 0 9 * * 1"}, "Cron takes five fields"),
         ({"cron": "61 9 * * *"}, "Bad minute in that cron expression"),
-        ({"cron": "0 0 */28 2 1#5"}, "That cron expression does not come within five years."),  # 2044-02-29
+        (
+            {"cron": "0 0 */28 2 1#5"},
+            "That cron expression does not come within five years.",
+        ),  # 2044-02-29
         ({"cron": "* * */20 * 1L"}, "That cron expression does not come within five years."),
         ({"at": "9:00", "timezone": "Zurich"}, "No such time zone; write an IANA name"),
         ({"at": "9:00", "timezone": "/etc/localtime"}, "No such time zone"),
@@ -459,9 +511,13 @@ WORDS = st.text(max_size=20) | st.lists(
 
 
 @given(WORDS, WORDS, st.just("") | WORDS, st.just("") | WORDS)
-def test_whatever_is_written_is_understood_or_refused(at: str, every: str, cron: str, timezone: str) -> None:
+def test_whatever_is_written_is_understood_or_refused(
+    at: str, every: str, cron: str, timezone: str
+) -> None:
     try:
-        schedule, first = parse_spoken_time(SpokenTime(at=at, every=every, cron=cron, timezone=timezone), NOW, ZURICH)
+        schedule, first = parse_spoken_time(
+            SpokenTime(at=at, every=every, cron=cron, timezone=timezone), NOW, ZURICH
+        )
     except ScheduleError as error:
         assert len(str(error)) < 300  # noqa: PT017 - what is understood is as good
     else:

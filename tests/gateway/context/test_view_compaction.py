@@ -1,4 +1,5 @@
-"""Views on a real store: folded when that is due, the same bytes after a restart, and the old ones if it fails."""
+"""Views on a real store: folded when that is due, the same bytes after a restart, and the old ones
+if it fails."""
 
 import asyncio
 import itertools
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import ModelBusy, ModelMessage, ModelRequest, PromptTooLong, TextPart, ToolResult
+from agent.models.base import (
+    ModelBusy,
+    ModelMessage,
+    ModelRequest,
+    PromptTooLong,
+    TextPart,
+    ToolResult,
+)
 from agent.prompts import load_prompt
 from agent.view import HEAD_START
 from gateway.config.models import CompactionConfig, ContextOptimizationConfig, FoldsConfig
@@ -48,7 +56,10 @@ class Library(Drawer):
 async def talk(desk: Desk, turns: int, *, text: str = "what is that?") -> None:
     """Turns that each look something up."""
     for number in range(turns):
-        desk.model.answers += [Say(calls=((f"c{number}", "look_up"),)), Say(text=f"That is {number}.")]
+        desk.model.answers += [
+            Say(calls=((f"c{number}", "look_up"),)),
+            Say(text=f"That is {number}."),
+        ]
         await desk.say("ann", f"{text} {number}")
         await desk.take()
         desk.clock.advance(60)
@@ -60,22 +71,37 @@ async def folds(desk: Desk) -> list[ViewFolded]:
 
 
 async def viewed(desk: Desk) -> HistoryView:
-    return await HistoryStore(desk.store, desk.clock, desk.means.history.media).view(ROOM.conversation)
+    return await HistoryStore(desk.store, desk.clock, desk.means.history.media).view(
+        ROOM.conversation
+    )
 
 
 def told(request: ModelRequest) -> str:
-    return "\n".join(part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart))
+    return "\n".join(
+        part.text
+        for said in request.conversation
+        for part in said.parts
+        if isinstance(part, TextPart)
+    )
 
 
 def results(request: ModelRequest) -> list[str]:
-    return [part.text for said in request.conversation for part in said.parts if isinstance(part, ToolResult)]
+    return [
+        part.text
+        for said in request.conversation
+        for part in said.parts
+        if isinstance(part, ToolResult)
+    ]
 
 
 def paired(request: ModelRequest) -> bool:
     """Sides alternate, and each call is answered by what comes next."""
     sides = request.conversation
     calls = [[part.id for part in said.parts if isinstance(part, ToolCall)] for said in sides]
-    answers = [[part.id for part in said.parts if isinstance(part, ToolResult)] for said in (*sides[1:], _NOBODY)]
+    answers = [
+        [part.id for part in said.parts if isinstance(part, ToolResult)]
+        for said in (*sides[1:], _NOBODY)
+    ]
     alternate = all(one.role != other.role for one, other in itertools.pairwise(sides))
     return alternate and calls == answers and sides[0].role == sides[-1].role == "user"
 
@@ -130,7 +156,9 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         desk.model.context_tokens = 3_000
         for number in range(30):
-            await desk.say("ann", f"the number of door {number} is {number * 7919}" + ", they say" * 20)
+            await desk.say(
+                "ann", f"the number of door {number} is {number * 7919}" + ", they say" * 20
+            )
             await desk.take()
         view = await viewed(desk)
         assert view.head.startswith(HEAD_START)
@@ -159,7 +187,9 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
         for number in range(4):
             await desk.say("ann", f"my {number}th wish is a longer one: " + "roses, " * 60)
             await desk.take()
-        note = NoteWritten(agent="ana", scope=PUBLIC, title="Wishes", text="Ann wishes for roses.", lasting=False)
+        note = NoteWritten(
+            agent="ana", scope=PUBLIC, title="Wishes", text="Ann wishes for roses.", lasting=False
+        )
         at = desk.clock.now() + timedelta(seconds=1)
         await desk.store.append([NewEntry(fact=note, at=at, conversation=ROOM.conversation)])
         desk.clock.advance(60)
@@ -177,7 +207,9 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
 
 def compacting(desk: Desk, tail: int) -> None:
     desk.model.context_tokens, desk.compacts = 8_000, True
-    desk.context = ContextOptimizationConfig(compaction=CompactionConfig(enabled=True, tail_keep_tokens=tail))
+    desk.context = ContextOptimizationConfig(
+        compaction=CompactionConfig(enabled=True, tail_keep_tokens=tail)
+    )
 
 
 async def chat_until_folded(desk: Desk, most: int = 40) -> None:
@@ -251,7 +283,9 @@ def test_without_a_summary_it_goes_on_as_it_was(tmp_path: Path) -> None:
 
         def stream(request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
             if asked in told(request):
-                desk.model.answers.insert(0, Say(error=ModelBusy("overloaded", retry_after_s=3_600)))
+                desk.model.answers.insert(
+                    0, Say(error=ModelBusy("overloaded", retry_after_s=3_600))
+                )
             return said(request)
 
         desk.model.stream = stream  # type: ignore[method-assign]
@@ -286,7 +320,9 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
     at_desk(tmp_path, story)
 
 
-def test_it_is_asked_once_to_write_down_what_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_asked_once_to_write_down_what_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.context.compaction.NUDGE_AT", 0.0001)
 
     async def story(desk: Desk) -> None:
@@ -320,7 +356,9 @@ def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
         words = await desk.compact()
         assert "of 6 turns" in words
         assert await folds(desk)
-        assert (await desk.ended())[-1].cause == "addressed"  # nothing was asked for it, so there is no turn
+        assert (await desk.ended())[
+            -1
+        ].cause == "addressed"  # nothing was asked for it, so there is no turn
         await desk.say("ann", "go on")
         await desk.take()
         assert paired(desk.model.requests[-1])
@@ -328,7 +366,9 @@ def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
     at_desk(tmp_path, story)
 
 
-def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_keep_their_handles_whatever_is_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.context.compaction.ACTIVE_EVIDENCE_TOKENS", 2_000)
 
     async def story(desk: Desk) -> None:
@@ -343,10 +383,17 @@ def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path, monkeypat
             autonomous=False,
         )
         steps = [step for turn in await desk.ended() for step in turn.steps]
-        handles = [called.source.handle for step in steps for called in step.calls if called.source is not None]
+        handles = [
+            called.source.handle
+            for step in steps
+            for called in step.calls
+            if called.source is not None
+        ]
         assert len(handles) == 6
         for handle, text in zip(handles, library.brought.values(), strict=True):
-            assert (await desk.means.evidence.find(handle, where.visibility, where.at.conversation)).text == text
+            assert (
+                await desk.means.evidence.find(handle, where.visibility, where.at.conversation)
+            ).text == text
             assert Seq(int(handle[1:])) > 0
 
     at_desk(tmp_path, story)
@@ -361,7 +408,9 @@ def test_a_summary_that_failed_is_not_tried_again_with_each_turn(tmp_path: Path)
         def stream(request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
             if asked in told(request):
                 requests.append(request)
-                desk.model.answers.insert(0, Say(error=ModelBusy("overloaded", retry_after_s=3_600)))
+                desk.model.answers.insert(
+                    0, Say(error=ModelBusy("overloaded", retry_after_s=3_600))
+                )
             return said(request)
 
         desk.model.stream = stream  # type: ignore[method-assign]
@@ -397,7 +446,9 @@ def test_what_folding_by_hand_cost_is_written_down_also_if_it_is_cut_off(tmp_pat
     at_desk(tmp_path, story)
 
 
-def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_answered(tmp_path: Path) -> None:
+def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_answered(
+    tmp_path: Path,
+) -> None:
     async def story(desk: Desk) -> None:
         await desk.say("ann", "hello")
         await desk.take()
@@ -411,8 +462,12 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
             if isinstance(one.fact, TurnRecord)
         ]
         unread = await desk.store.unread_entries(place, most=50)
-        back = rewind.plan_new(view, None, "ann", overheard=rewind.find_overheard_upto(unread.messages, unread.upto))
-        await desk.store.append([NewEntry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
+        back = rewind.plan_new(
+            view, None, "ann", overheard=rewind.find_overheard_upto(unread.messages, unread.upto)
+        )
+        await desk.store.append(
+            [NewEntry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts]
+        )
         await desk.take()
         assert "overheard before" not in desk.told()
         assert "and I ask you" in desk.told()

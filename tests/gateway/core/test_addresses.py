@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.config.tools import WebConfig
-from gateway.core.addresses import AllowedHosts, check_addresses, check_target, is_public, parse_url, resolve_redirect
+from gateway.core.addresses import (
+    AllowedHosts,
+    check_addresses,
+    check_target,
+    is_public,
+    parse_url,
+    resolve_redirect,
+)
 from gateway.core.tool_spec import ToolCallRefused
 from tests.gateway.tools.web_kit import Names, desk
 
@@ -41,7 +48,12 @@ HOSTILE = (
         "http://LOCALHOST.:{port}/",
         "http://a.localhost:{port}/",
     ),
-    *("http://0.0.0.0:{port}/", "http://0:{port}/", "http://127.1:{port}/", "http://2130706433:{port}/"),
+    *(
+        "http://0.0.0.0:{port}/",
+        "http://0:{port}/",
+        "http://127.1:{port}/",
+        "http://2130706433:{port}/",
+    ),
     *(
         "http://0x7f000001:{port}/",
         "http://0x7f.0.0.1:{port}/",
@@ -60,14 +72,27 @@ HOSTILE = (
         "http://[0:0:0:0:0:0:0:1]:{port}/",
         "http://[::ffff:127.0.0.1]:{port}/",
     ),
-    *("http://[::ffff:7f00:1]:{port}/", "http://[::127.0.0.1]:{port}/", "http://[64:ff9b::7f00:1]:{port}/"),
-    *("http://[2002:7f00:1::]:{port}/", "http://[2001:0:7f00:1::1]:{port}/", "http://[64:ff9b:1::7f00:1]:{port}/"),
+    *(
+        "http://[::ffff:7f00:1]:{port}/",
+        "http://[::127.0.0.1]:{port}/",
+        "http://[64:ff9b::7f00:1]:{port}/",
+    ),
+    *(
+        "http://[2002:7f00:1::]:{port}/",
+        "http://[2001:0:7f00:1::1]:{port}/",
+        "http://[64:ff9b:1::7f00:1]:{port}/",
+    ),
     *(
         "http://[2a00::5efe:7f00:1]:{port}/",
         "http://[2a00::200:5efe:127.0.0.1]:{port}/",
         "http://[fe80::1%25lo]:{port}/",
     ),
-    *("http://[fe80::1%lo]:{port}/", "http://[::1%251]:{port}/", "http://[v1.x]:{port}/", "http://[::1:{port}/"),
+    *(
+        "http://[fe80::1%lo]:{port}/",
+        "http://[::1%251]:{port}/",
+        "http://[v1.x]:{port}/",
+        "http://[::1:{port}/",
+    ),
     # other alphabets
     *(
         "http://①②⑦.⓪.⓪.①:{port}/",
@@ -75,10 +100,22 @@ HOSTILE = (
         "http://１２７.0.0.1:{port}/",
         "http://ⓛocalhost:{port}/",
     ),
-    *("http://loc\u00adalhost:{port}/", "http://127.0.0.1\u3000:{port}/", "http://%31%32%37.0.0.1:{port}/"),
+    *(
+        "http://loc\u00adalhost:{port}/",
+        "http://127.0.0.1\u3000:{port}/",
+        "http://%31%32%37.0.0.1:{port}/",
+    ),
     # somebody else in front
-    *("http://a.org@127.0.0.1:{port}/", "http://a.org:80@127.0.0.1:{port}/", "http://@127.0.0.1:{port}/"),
-    *("http://127.0.0.1:{port}\\@a.org/", "http://a.org\\@127.0.0.1:{port}/", "http://127.0.0.1:{port}#@a.org/"),
+    *(
+        "http://a.org@127.0.0.1:{port}/",
+        "http://a.org:80@127.0.0.1:{port}/",
+        "http://@127.0.0.1:{port}/",
+    ),
+    *(
+        "http://127.0.0.1:{port}\\@a.org/",
+        "http://a.org\\@127.0.0.1:{port}/",
+        "http://127.0.0.1:{port}#@a.org/",
+    ),
     *(
         "http://127.0.0.1\t:{port}/",
         "ht\ntp://127.0.0.1:{port}/",
@@ -86,7 +123,11 @@ HOSTILE = (
         "http://a.org/ x",
     ),
     # the network around, and clouds
-    *("http://169.254.169.254/latest/meta-data/", "http://metadata.google.internal/", "http://100.100.100.200/"),
+    *(
+        "http://169.254.169.254/latest/meta-data/",
+        "http://metadata.google.internal/",
+        "http://100.100.100.200/",
+    ),
     *(
         "http://[fd00:ec2::254]/",
         "http://192.0.0.192/",
@@ -101,14 +142,42 @@ HOSTILE = (
         "http://224.0.0.1/",
         "http://255.255.255.255/",
     ),
-    *("http://[fe80::1]/", "http://[fc00::1]/", "http://[ff02::1]/", "http://[2001:db8::1]/", "http://[100::1]/"),
-    *("http://router/", "http://printer.local/", "http://git.corp/", "http://nas.home.arpa/", "http://x.onion/"),
+    *(
+        "http://[fe80::1]/",
+        "http://[fc00::1]/",
+        "http://[ff02::1]/",
+        "http://[2001:db8::1]/",
+        "http://[100::1]/",
+    ),
+    *(
+        "http://router/",
+        "http://printer.local/",
+        "http://git.corp/",
+        "http://nas.home.arpa/",
+        "http://x.onion/",
+    ),
     *("http://intranet:{port}/", "http://1.0.0.127.in-addr.arpa/", "http://db.internal./"),
     # ports of others
-    *("http://a.org:22/", "http://a.org:25/", "http://a.org:6379/", "http://a.org:0/", "http://a.org:70000/"),
-    *("http://a.org:8080:80/", "http://a.org:+80/", "http://a.org:８０/", "http://a.org:2375/", "http://a.org:999999/"),
+    *(
+        "http://a.org:22/",
+        "http://a.org:25/",
+        "http://a.org:6379/",
+        "http://a.org:0/",
+        "http://a.org:70000/",
+    ),
+    *(
+        "http://a.org:8080:80/",
+        "http://a.org:+80/",
+        "http://a.org:８０/",
+        "http://a.org:2375/",
+        "http://a.org:999999/",
+    ),
     # names that lead inside, and names that are none
-    *("http://rebound.org:{port}/", "http://a-b_c.rebound.org:{port}/x?y#z", "http://bücher.rebound.org:{port}/"),
+    *(
+        "http://rebound.org:{port}/",
+        "http://a-b_c.rebound.org:{port}/x?y#z",
+        "http://bücher.rebound.org:{port}/",
+    ),
     *(
         "http://..:{port}/",
         "http://.a.org/",
@@ -117,7 +186,12 @@ HOSTILE = (
         "http://a b.org/",
         "http://a.org..:{port}/",
     ),
-    *("http://" + "a" * 64 + ".org/", "http://" + "a." * 140 + "org/", "http://a.org/" + "x" * 4_000, "http://*.org/"),
+    *(
+        "http://" + "a" * 64 + ".org/",
+        "http://" + "a." * 140 + "org/",
+        "http://a.org/" + "x" * 4_000,
+        "http://*.org/",
+    ),
 )
 
 
@@ -148,7 +222,9 @@ async def test_nothing_inside_is_reached_however_it_is_written() -> None:
         [],
     ],
 )
-def test_one_private_answer_is_enough_and_the_reason_does_not_tell_it_from_none(found: list[str]) -> None:
+def test_one_private_answer_is_enough_and_the_reason_does_not_tell_it_from_none(
+    found: list[str],
+) -> None:
     with pytest.raises(ToolCallRefused) as refused:
         check_addresses(parse_url("https://a.org/"), found, NOTHING)
     with pytest.raises(ToolCallRefused) as none:
@@ -161,24 +237,65 @@ def test_one_private_answer_is_enough_and_the_reason_does_not_tell_it_from_none(
     [
         *[
             (one, True)
-            for one in ("1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "172.32.0.1", "223.255.255.255")
+            for one in (
+                "1.1.1.1",
+                "9.255.255.255",
+                "11.0.0.0",
+                "100.63.255.255",
+                "172.32.0.1",
+                "223.255.255.255",
+            )
         ],
         *[
             (one, True)
-            for one in ("2606:4700::1111", "2a00:1450::1", "64:ff9b::101:101", "::ffff:1.1.1.1", "2001:4860::8")
-        ],
-        *[(one, False) for one in ("0.0.0.0", "10.0.0.0", "100.127.255.255", "127.255.255.255", "169.254.0.0")],
-        *[
-            (one, False)
-            for one in ("172.16.0.0", "192.0.0.8", "192.0.2.1", "192.88.99.1", "198.19.255.255", "240.0.0.1")
-        ],
-        *[
-            (one, False)
-            for one in ("::", "::1", "::1.1.1.1", "fc00::", "fdff::", "fe80::", "fec0::1", "ff00::", "100::")
+            for one in (
+                "2606:4700::1111",
+                "2a00:1450::1",
+                "64:ff9b::101:101",
+                "::ffff:1.1.1.1",
+                "2001:4860::8",
+            )
         ],
         *[
             (one, False)
-            for one in ("2001::1", "2001:20::1", "2002:101:101::", "3fff::1", "5f00::1", "4000::1", "64:ff9b:1::")
+            for one in ("0.0.0.0", "10.0.0.0", "100.127.255.255", "127.255.255.255", "169.254.0.0")
+        ],
+        *[
+            (one, False)
+            for one in (
+                "172.16.0.0",
+                "192.0.0.8",
+                "192.0.2.1",
+                "192.88.99.1",
+                "198.19.255.255",
+                "240.0.0.1",
+            )
+        ],
+        *[
+            (one, False)
+            for one in (
+                "::",
+                "::1",
+                "::1.1.1.1",
+                "fc00::",
+                "fdff::",
+                "fe80::",
+                "fec0::1",
+                "ff00::",
+                "100::",
+            )
+        ],
+        *[
+            (one, False)
+            for one in (
+                "2001::1",
+                "2001:20::1",
+                "2002:101:101::",
+                "3fff::1",
+                "5f00::1",
+                "4000::1",
+                "64:ff9b:1::",
+            )
         ],
     ],
 )
@@ -201,7 +318,13 @@ def test_a_url_is_read_as_it_will_be_asked_for() -> None:
     assert parse_url("https://[2606:4700::1111]:443/").authority == "[2606:4700::1111]"
     assert resolve_redirect(target, "//b.org/x").url == "https://b.org/x"
     assert resolve_redirect(target, "../y?z").url == "https://xn--bcher-kva.example.org:8443/y?z"
-    for location in ("file:///etc/passwd", "http://u:p@b.org/", "javascript:1", "http://[::1", "\\\\b.org\\x\x00"):
+    for location in (
+        "file:///etc/passwd",
+        "http://u:p@b.org/",
+        "javascript:1",
+        "http://[::1",
+        "\\\\b.org\\x\x00",
+    ):
         with pytest.raises(ToolCallRefused):
             resolve_redirect(target, location)
 
@@ -213,7 +336,15 @@ def test_a_login_in_a_url_is_named_as_what_is_wrong() -> None:
 
 def test_what_the_operator_allows() -> None:
     allowed = AllowedHosts.parse(
-        ("wiki.lan", "Git.lan:3000", "10.1.0.0/16", "127.0.0.1:8080", "[fd00::1]:25", "fd01::/32", "::1")
+        (
+            "wiki.lan",
+            "Git.lan:3000",
+            "10.1.0.0/16",
+            "127.0.0.1:8080",
+            "[fd00::1]:25",
+            "fd01::/32",
+            "::1",
+        )
     )
     for url, found in (
         ("http://wiki.lan/", ["192.168.0.1"]),
@@ -237,7 +368,9 @@ def test_what_the_operator_allows() -> None:
         assert not passes(url, found, allowed)
 
 
-@pytest.mark.parametrize("entry", ["10.0.0.0/33", "http://a.lan", "a.lan/24", "", "a b", "a@b", "1.2.3", "[::1", "a:b"])
+@pytest.mark.parametrize(
+    "entry", ["10.0.0.0/33", "http://a.lan", "a.lan/24", "", "a b", "a@b", "1.2.3", "[::1", "a:b"]
+)
 def test_an_allowance_that_cannot_be_read_is_an_error(entry: str) -> None:
     with pytest.raises(ValueError, match="network"):
         AllowedHosts.parse((entry,))

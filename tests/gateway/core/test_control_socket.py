@@ -37,12 +37,16 @@ STATUS = CommandRequest(words=("status",), by="a test")
 
 
 async def echo(order: CommandRequest) -> ControlResponse:
-    return ControlResponse(ok=True, lines=(f"{' '.join(order.words)} of {order.agent} by {order.by}",))
+    return ControlResponse(
+        ok=True, lines=(f"{' '.join(order.words)} of {order.agent} by {order.by}",)
+    )
 
 
 def state() -> GatewaySnapshot:
     since = datetime(2026, 7, 1, 12, tzinfo=UTC)
-    return GatewaySnapshot(started=since, channels=(), problems=(HealthProblem(what="x", since=since, reason="why"),))
+    return GatewaySnapshot(
+        started=since, channels=(), problems=(HealthProblem(what="x", since=since, reason="why"),)
+    )
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +94,9 @@ async def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: 
     path = tmp_path / "s.sock"
     async with listening(ControlServer(path, echo, state), path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        answer = await send_control_request(path, CommandRequest(words=("quiet",), by="ann", agent="reverie"))
+        answer = await send_control_request(
+            path, CommandRequest(words=("quiet",), by="ann", agent="reverie")
+        )
         assert answer == ControlResponse(ok=True, lines=("quiet of reverie by ann",))
     assert not path.exists()
     with pytest.raises(GatewayNotRunning):
@@ -113,7 +119,9 @@ async def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: 
         ((b"x" * (MAX_REQUEST_BYTES + 1),), f"an order has at most {MAX_REQUEST_BYTES} bytes"),
     ],
 )
-async def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: tuple[bytes, ...], said: str) -> None:
+async def test_odd_orders_get_an_answer_and_harm_nobody(
+    tmp_path: Path, pieces: tuple[bytes, ...], said: str
+) -> None:
     path = tmp_path / "s.sock"
     async with listening(ControlServer(path, echo, state), path):
         told = await raw(path, *pieces)
@@ -157,7 +165,9 @@ async def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
         assert answer.lines == ("the gateway did not get to it within 0 s",)
 
 
-async def test_ending_lets_go_of_whoever_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ending_lets_go_of_whoever_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(control_socket, "READ_S", 600.0)
     path = tmp_path / "s.sock"
     made = ControlServer(path, echo, state)
@@ -198,7 +208,9 @@ async def test_a_socket_that_somebody_else_put_there_is_left_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("directory", ["d", "d" * 100])
-async def test_the_path_stands_beside_the_store_however_long_it_is(tmp_path: Path, directory: str) -> None:
+async def test_the_path_stands_beside_the_store_however_long_it_is(
+    tmp_path: Path, directory: str
+) -> None:
     assert socket_path(Path("/data/reverie.db")) == Path("/data/reverie.db.sock")
     (tmp_path / directory).mkdir()
     path = socket_path(tmp_path / "x" / ".." / directory / "reverie.db")

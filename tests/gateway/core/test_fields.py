@@ -1,4 +1,5 @@
-"""Values of the configuration and of ids: regular expressions, and texts made to block them; times in ids."""
+"""Values of the configuration and of ids: regular expressions, and texts made to block them; times
+in ids."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -52,7 +53,9 @@ def test_a_flood_of_slow_texts_costs_little_and_the_expression_comes_back() -> N
     assert {expression.find(BAD) for _ in range(texts)} == {"late"}
     fresh = GuardedRegex(SLOW)
     assert fresh.find(BAD) == "late"
-    assert [fresh.find("ab") for _ in range(SKIPPED_AFTER_TIMEOUT)] == ["late"] * SKIPPED_AFTER_TIMEOUT
+    assert [fresh.find("ab") for _ in range(SKIPPED_AFTER_TIMEOUT)] == [
+        "late"
+    ] * SKIPPED_AFTER_TIMEOUT
     assert fresh.find("ab") == "yes"
 
 
@@ -60,7 +63,13 @@ def test_a_flood_of_slow_texts_costs_little_and_the_expression_comes_back() -> N
 
 
 @example(at=datetime(6326, 1, 1, 0, 0, 0, 99991, tzinfo=UTC))  # no float holds it
-@given(at=st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(9999, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - hypothesis adds the zone
+@given(
+    at=st.datetimes(
+        min_value=datetime(1970, 1, 2),  # noqa: DTZ001 - hypothesis adds the zone
+        max_value=datetime(9999, 1, 1),  # noqa: DTZ001 - the same
+        timezones=st.just(UTC),
+    )
+)
 def test_when_an_id_was_made(at: datetime) -> None:
     found = id_created_at(new_id(at))
     assert found is not None

@@ -8,7 +8,15 @@ from babel.messages.catalog import Catalog
 
 from gateway.access.approval_texts import approval_buttons, render_outcome
 from gateway.access.texts import render_pairing_prompt
-from gateway.core.i18n import _, find_language, language_for, languages, ngettext, translations, use_language
+from gateway.core.i18n import (
+    _,
+    find_language,
+    language_for,
+    languages,
+    ngettext,
+    translations,
+    use_language,
+)
 from tests.checks.messages import find_sentences, marked_texts, problems
 
 ROOT = Path(__file__).parents[3]
@@ -30,7 +38,9 @@ ROOT = Path(__file__).parents[3]
         ("de-" + "x" * 99, ""),
     ],
 )
-def test_a_language_falls_back_to_the_one_without_region_then_to_english(tag: str, language: str) -> None:
+def test_a_language_falls_back_to_the_one_without_region_then_to_english(
+    tag: str, language: str
+) -> None:
     assert languages() == {"de", "es"}
     assert find_language(tag) == language
 
@@ -45,10 +55,16 @@ def test_the_room_decides_and_alone_with_somebody_their_client() -> None:
 
 def test_plurals() -> None:
     def shown(count: int) -> str:
-        one, many = "No cache miss in the last request.", "No cache miss in the last {count} requests."
+        one, many = (
+            "No cache miss in the last request.",
+            "No cache miss in the last {count} requests.",
+        )
         return ngettext(one, many, count).format(count=count)
 
-    assert [shown(1), shown(3)] == ["No cache miss in the last request.", "No cache miss in the last 3 requests."]
+    assert [shown(1), shown(3)] == [
+        "No cache miss in the last request.",
+        "No cache miss in the last 3 requests.",
+    ]
     with use_language("de-CH"):
         assert [shown(1), shown(3)] == [
             "Kein Cache-Fehlgriff in der letzten Anfrage.",
@@ -86,11 +102,18 @@ def answer(name):
     catalog = Catalog(locale="de")
     catalog.add("Hello {name}.", "Hallo.")
     catalog.add("Not yet.", "")
-    assert [one.split(": ")[1] for one in problems("de", catalog)] == ["other placeholders", "not translated"]
+    assert [one.split(": ")[1] for one in problems("de", catalog)] == [
+        "other placeholders",
+        "not translated",
+    ]
 
 
 def test_the_catalogs_are_complete_and_compiled() -> None:
     done = subprocess.run(
-        [sys.executable, "tests/checks/messages.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "tests/checks/messages.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -34,9 +34,15 @@ ANN = Sender(id=SenderId("account:ann"), name="ann", verified=True)
 EVE = Sender(id=SenderId("mask:Eve[x]!e@evil.example"), name="ann")
 
 
-def policy(roles: Mapping[str, Role] | None = None, known: RosterState | None = None, **more: Any) -> AccessPolicy:
+def policy(
+    roles: Mapping[str, Role] | None = None, known: RosterState | None = None, **more: Any
+) -> AccessPolicy:
     return PlayedPolicy(
-        dm_policy="open", roles=roles or {}, open_rooms={}, roster=lambda: known or RosterState(), **more
+        dm_policy="open",
+        roles=roles or {},
+        open_rooms={},
+        roster=lambda: known or RosterState(),
+        **more,
     )
 
 
@@ -62,7 +68,10 @@ def test_who_is_nobodys_is_a_guest() -> None:
     ],
 )
 def test_a_role_holds_in_its_scope(scope: str, at: Address, role: Role) -> None:
-    for known, operator in ((granted("admin", scope), {}), (RosterState(), granted("admin", scope).grants)):
+    for known, operator in (
+        (granted("admin", scope), {}),
+        (RosterState(), granted("admin", scope).grants),
+    ):
         who = identify(policy(known=known, grants=operator, agents=lambda _: "one"), at, ANN)
         assert who.role == role
         assert who.global_role == ("admin" if not scope else "guest")
@@ -134,7 +143,9 @@ def test_masks_are_patterns_in_any_case(mask: str, fits: bool) -> None:
     key = normalize_person_key(mask)
     assert role_of(policy({key: "blocked"}), LOBBY, EVE) == ("blocked" if fits else "guest")
     assert role_of(policy({key: "owner"}), LOBBY, EVE) == ("member" if fits else "guest")
-    assert role_of(policy(known=granted("blocked", to=key)), LOBBY, EVE) == ("blocked" if fits else "guest")
+    assert role_of(policy(known=granted("blocked", to=key)), LOBBY, EVE) == (
+        "blocked" if fits else "guest"
+    )
 
 
 def test_a_pattern_is_for_masks_alone() -> None:
@@ -154,7 +165,8 @@ def test_one_account_in_any_case_is_one_person() -> None:
 
 def test_whether_anybody_may_do_something_there() -> None:
     linked = RosterState(
-        grants={"telegram.z:1": [RoleGrant("admin", "", "")]}, links={"telegram.z:1": {"irc.x:account:ann"}}
+        grants={"telegram.z:1": [RoleGrant("admin", "", "")]},
+        links={"telegram.z:1": {"irc.x:account:ann"}},
     )
     for some in (
         policy({"irc.x:account:ann": "admin"}),
@@ -170,14 +182,19 @@ def test_whether_anybody_may_do_something_there() -> None:
 
 
 def test_a_mask_of_many_stars_takes_no_time() -> None:
-    """An admin of one room may block a mask, and every sender without an account is matched against it."""
+    """An admin of one room may block a mask, and every sender without an account is matched against
+    it."""
     many = f"irc.x:mask:{'*a' * 20}*b!*@*"
     eve = Sender(id=SenderId(f"mask:{'a' * 60}!e@{'a' * 60}"), name="eve")
     assert role_of(policy(known=granted("blocked", to=many)), LOBBY, eve) == "guest"
-    assert role_of(policy(known=granted("blocked", to=many.replace("b", ""))), LOBBY, eve) == "blocked"
+    assert (
+        role_of(policy(known=granted("blocked", to=many.replace("b", ""))), LOBBY, eve) == "blocked"
+    )
 
 
-@pytest.mark.parametrize(("role", "bot"), [("owner", "guest"), ("admin", "guest"), ("member", "member")])
+@pytest.mark.parametrize(
+    ("role", "bot"), [("owner", "guest"), ("admin", "guest"), ("member", "member")]
+)
 def test_a_bot_administers_by_nothing_that_a_platform_says(role: Role, bot: str) -> None:
     """A moderation bot repeats text that anybody in the room may have written."""
     mapped = policy(platform_roles=[PlatformRoleRule("irc.*", "#lobby", "op", role, "m")])
@@ -190,7 +207,9 @@ def test_who_is_not_vouched_for_is_a_member_where_they_would_administer() -> Non
     op = replace(EVE, ranks=("op",))
     mapped = policy(platform_roles=[PlatformRoleRule("irc.*", "#lobby", "op", "admin", "m")])
     assert identify(mapped, LOBBY, op)[::2] == ("member", "guest")
-    assert identify(policy({"irc.x:account:ann": "owner"}), OTHER, replace(ANN, verified=False))[::2] == (
+    assert identify(policy({"irc.x:account:ann": "owner"}), OTHER, replace(ANN, verified=False))[
+        ::2
+    ] == (
         "member",
         "member",
     )
@@ -198,7 +217,8 @@ def test_who_is_not_vouched_for_is_a_member_where_they_would_administer() -> Non
 
 @pytest.mark.parametrize("other", ["ban\u212a", "\uff22ank", "BAN\u212a"])
 def test_an_account_whose_letters_only_become_the_owners_is_somebody_else(other: str) -> None:
-    """A Kelvin sign is a small k in lower case; servers fold A to Z alone, or refuse such a name."""
+    """A Kelvin sign is a small k in lower case; servers fold A to Z alone, or refuse such a
+    name."""
     owner = policy({"irc.x:account:bank": "owner"})
     assert role_of(owner, LOBBY, replace(ANN, id=SenderId("account:BANK"))) == "owner"
     assert role_of(owner, LOBBY, replace(ANN, id=SenderId(f"account:{other}"))) == "guest"

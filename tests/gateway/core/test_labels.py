@@ -1,4 +1,5 @@
-"""Labels: a join over any pieces of text is as low as the lowest author, and read by nobody who may not read each."""
+"""Labels: a join over any pieces of text is as low as the lowest author, and read by nobody who may
+not read each."""
 
 from typing import get_args
 
@@ -21,7 +22,9 @@ from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility
 
 SCOPES = st.sampled_from(["irc/#a", "irc/#b", "telegram/1", "space:discord/9", OWNER_SCOPE])
 READERS = st.frozensets(SCOPES).map(lambda scopes: tuple(sorted(scopes)))
-LABELS = st.builds(Label, st.sampled_from(get_args(Integrity)), READERS, st.sampled_from(["", "m1", "web_fetch"]))
+LABELS = st.builds(
+    Label, st.sampled_from(get_args(Integrity)), READERS, st.sampled_from(["", "m1", "web_fetch"])
+)
 
 
 @given(st.lists(LABELS), LABELS)
@@ -36,7 +39,9 @@ def test_a_join_is_the_meet_of_all_and_knows_no_order(labels: list[Label], extra
 
 
 @given(LABELS, LABELS, st.builds(Visibility, scope=SCOPES, other_scopes=st.frozensets(SCOPES)))
-def test_who_may_read_a_join_may_read_each_piece(first: Label, second: Label, there: Visibility) -> None:
+def test_who_may_read_a_join_may_read_each_piece(
+    first: Label, second: Label, there: Visibility
+) -> None:
     assert there.can_read((first | second).readers) == (
         there.can_read(first.readers) and there.can_read(second.readers)
     )
@@ -52,7 +57,9 @@ def test_a_join_names_the_piece_that_is_least_trusted() -> None:
 def test_a_text_of_too_many_places_is_for_the_owner_alone() -> None:
     many = join(Label(readers=(f"irc/#{number}",)) for number in range(MAX_READERS + 1))
     assert many.readers == (OWNER_SCOPE,)
-    assert Visibility(scope="telegram/1", is_private=True, sees_everything=True).can_read(many.readers)
+    assert Visibility(scope="telegram/1", is_private=True, sees_everything=True).can_read(
+        many.readers
+    )
     assert not Visibility(scope="irc/#1").can_read(many.readers)
 
 

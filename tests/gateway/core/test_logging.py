@@ -1,4 +1,5 @@
-"""Log lines: text on a terminal, JSON elsewhere, without secrets, with their context; and progress of slow work."""
+"""Log lines: text on a terminal, JSON elsewhere, without secrets, with their context; and progress
+of slow work."""
 
 import io
 import json
@@ -59,11 +60,16 @@ def test_a_line_elsewhere_than_on_a_terminal_is_json_with_what_it_is_about() -> 
     ("error", "told"),
     [
         (MemoryError(), "too little memory: raise the limit of this process"),
-        (RuntimeError("can't start new thread"), "too little memory: raise the limit of this process"),
+        (
+            RuntimeError("can't start new thread"),
+            "too little memory: raise the limit of this process",
+        ),
         (RuntimeError("x"), "this is a bug, and the end"),
     ],
 )
-def test_what_ends_the_process_is_told_and_a_lack_of_memory_is_no_bug(error: Exception, told: str) -> None:
+def test_what_ends_the_process_is_told_and_a_lack_of_memory_is_no_bug(
+    error: Exception, told: str
+) -> None:
     _, out = lines("text")
     sys.excepthook(type(error), error, None)
     assert told in out.getvalue()
@@ -89,10 +95,14 @@ def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: LogFormat) -> N
 
 def test_what_nobody_caught_is_written_without_secrets() -> None:
     code = (
-        "from gateway.core.logging import start_logging; from gateway.core.redaction import Redactor; "
-        "start_logging(20, Redactor(['swordfish' + '-pie'])); raise ValueError('-'.join(('swordfish', 'pie')))"
+        "from gateway.core.logging import start_logging; from gateway.core.redaction import "
+        "Redactor; "
+        "start_logging(20, Redactor(['swordfish' + '-pie'])); raise "
+        "ValueError('-'.join(('swordfish', 'pie')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 1
     assert "ValueError: [redacted]" in done.stderr
     assert SECRET not in done.stderr
@@ -130,7 +140,9 @@ def test_where_no_terminal_is_slow_work_tells_a_line_now_and_then() -> None:
         for done in range(0, 31_000, 1_000):
             now = done / 1_000
             tell(done, 31_000)
-    assert out.getvalue().splitlines() == [f"replaying: {n:,} of 31,000 entries" for n in (10_000, 20_000, 30_000)]
+    assert out.getvalue().splitlines() == [
+        f"replaying: {n:,} of 31,000 entries" for n in (10_000, 20_000, 30_000)
+    ]
 
 
 def test_on_a_terminal_there_is_a_bar_that_leaves_nothing_behind() -> None:

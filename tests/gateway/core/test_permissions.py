@@ -45,7 +45,11 @@ permits = st.builds(
 )
 readers = st.sampled_from([(), ("irc/#staff",), ("irc/olga",), ("irc/#staff", "irc/mia")])
 effects = st.builds(
-    Effect, st.sampled_from(get_args(EffectKind)), st.just("an action"), st.sampled_from(PLACES), st.booleans()
+    Effect,
+    st.sampled_from(get_args(EffectKind)),
+    st.just("an action"),
+    st.sampled_from(PLACES),
+    st.booleans(),
 )
 situations = st.builds(
     PermissionRequest,
@@ -65,7 +69,9 @@ def now(
     effect: Effect = OWN,
 ) -> PermissionRequest:
     label = Label(integrity, readers, source="m12")
-    return PermissionRequest(roles=asking, unasked_role="member", here=here, label=label, effect=effect)
+    return PermissionRequest(
+        roles=asking, unasked_role="member", here=here, label=label, effect=effect
+    )
 
 
 def worth(permit: ToolPermit, situation: PermissionRequest) -> int:
@@ -78,9 +84,15 @@ def rank(role: str) -> int:
 
 def test_the_table_is_short_and_has_a_row_for_everything() -> None:
     assert len(TABLE) <= 40
-    every = itertools.product(get_args(EffectKind), ("all", "some", "none"), ("high", "low"), get_args(Readers))
+    every = itertools.product(
+        get_args(EffectKind), ("all", "some", "none"), ("high", "low"), get_args(Readers)
+    )
     for facts in every:
-        assert [row for row in TABLE if all(want in ("", is_) for want, is_ in zip(row, facts, strict=False))], facts
+        assert [
+            row
+            for row in TABLE
+            if all(want in ("", is_) for want, is_ in zip(row, facts, strict=False))
+        ], facts
 
 
 TOLD: Final = Effect("tell", "an action in #hall", EVERYBODY)
@@ -102,16 +114,35 @@ TOLD: Final = Effect("tell", "an action in #hall", EVERYBODY)
         (ToolPermit(), now("guest", integrity="guest", effect=OUT), "allowed"),
         (ToolPermit(), now("guest", integrity="outside", effect=OUT), "approval"),
         (ALLOW_MEMBERS, now("member", integrity="outside", effect=TOLD), "allowed"),
-        (ALLOW_MEMBERS, now("owner", integrity="outside", readers=("irc/olga",), here=DIRECT, effect=TOLD), "approval"),
-        (ALLOW_MEMBERS, now("owner", integrity="admin", readers=("irc/olga",), here=DIRECT, effect=TOLD), "allowed"),
         (
             ALLOW_MEMBERS,
-            now("guest", "member", integrity="outside", readers=("irc/#staff",), effect=Effect("tell", "", DIRECT)),
+            now("owner", integrity="outside", readers=("irc/olga",), here=DIRECT, effect=TOLD),
             "approval",
         ),
         (
             ALLOW_MEMBERS,
-            now("member", integrity="outside", readers=("irc/#staff",), effect=Effect("tell", "", DIRECT)),
+            now("owner", integrity="admin", readers=("irc/olga",), here=DIRECT, effect=TOLD),
+            "allowed",
+        ),
+        (
+            ALLOW_MEMBERS,
+            now(
+                "guest",
+                "member",
+                integrity="outside",
+                readers=("irc/#staff",),
+                effect=Effect("tell", "", DIRECT),
+            ),
+            "approval",
+        ),
+        (
+            ALLOW_MEMBERS,
+            now(
+                "member",
+                integrity="outside",
+                readers=("irc/#staff",),
+                effect=Effect("tell", "", DIRECT),
+            ),
             "allowed",
         ),
         (
@@ -126,7 +157,11 @@ TOLD: Final = Effect("tell", "an action in #hall", EVERYBODY)
             "allowed",
         ),
         (ToolPermit(role="admin", approval="always"), now("admin"), "approval"),
-        (ToolPermit(role="admin", approval="never"), now("admin", integrity="outside", effect=OUT), "allowed"),
+        (
+            ToolPermit(role="admin", approval="never"),
+            now("admin", integrity="outside", effect=OUT),
+            "allowed",
+        ),
         (
             ToolPermit(role="admin", approval="never"),
             now("owner", integrity="outside", readers=("irc/olga",), here=DIRECT, effect=OUT),
@@ -147,7 +182,9 @@ def test_what_stays_in_the_place_is_free_for_whoever_may_whatever_is_in_view(
     permit: ToolPermit, there: PermissionRequest
 ) -> None:
     there = replace(there, effect=OWN)
-    assert {worth(permit, replace(there, label=Label(one))) for one in get_args(Integrity)} == {worth(permit, there)}
+    assert {worth(permit, replace(there, label=Label(one))) for one in get_args(Integrity)} == {
+        worth(permit, there)
+    }
 
 
 @pytest.mark.parametrize("unasked", get_args(ToolRole))
@@ -169,7 +206,9 @@ def test_whoever_asks_as_well_never_gives_more_than_the_weakest_has(
         assert all(rank(one) >= rank(permit.role) for one in joined.roles)
         assert worth(permit, there) == WORTH["allowed"] or not there.roles
     if verdict.outcome == "approval":
-        assert any(rank(one) >= rank(permit.role) for one in joined.roles), "somebody has the right to it"
+        assert any(rank(one) >= rank(permit.role) for one in joined.roles), (
+            "somebody has the right to it"
+        )
 
 
 @given(permits, situations, st.data())
@@ -177,7 +216,8 @@ def test_a_stronger_asker_never_gets_less_and_a_weaker_one_never_more(
     permit: ToolPermit, there: PermissionRequest, data: st.DataObject
 ) -> None:
     stronger = [
-        data.draw(st.sampled_from([one for one in ROLE_ORDER if rank(one) >= rank(role)])) for role in there.roles
+        data.draw(st.sampled_from([one for one in ROLE_ORDER if rank(one) >= rank(role)]))
+        for role in there.roles
     ]
     assert worth(permit, replace(there, roles=stronger)) >= worth(permit, there)
 
@@ -189,12 +229,18 @@ def test_less_trusted_text_fewer_readers_a_higher_role_and_approval_never_give_m
     closer = replace(there, label=there.label | Label(readers=("irc/elsewhere",)))
     assert worth(permit, closer) <= worth(permit, there)
     for lesser, better in itertools.pairwise(get_args(Integrity)):
-        less, more = (replace(there, label=replace(there.label, integrity=one)) for one in (lesser, better))
+        less, more = (
+            replace(there, label=replace(there.label, integrity=one)) for one in (lesser, better)
+        )
         assert worth(permit, less) <= worth(permit, more)
     for lower, higher in itertools.pairwise(get_args(ToolRole)):
-        assert worth(replace(permit, role=higher), there) <= worth(replace(permit, role=lower), there)
+        assert worth(replace(permit, role=higher), there) <= worth(
+            replace(permit, role=lower), there
+        )
     for less_often, more_often in itertools.pairwise(get_args(ApprovalMode)):
-        assert worth(replace(permit, approval=more_often), there) <= worth(replace(permit, approval=less_often), there)
+        assert worth(replace(permit, approval=more_often), there) <= worth(
+            replace(permit, approval=less_often), there
+        )
     assert worth(permit, there) <= worth(replace(permit, scope="any"), there)
 
 
@@ -214,17 +260,27 @@ def test_each_verdict_says_which_rule_decided_and_whose_rights_counted(
         (
             ALLOW_ADMINS,
             now("guest", "member"),
-            "bash is for the role admin and above; nobody who asks here has more than the role member",
+            (
+                "bash is for the role admin and above; nobody who asks here has more than the role "
+                "member"
+            ),
         ),
         (
             ALLOW_ADMINS,
             now("admin", integrity="guest", effect=OUT),
-            "bash is for the role admin and above, and words of a guest are in view, in m12, whose idea it may be",
+            (
+                "bash is for the role admin and above, and words of a guest are in view, in m12, "
+                "whose "
+                "idea it may be"
+            ),
         ),
         (
             ToolPermit(),
             now("guest", integrity="outside", effect=OUT),
-            "text from outside is in view, in m12, whose idea it may be, so bash has to be approved",
+            (
+                "text from outside is in view, in m12, whose idea it may be, so bash has to be "
+                "approved"
+            ),
         ),
         (
             ALLOW_MEMBERS,
@@ -256,10 +312,14 @@ RULES = (
         ("bash", ToolPermit(role="owner")),
     ],
 )
-def test_the_first_rule_that_matches_decides_and_what_it_leaves_out_stays(name: str, permit: ToolPermit) -> None:
+def test_the_first_rule_that_matches_decides_and_what_it_leaves_out_stays(
+    name: str, permit: ToolPermit
+) -> None:
     assert apply_rules(name, ALLOW_ADMINS, RULES) == permit
     assert apply_rules(name, ALLOW_ADMINS, ()) == ALLOW_ADMINS
-    assert apply_rules("Mcp_files_read", ALLOW_ADMINS, RULES[:2]) == ALLOW_ADMINS, "names are told apart by case"
+    assert apply_rules("Mcp_files_read", ALLOW_ADMINS, RULES[:2]) == ALLOW_ADMINS, (
+        "names are told apart by case"
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,7 +340,13 @@ def test_the_first_rule_that_matches_decides_and_what_it_leaves_out_stays(name: 
     ],
 )
 def test_who_may_read_what_is_sent(
-    integrity: Integrity, readers: tuple[str, ...], here: Visibility, audience: Visibility, found: Readers
+    integrity: Integrity,
+    readers: tuple[str, ...],
+    here: Visibility,
+    audience: Visibility,
+    found: Readers,
 ) -> None:
     effect = Effect("tell", audience=audience)
-    assert find_readers(now(integrity=integrity, readers=readers, here=here, effect=effect)) == found
+    assert (
+        find_readers(now(integrity=integrity, readers=readers, here=here, effect=effect)) == found
+    )

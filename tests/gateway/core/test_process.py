@@ -20,7 +20,9 @@ from tests.kits.waiting import until
 MAX_BYTES = 100_000
 
 
-async def ran(script: str, *, time_s: float = 30, said: bytes | None = None, cwd: Path | None = None) -> ProgramResult:
+async def ran(
+    script: str, *, time_s: float = 30, said: bytes | None = None, cwd: Path | None = None
+) -> ProgramResult:
     argv = ["/bin/bash", "-c", script]
     return await run_program(
         argv, env=select_environment("PATH"), time_s=time_s, max_bytes=MAX_BYTES, said=said, cwd=cwd
@@ -64,7 +66,9 @@ def at_work(folder: Path) -> list[Path]:
         ("exec >&-; sleep 0.3; exit 5", "exit", 5, b""),
     ],
 )
-async def test_what_it_writes_and_how_it_ends(script: str, end: str, status: int, output: bytes) -> None:
+async def test_what_it_writes_and_how_it_ends(
+    script: str, end: str, status: int, output: bytes
+) -> None:
     told = await ran(script)
     assert (told.end_reason, told.status, told.output) == (end, status, output)
 
@@ -79,7 +83,9 @@ async def test_it_starts_where_it_is_told_with_nothing_of_our_environment(
     assert select_environment("REVERIE_TOKEN", "REVERIE_NOT_SET") == {"REVERIE_TOKEN": "secret"}
 
 
-@pytest.mark.parametrize("argv", [["/nowhere/at/all"], ["/tmp"], ["a\0b"], [""], ["/bin/echo", "x" * 200_000]])
+@pytest.mark.parametrize(
+    "argv", [["/nowhere/at/all"], ["/tmp"], ["a\0b"], [""], ["/bin/echo", "x" * 200_000]]
+)
 async def test_what_cannot_be_started_says_so_without_its_arguments(argv: list[str]) -> None:
     with pytest.raises(ProgramNotStarted, match="cannot be started: ") as told:
         await run_program(argv, env={}, time_s=5, max_bytes=10)
@@ -92,7 +98,10 @@ async def test_its_group_ends_with_it(tmp_path: Path) -> None:
 
 
 async def test_whoever_got_away_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
-    away = "setsid bash -c 'echo $$ > pid; exec sleep 600' & until [ -s pid ]; do sleep 0.01; done; echo a"
+    away = (
+        "setsid bash -c 'echo $$ > pid; exec sleep 600' & until [ -s pid ]; do sleep 0.01; "
+        "done; echo a"
+    )
     told = await ran(away, cwd=tmp_path)
     assert told == ProgramResult("exit", 0, b"a\n")
     (pid,) = written(tmp_path / "pid")
@@ -133,7 +142,9 @@ async def test_one_may_talk_with_it() -> None:
 
 
 async def test_it_can_be_killed_and_its_output_ends() -> None:
-    async with start_process(["/bin/sh", "-c", "echo a; sleep 600 & setsid sleep 0.9 & sleep 600"], env={}) as child:
+    async with start_process(
+        ["/bin/sh", "-c", "echo a; sleep 600 & setsid sleep 0.9 & sleep 600"], env={}
+    ) as child:
         assert child.stdout is not None
         assert await child.stdout.readline() == b"a\n"
         child.kill()
@@ -146,7 +157,9 @@ async def test_it_can_be_killed_and_its_output_ends() -> None:
 async def test_it_inherits_nothing_open() -> None:
     read, write = os.pipe()
     os.set_inheritable(write, True)
-    assert (await ran("ls /proc/self/fd | wc -l")).output == b"4\n", "three, and the directory itself"
+    assert (await ran("ls /proc/self/fd | wc -l")).output == b"4\n", (
+        "three, and the directory itself"
+    )
     os.close(read)
     os.close(write)
 

@@ -49,7 +49,10 @@ def test_a_gateway_of_one_process_has_its_files_beside_the_store(tmp_path: Path)
 
 def test_processes_have_files_of_their_own_and_remove_them(tmp_path: Path) -> None:
     store = tmp_path / "new" / "reverie.db"
-    with hold_process_files(store, "edge-1", NOW) as edge, hold_process_files(store, "worker-1", NOW) as worker:
+    with (
+        hold_process_files(store, "edge-1", NOW) as edge,
+        hold_process_files(store, "worker-1", NOW) as worker,
+    ):
         assert edge.name == "reverie.db@edge-1"
         assert socket_path(edge) != socket_path(worker)
         for one in (edge, worker):

@@ -57,8 +57,15 @@ def test_no_window_has_more_than_the_burst_and_the_pace_give(
             assert last - first + 1 <= max(1, burst) + pace * (taken[last] - start)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "repeat"]), st.floats(0, 20), st.floats(0, 5)), max_size=40))
-def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, float, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["take", "repeat"]), st.floats(0, 20), st.floats(0, 5)),
+        max_size=40,
+    )
+)
+def test_what_is_given_back_is_never_more_than_was_taken(
+    steps: list[tuple[str, float, float]],
+) -> None:
     """A sender whose repeats are given back never gets more than one who never repeats."""
     rate = Rate(3, 20.0)
     with_repeats, plain, now_s = TokenBuckets(rate), TokenBuckets(rate), 0.0
@@ -72,8 +79,14 @@ def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, 
             assert plain.take(WHO, now_s)
 
 
-@given(burst=st.integers(1, 5), per_minute=st.floats(1, 600), waits=st.lists(st.floats(0, 5), max_size=30))
-def test_a_wait_ends_when_the_token_is_there_and_not_before(burst: int, per_minute: float, waits: list[float]) -> None:
+@given(
+    burst=st.integers(1, 5),
+    per_minute=st.floats(1, 600),
+    waits=st.lists(st.floats(0, 5), max_size=30),
+)
+def test_a_wait_ends_when_the_token_is_there_and_not_before(
+    burst: int, per_minute: float, waits: list[float]
+) -> None:
     buckets, now_s = TokenBuckets(Rate(burst, per_minute)), 0.0
     slack_s = 1e-6 * (1 + 60 / per_minute)
     for pause_s in waits:

@@ -32,7 +32,9 @@ def test_two_hundred_secrets_of_all_kinds_are_found_and_what_stands_beside_them_
         assert REDACTED in told
 
 
-@pytest.mark.parametrize("one", planted()[: len({one.kind for one in planted()})], ids=lambda one: one.kind)
+@pytest.mark.parametrize(
+    "one", planted()[: len({one.kind for one in planted()})], ids=lambda one: one.kind
+)
 def test_each_kind_is_found_by_its_own_line_too(one: object) -> None:
     text, secret = getattr(one, "text", ""), getattr(one, "secret", "")
     assert secret not in redact(text)
@@ -128,10 +130,18 @@ def test_short_secrets_would_blot_out_words_and_are_left() -> None:
 @pytest.mark.parametrize(
     "unseen", ["\u200b", "\u2060", "\u00ad", "\ufe0f", "\x01", "\u200e", "\U000e0041", "\u200b" * 9]
 )
-@pytest.mark.parametrize("secret", ["hunter2-secret-abcd-99", "sk-ant-api03-AbCdEf0123456789AbCdEf0123"])
-def test_what_nobody_sees_hides_no_secret_that_shows_once_it_is_left_out(secret: str, unseen: str) -> None:
+@pytest.mark.parametrize(
+    "secret", ["hunter2-secret-abcd-99", "sk-ant-api03-AbCdEf0123456789AbCdEf0123"]
+)
+def test_what_nobody_sees_hides_no_secret_that_shows_once_it_is_left_out(
+    secret: str, unseen: str
+) -> None:
     mine = Redactor(["hunter2-secret-abcd-99"])
-    for text in (f"it is {unseen.join(secret)}", f"\u05d0 {secret[:9]}{unseen}{secret[9:]}", f"a{unseen}{secret}"):
+    for text in (
+        f"it is {unseen.join(secret)}",
+        f"\u05d0 {secret[:9]}{unseen}{secret[9:]}",
+        f"a{unseen}{secret}",
+    ):
         told = mine(text)
         assert mine(told) == told
         for shown in (told, clean_outgoing(told), reveal_hidden(told), escape_unprintable(told)):
@@ -227,7 +237,9 @@ def test_much_of_any_piece_takes_no_long_time(piece: str) -> None:
     assert_in_proportion(lambda size: redact((piece * (size // len(piece) + 1))[:size]), 25_000)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.system) for seed in (1, 2))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.system) for seed in (1, 2))]
+)
 def test_a_megabyte_of_hostile_text_takes_time_in_proportion(seed: int) -> None:
     chance = random.Random(seed)
     text = "".join(chance.choices(PIECES, k=200_000))[:1_000_000]
@@ -235,7 +247,8 @@ def test_a_megabyte_of_hostile_text_takes_time_in_proportion(seed: int) -> None:
 
 
 def test_our_own_texts_have_hardly_anything_that_looks_like_a_secret() -> None:
-    """Each exception is listed here: a false match hides a word from readers, and must stay rare."""
+    """Each exception is listed here: a false match hides a word from readers, and must stay
+    rare."""
     hits = []
     for path in [
         *ROOT.glob("*.md"),
@@ -246,7 +259,9 @@ def test_our_own_texts_have_hardly_anything_that_looks_like_a_secret() -> None:
         before = path.read_text(encoding="utf-8")
         after = redact(before)
         hits += [
-            f"{path.name}: {a.strip()}" for a, b in zip(before.split("\n"), after.split("\n"), strict=True) if a != b
+            f"{path.name}: {a.strip()}"
+            for a, b in zip(before.split("\n"), after.split("\n"), strict=True)
+            if a != b
         ]
     known = (
         "redaction.py: ",  # its own example, and patterns

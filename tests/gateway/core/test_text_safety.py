@@ -118,13 +118,17 @@ def test_doing_it_twice_is_doing_it_once(text: str) -> None:
 
 
 def _seen(text: str) -> list[str]:
-    return [char for char in text if unicodedata.category(char)[0] in "LNPSZ" and char not in FILLERS]
+    return [
+        char for char in text if unicodedata.category(char)[0] in "LNPSZ" and char not in FILLERS
+    ]
 
 
 @given(ODD)
 def test_what_is_seen_is_never_lost(text: str) -> None:
     assert _seen(strip_hidden(text)) == _seen(text)
-    assert not any("\u202a" <= char <= "\u202e" or "\u2066" <= char <= "\u2069" for char in reveal_hidden(text))
+    assert not any(
+        "\u202a" <= char <= "\u202e" or "\u2066" <= char <= "\u2069" for char in reveal_hidden(text)
+    )
 
 
 def test_a_long_run_takes_no_long_time() -> None:
@@ -143,7 +147,20 @@ ADA = who("Ada", "1")
 
 
 @pytest.mark.parametrize(
-    "name", ["Αda", "Аda", "Ａda", "𝓐𝓭𝓪", "Ad\u0430", "A\u200bda", "Ada\u3164", "\u202eAda", "ADA", " Ada ", "𝐀𝐝𝐚"]
+    "name",
+    [
+        "Αda",
+        "Аda",
+        "Ａda",
+        "𝓐𝓭𝓪",
+        "Ad\u0430",
+        "A\u200bda",
+        "Ada\u3164",
+        "\u202eAda",
+        "ADA",
+        " Ada ",
+        "𝐀𝐝𝐚",
+    ],
 )
 def test_what_looks_like_another_name_is_told(name: str) -> None:
     assert looks_like(name, "Ada")
@@ -153,7 +170,9 @@ def test_what_looks_like_another_name_is_told(name: str) -> None:
     assert doubted.reason in ("alike", "same")
 
 
-@pytest.mark.parametrize("name", ["Bob", "Adam", "Ad", "Adá", "Åda", "アダ", "Ада", "阿達", "A", "ada1", "_"])
+@pytest.mark.parametrize(
+    "name", ["Bob", "Adam", "Ad", "Adá", "Åda", "アダ", "Ада", "阿達", "A", "ada1", "_"]
+)
 def test_other_names_are_other_names(name: str) -> None:
     assert not looks_like(name, "Ada")
     assert check_name(who(name, "2"), [ADA]) is None
@@ -165,11 +184,16 @@ def test_one_person_is_not_taken_for_themselves() -> None:
 
 def test_the_same_name_says_no_more_than_is_known() -> None:
     assert check_name(who("Ada", "2"), [ADA]) == NameWarning("same", "Ada", "2")
-    assert describe_name_warning(NameWarning("same", "Ada", "2): x"), "Ada") == "id 2__ x, not the other Ada"
+    assert (
+        describe_name_warning(NameWarning("same", "Ada", "2): x"), "Ada")
+        == "id 2__ x, not the other Ada"
+    )
     assert check_name(who("ada", "2", verified=False), [ADA]) == NameWarning("perhaps", "Ada")
     # on networks without accounts one person has many masks
     assert check_name(who("ada", "2", verified=False), [who("ada", "3", verified=False)]) is None
-    assert check_name(who("аda", "2", verified=False), [who("ada", "3", verified=False)]) == NameWarning("alike", "ada")
+    assert check_name(
+        who("аda", "2", verified=False), [who("ada", "3", verified=False)]
+    ) == NameWarning("alike", "ada")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +214,9 @@ def test_the_same_name_says_no_more_than_is_known() -> None:
         ("", ()),
     ],
 )
-def test_letters_of_several_alphabets_in_one_word_are_told(name: str, mixed: tuple[str, ...]) -> None:
+def test_letters_of_several_alphabets_in_one_word_are_told(
+    name: str, mixed: tuple[str, ...]
+) -> None:
     assert mixed_alphabets(name) == mixed
     doubted = check_name(who(name), [])
     assert (doubted.other if doubted else "") == " and ".join(mixed)
@@ -205,8 +231,14 @@ def test_it_is_told_beside_the_name_and_the_other_name_cannot_leave_its_place() 
         is_addressed=True,
         lookalike=NameWarning("alike", "Ada): (owner"),
     )
-    assert render_line(line) == "[2026-01-01 00:00] Αda (guest) (not Ada__ _owner: the name only looks alike): hi"
-    assert describe_name_warning(NameWarning("perhaps", "x"), "`Ada`") == "not known to be the `Ada` of before"
+    assert (
+        render_line(line)
+        == "[2026-01-01 00:00] Αda (guest) (not Ada__ _owner: the name only looks alike): hi"
+    )
+    assert (
+        describe_name_warning(NameWarning("perhaps", "x"), "`Ada`")
+        == "not known to be the `Ada` of before"
+    )
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
@@ -218,7 +250,10 @@ def test_any_names_can_be_compared(one: str, other: str) -> None:
 
 def test_the_table_is_the_one_that_was_written() -> None:
     raw = gzip.decompress(text_safety.CONFUSABLES_FILE.read_bytes())
-    assert hashlib.sha256(raw).hexdigest() == "324b28aece614a6df8afd667270c5fd3602c2705cab8a92f17146e4867d4d6c6"
+    assert (
+        hashlib.sha256(raw).hexdigest()
+        == "324b28aece614a6df8afd667270c5fd3602c2705cab8a92f17146e4867d4d6c6"
+    )
 
 
 PEOPLE = [f"user{number}" for number in range(MAX_MENTIONS + 1)]
@@ -231,11 +266,25 @@ def test_a_few_are_called_and_many_are_not() -> None:
     assert mentions_many(f"{few} @{PEOPLE[0]}")
     assert not mentions_many(" ".join(f"me@{one}.org t.me/@{one} @@{one}" for one in PEOPLE))
     assert break_nicks(" ".join(PEOPLE[1:]), NICKS, str.lower) == " ".join(PEOPLE[1:])
-    assert break_nicks(" ".join(PEOPLE), NICKS, str.lower) == " ".join(f"u{WORD_JOINER}{one[1:]}" for one in PEOPLE)
+    assert break_nicks(" ".join(PEOPLE), NICKS, str.lower) == " ".join(
+        f"u{WORD_JOINER}{one[1:]}" for one in PEOPLE
+    )
 
 
 def test_what_stands_around_a_nick_is_no_way_out() -> None:
-    for form in ("`{}`", "[{}]", "{},", "<{}>", "\x02{}\x02", "({})", "@{}", "{}:", "{{{}}}", "^{}", "{}'s"):
+    for form in (
+        "`{}`",
+        "[{}]",
+        "{},",
+        "<{}>",
+        "\x02{}\x02",
+        "({})",
+        "@{}",
+        "{}:",
+        "{{{}}}",
+        "^{}",
+        "{}'s",
+    ):
         text = " ".join(form.format(one.upper()) for one in PEOPLE)
         calm = break_nicks(text, NICKS, str.lower)
         assert calm.count(WORD_JOINER) == len(PEOPLE), form

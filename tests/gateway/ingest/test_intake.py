@@ -1,4 +1,5 @@
-"""Intake of events from outside and inside, on a real store: where they are unread, and who is called."""
+"""Intake of events from outside and inside, on a real store: where they are unread, and who is
+called."""
 
 import asyncio
 import contextlib
@@ -37,7 +38,14 @@ from gateway.core.events import (
     SenderId,
     TaskFinished,
 )
-from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
+from gateway.core.facts import (
+    Fact,
+    Judgement,
+    PartSendEnded,
+    PostQueued,
+    TurnRecord,
+    inner_conversation,
+)
 from gateway.core.identity import AccessPolicy
 from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream.inbox import ReadyConversation, ready_conversations
@@ -74,7 +82,9 @@ def said(number: int, kind: Any, sender: Sender = ANN) -> Message:
 class Heard(PresenceTracker):
     """Notes each message that may show presence, with its sender's role."""
 
-    def __init__(self, heard: list[tuple[MessageId, identity.Role]], clock: ManualClock, who: AccessPolicy) -> None:
+    def __init__(
+        self, heard: list[tuple[MessageId, identity.Role]], clock: ManualClock, who: AccessPolicy
+    ) -> None:
         super().__init__(live_settings(attention=AttentionConfig()), clock, who)
         self.heard = heard
 
@@ -108,19 +118,30 @@ class House:
             rewinds=rewinds(store, clock, self.views, doors=self.rooms),
             presence=self.presence,
         )[CONSOLE]
-        self.inward = InternalIntake(store, clock, attention_of(store, made), bindings, self.presence)
+        self.inward = InternalIntake(
+            store, clock, attention_of(store, made), bindings, self.presence
+        )
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         self.arrived += ready_conversations(entries)
-        self.links += [one.fact.up or one.fact.says for one in entries if isinstance(one.fact, ConnectionChanged)]
+        self.links += [
+            one.fact.up or one.fact.says
+            for one in entries
+            if isinstance(one.fact, ConnectionChanged)
+        ]
 
     async def posted(self, message: str) -> None:
         """Append a post of ours, which the platform shows as that message."""
         post = Post(key=PostKey("p"), to=AT, text="hello")
-        part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
+        part = PartSendEnded(
+            post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),)
+        )
         facts: list[tuple[Fact, str | None]] = [(PostQueued(post=post), "post:p"), (part, None)]
         await self.store.append(
-            [NewEntry(fact=fact, at=NOW, conversation=AT.conversation, key=key) for fact, key in facts]
+            [
+                NewEntry(fact=fact, at=NOW, conversation=AT.conversation, key=key)
+                for fact, key in facts
+            ]
         )
 
     async def judged(self, event: Notification) -> Judgement:
@@ -139,23 +160,46 @@ async def built(tmp: Path, **more: Any) -> AsyncIterator[House]:
 
 
 def _rewind(number: int) -> Command:
-    return Command(id=EventId(f"c{number}"), at=AT, sender=ANN, name="rewind", args="", sent=NOW, origin="native")
+    return Command(
+        id=EventId(f"c{number}"),
+        at=AT,
+        sender=ANN,
+        name="rewind",
+        args="",
+        sent=NOW,
+        origin="native",
+    )
 
 
 ANN_RULES: dict[str, Any] = {"access": {"dm": "open", "roles": {"admin": ["console:ann"]}}}
 
 
 async def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> None:
-    """Events after it in the same batch are decided by the new state, and the cursor is written last."""
+    """Events after it in the same batch are decided by the new state, and the cursor is written
+    last."""
     async with built(tmp_path, **ANN_RULES) as house:
         place = AT.conversation
-        await house.store.append([turn(place, text="one"), turn(place, text="two"), turn(place, text="three")])
+        await house.store.append(
+            [turn(place, text="one"), turn(place, text="two"), turn(place, text="three")]
+        )
         before = house.store.commits
-        await house.intake([said(1, "room"), _rewind(1), said(2, "room"), _rewind(2), said(3, "room")], cursor="7")
+        await house.intake(
+            [said(1, "room"), _rewind(1), said(2, "room"), _rewind(2), said(3, "room")], cursor="7"
+        )
         assert house.store.commits == before + 3
         kinds = [entry.kind for entry in await house.store.entries(after=3)]
         change = ["command", "judged", "rewound", "audited", "post"]
-        assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
+        assert kinds == [
+            "room",
+            "judged",
+            *change,
+            "room",
+            "judged",
+            *change,
+            "room",
+            "judged",
+            "cursor",
+        ]
         (left,) = (await house.store.view_entries(place)).turns
         assert isinstance(left.fact, TurnRecord)
         assert left.fact.text == "one"
@@ -163,8 +207,11 @@ async def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Pat
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_what_a_channel_that_is_cut_had_handed_over_is_lost_to_nobody(tmp_path: Path, steps: int) -> None:
-    """It is received again when the channel is up again, and is not new then if it is in the log."""
+async def test_what_a_channel_that_is_cut_had_handed_over_is_lost_to_nobody(
+    tmp_path: Path, steps: int
+) -> None:
+    """It is received again when the channel is up again, and is not new then if it is in the
+    log."""
     async with built(tmp_path, **ANN_RULES) as house:
         events: list[Notification] = [said(1, "mention"), replace(_rewind(2), name="version")]
         cut = asyncio.ensure_future(house.intake(events))
@@ -195,12 +242,15 @@ async def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: 
 
 def ready(at: Address, kind: str, to_us: str = "", **more: bool) -> ReadyConversation:
     authors = {MessageId(to_us): SenderId("ann")} if to_us else {}
-    return ReadyConversation(conversation=at.conversation, urgency=3, type=kind, authors=authors, sender=ANN, **more)
+    return ReadyConversation(
+        conversation=at.conversation, urgency=3, type=kind, authors=authors, sender=ANN, **more
+    )
 
 
 async def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
     async with built(
-        tmp_path, agents=[{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}]
+        tmp_path,
+        agents=[{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
     ) as house:
         at = Address(channel=CONSOLE, room=RoomId("ann"))
         await house.intake([said(1, "mention"), replace(said(2, "direct"), at=at), said(3, "room")])
@@ -228,19 +278,29 @@ async def test_a_link_that_changes_is_told_to_whose_account_it_is(house: House) 
     low = ReadyConversation(conversation=OWN, urgency=1, type="console.link")
     assert house.arrived == [low, low]
     unread = await house.store.unread_entries(OWN, most=10)
-    assert [stored.fact.id for stored in unread.messages if isinstance(stored.fact, ConnectionChanged)] == ["1", "3"]
+    assert [
+        stored.fact.id for stored in unread.messages if isinstance(stored.fact, ConnectionChanged)
+    ] == ["1", "3"]
     assert house.links == [True, False, False, True], "the outbox is told each time"
 
 
 @pytest.mark.parametrize(
     ("more", "rule"),
     [
-        ({"attention": {"rules": [{"type": "*.link", "urgency": "ambient"}]}}, "attention.rules[0]"),
-        ({"attention": {"thresholds": {"console.link": "normal"}}}, "attention.thresholds.console.link is 2"),
+        (
+            {"attention": {"rules": [{"type": "*.link", "urgency": "ambient"}]}},
+            "attention.rules[0]",
+        ),
+        (
+            {"attention": {"thresholds": {"console.link": "normal"}}},
+            "attention.thresholds.console.link is 2",
+        ),
         ({"agents": ELSEWHERE}, "no agent is bound to this account"),
     ],
 )
-async def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: dict[str, Any], rule: str) -> None:
+async def test_a_link_that_nobody_is_to_hear_of_is_noted(
+    tmp_path: Path, more: dict[str, Any], rule: str
+) -> None:
     async with built(tmp_path, **more) as house:
         judged = await house.judged(LINK)
         assert (judged.fate, judged.rule) == ("noted", rule)
@@ -248,7 +308,9 @@ async def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: d
         assert await house.store.pending_counts() == []
 
 
-async def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(tmp_path: Path, house: House) -> None:
+async def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(
+    tmp_path: Path, house: House
+) -> None:
     await house.intake([LINK, replace(LINK, id=EventId("2"))])
     assert len(house.arrived) == 1
     again = House(house.store, tmp_path)
@@ -259,7 +321,11 @@ async def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(tmp_p
 async def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(house: House) -> None:
     await house.posted("m")
     theirs = await house.judged(replace(REACTED, id=EventId("r0"), message=MessageId("n")))
-    assert (theirs.fate, theirs.urgency, theirs.rule) == ("noted", 1, "a reaction to what somebody else said")
+    assert (theirs.fate, theirs.urgency, theirs.rule) == (
+        "noted",
+        1,
+        "a reaction to what somebody else said",
+    )
     elsewhere = replace(REACTED, id=EventId("r9"), at=replace(AT, room=RoomId("cellar")))
     assert (await house.judged(elsewhere)).fate == "refused"
     assert (await house.judged(REACTED)).fate == "due"
@@ -272,14 +338,22 @@ async def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(house
 
 async def test_who_may_be_heard_is_told_with_their_role(tmp_path: Path) -> None:
     async with built(tmp_path, access={"dm": "open", "roles": {"owner": ["console:ann"]}}) as house:
-        await house.intake([said(1, "mention"), said(2, "room", BOT), said(3, "direct", replace(ANN, verified=False))])
+        await house.intake(
+            [
+                said(1, "mention"),
+                said(2, "room", BOT),
+                said(3, "direct", replace(ANN, verified=False)),
+            ]
+        )
         await house.intake([said(1, "mention"), REACTED])
         assert house.heard == [("1", "owner"), ("3", "member")]
 
 
 async def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> None:
     rules = [{"type": "*.mention.*", "urgency": "normal"}]
-    async with built(tmp_path, attention={"coalesce": 0, "rules": rules, "thresholds": {"console": 2}}) as house:
+    async with built(
+        tmp_path, attention={"coalesce": 0, "rules": rules, "thresholds": {"console": 2}}
+    ) as house:
         link = replace(LINK, up=False)
         assert (await house.judged(link)).fate == "noted"
         await house.posted("m")
@@ -287,11 +361,17 @@ async def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path
         assert (await house.judged(replace(REACTED, id=EventId("r1")))).fate == "due"
         house.presence.fixed = "focused"
         judged = await house.judged(said(1, "mention"))
-        assert (judged.fate, judged.rule) == ("context", "attention.thresholds.console is 2, and people are focused")
+        assert (judged.fate, judged.rule) == (
+            "context",
+            "attention.thresholds.console is 2, and people are focused",
+        )
         assert not house.arrived
         await house.inward.submit(ALARM)
         assert not house.arrived, "it is context, too"
-        assert [stored.kind for stored in (await house.store.unread_entries(AT.conversation, most=9)).messages] == [
+        assert [
+            stored.kind
+            for stored in (await house.store.unread_entries(AT.conversation, most=9)).messages
+        ] == [
             "reacted",
             "mention",
             "alarm",
@@ -300,16 +380,30 @@ async def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path
 
 async def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(house: House) -> None:
     alone = replace(ALARM, at=None)
-    finished = TaskFinished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie")
+    finished = TaskFinished(
+        id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie"
+    )
     for event in (ALARM, ALARM, alone, alone, finished, replace(finished, id=EventId("f2"), at=AT)):
         await house.inward.submit(event)
     assert house.arrived == [
-        ReadyConversation(conversation=AT.conversation, urgency=2, type="console.alarm.lobby", handle_in_place=True),
+        ReadyConversation(
+            conversation=AT.conversation,
+            urgency=2,
+            type="console.alarm.lobby",
+            handle_in_place=True,
+        ),
         ReadyConversation(conversation=OWN, urgency=2, type="agent.alarm"),
         ReadyConversation(conversation=OWN, urgency=1, type="agent.finished"),
-        ReadyConversation(conversation=AT.conversation, urgency=1, type="console.finished.lobby", handle_in_place=True),
+        ReadyConversation(
+            conversation=AT.conversation,
+            urgency=1,
+            type="console.finished.lobby",
+            handle_in_place=True,
+        ),
     ]
-    pending = {one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()}
+    pending = {
+        one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()
+    }
     assert pending == {AT.conversation: (1, 1), OWN: (1, 1)}
     with pytest.raises(ValueError, match="concerns nobody"):
         await house.inward.submit(replace(alone, agent=""))
@@ -325,15 +419,20 @@ async def test_where_nothing_is_listened_to_a_reminder_is_noted(tmp_path: Path) 
         assert (judged.fact.fate, judged.fact.rule) == ("noted", "listen: off")
 
 
-# Limits in the intake on a real store: what reaches the agent, which notices are posted, and what the log has
+# Limits in the intake on a real store: what reaches the agent, which notices are posted, and what
+# the log has
 
 LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
 BATCH = 100
 
 
-def said_of_limits(number: int, who: str, kind: Kind = "mention", text: str = "reverie?") -> Message:
+def said_of_limits(
+    number: int, who: str, kind: Kind = "mention", text: str = "reverie?"
+) -> Message:
     sender = Sender(id=SenderId(who), name=who, verified=True)
-    return Message(id=MessageId(str(number)), at=LOBBY, sender=sender, text=text, sent=NOON, kind=kind)
+    return Message(
+        id=MessageId(str(number)), at=LOBBY, sender=sender, text=text, sent=NOON, kind=kind
+    )
 
 
 class LimitsHouse:
@@ -362,7 +461,9 @@ class LimitsHouse:
 
 
 @asynccontextmanager
-async def living(tmp: Path, clock: ManualClock | None = None, **more: Any) -> AsyncIterator[LimitsHouse]:
+async def living(
+    tmp: Path, clock: ManualClock | None = None, **more: Any
+) -> AsyncIterator[LimitsHouse]:
     async with await Store.open(tmp / "reverie.db", clock or ManualClock(NOON)) as store:
         house = LimitsHouse(store, tmp, clock or ManualClock(NOON), **more)
         await house.people.load()
@@ -396,7 +497,9 @@ async def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and
         (left,) = await house.store.pending_counts()
         assert (left.urgent, left.urgent + left.ambient) == (len(house.arrived), 6_000)
 
-    async with living(tmp_path, clock, access={"dm": "open"}) as house:  # the platform repeats the last minute
+    async with living(
+        tmp_path, clock, access={"dm": "open"}
+    ) as house:  # the platform repeats the last minute
         await house.intake(lines[-1_000:])
         assert (house.arrived, house.posted) == ([], [])
         fresh = await house.store.newest_entries(1, kinds=["mention"])
@@ -405,13 +508,19 @@ async def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and
         assert await house.store.newest_entries(1, kinds=["mention"]) != fresh
 
 
-async def test_talk_that_all_is_listened_to_counts_and_other_talk_and_commands_do_not(tmp_path: Path) -> None:
+async def test_talk_that_all_is_listened_to_counts_and_other_talk_and_commands_do_not(
+    tmp_path: Path,
+) -> None:
     rates = {"sender": {"burst": 2, "per_minute": 1}}
     listening = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}]
-    async with living(tmp_path / "all", access={"dm": "open", "rates": rates}, agents=listening) as house:
+    async with living(
+        tmp_path / "all", access={"dm": "open", "rates": rates}, agents=listening
+    ) as house:
         await house.intake([said_of_limits(number, "ann", "room") for number in range(4)])
         assert (len(house.arrived), len(house.posted)) == (2, 1)
-        await house.intake([said_of_limits(10, "ann", "mention", "!about"), said_of_limits(11, "ann", "room")])
+        await house.intake(
+            [said_of_limits(10, "ann", "mention", "!about"), said_of_limits(11, "ann", "room")]
+        )
         assert (len(house.arrived), len(house.posted)) == (2, 2), "the command is answered"
     async with living(tmp_path / "some", access={"dm": "open", "rates": rates}) as house:
         await house.intake([said_of_limits(number, "ann", "room") for number in range(9)])
@@ -422,7 +531,8 @@ async def test_talk_that_all_is_listened_to_counts_and_other_talk_and_commands_d
 async def test_who_is_refused_anyway_reaches_no_limit(tmp_path: Path) -> None:
     async with living(tmp_path, access={"dm": "open", "rooms": "listed"}) as house:
         away = [
-            replace(said_of_limits(number, "eve"), at=replace(LOBBY, room=RoomId("elsewhere"))) for number in range(30)
+            replace(said_of_limits(number, "eve"), at=replace(LOBBY, room=RoomId("elsewhere")))
+            for number in range(30)
         ]
         await house.intake(away)
         assert (house.arrived, house.posted) == ([], [])
@@ -436,7 +546,9 @@ async def test_what_a_blocked_person_said_is_not_brought_in_by_a_reply(tmp_path:
             await house.intake([replace(said(number, "mention"), quoted=quoted)])
         kept = [
             one.fact.quoted
-            for one in await house.store.newest_entries(9, kinds=["direct", "mention", "reply", "room"])
+            for one in await house.store.newest_entries(
+                9, kinds=["direct", "mention", "reply", "room"]
+            )
             if isinstance(one.fact, Message)
         ]
         assert [one and one.sender.id for one in kept] == [None, "carol"]

@@ -1,4 +1,5 @@
-"""The operator's API over a real socket: every answer is what its model says; nobody gets one without the token."""
+"""The operator's API over a real socket: every answer is what its model says; nobody gets one
+without the token."""
 
 import itertools
 import json
@@ -21,7 +22,9 @@ from tests.servers.model_api import Answer, ModelApi
 
 async def talked(gateway: Operated) -> None:
     """Somebody asks in a room, and the operator in private."""
-    await gateway.console.receive_message("reverie: how is the weather?", sender="ann", room="lobby")
+    await gateway.console.receive_message(
+        "reverie: how is the weather?", sender="ann", room="lobby"
+    )
     await gateway.screen.until(1)
     await gateway.post("/api/say", {"text": "hello"})
     await gateway.post("/api/say", {"text": "/status"})
@@ -36,9 +39,13 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Operated]:
 async def test_every_path_answers_with_its_model(gateway: Operated) -> None:
     async with gateway.listening() as told:
         await talked(gateway)
-        await told.until(lambda told: len([one for one in told.named("turn") if one["state"] == "ended"]) == 2)
+        await told.until(
+            lambda told: len([one for one in told.named("turn") if one["state"] == "ended"]) == 2
+        )
         for path, view in PAGES.items():
-            body = await gateway.get(path, **({"id": "demo/lobby"} if path == "/api/conversation" else {}))
+            body = await gateway.get(
+                path, **({"id": "demo/lobby"} if path == "/api/conversation" else {})
+            )
             TypeAdapter(get_type_hints(view)["return"]).validate_json(json.dumps(body))
             assert (await gateway.client.request("PUT", path)).status_code == 405
         for path, sent in {
@@ -51,7 +58,9 @@ async def test_every_path_answers_with_its_model(gateway: Operated) -> None:
         await told.until(lambda told: told.named("delivery"))
         for event in told.events:
             TypeAdapter(EVENT_MODELS[event.name]).validate_json(json.dumps(event.data))
-        assert {"notification", "fate", "turn", "post", "delivery", "dmn", "text"} <= {one.name for one in told.events}
+        assert {"notification", "fate", "turn", "post", "delivery", "dmn", "text"} <= {
+            one.name for one in told.events
+        }
 
 
 async def test_what_is_said_comes_out_as_it_happened(gateway: Operated) -> None:
@@ -62,10 +71,18 @@ async def test_what_is_said_comes_out_as_it_happened(gateway: Operated) -> None:
         assert (status["ready"], status["today"]["requests"], status["activity"]) == (True, 2, [])
         assert [one["agent"] for one in status["agents"]] == ["reverie"]
         (channel,) = (await gateway.get("/api/channels"))["items"]
-        assert (channel["channel"], channel["state"], channel["events"]["mention"]) == ("demo", "up", 1)
+        assert (channel["channel"], channel["state"], channel["events"]["mention"]) == (
+            "demo",
+            "up",
+            1,
+        )
         places = (await gateway.get("/api/conversations"))["items"]
         assert [one["conversation"] for one in places][:2] == ["console/operator", "demo/lobby"]
-        assert (places[1]["last_who"], places[1]["platform"], places[1]["unread"]) == ("", "console", 0)
+        assert (places[1]["last_who"], places[1]["platform"], places[1]["unread"]) == (
+            "",
+            "console",
+            0,
+        )
         there = await gateway.get("/api/conversation", id="demo/lobby")
         asked, answered = there["messages"]
         assert (asked["who"], asked["ours"], asked["fate"]) == ("ann", False, "answered")
@@ -78,7 +95,10 @@ async def test_what_is_said_comes_out_as_it_happened(gateway: Operated) -> None:
         assert {one["conversation"] for one in turns} == {"console/operator", "demo/lobby"}
         assert all(one["outcome"] == "replied" and 0 <= one["seconds"] < 20 for one in turns)
         outbox = await gateway.get("/api/outbox")
-        assert (outbox["waiting"], {one["outcome"] for one in outbox["deliveries"]}) == ([], {"sent"})
+        assert (outbox["waiting"], {one["outcome"] for one in outbox["deliveries"]}) == (
+            [],
+            {"sent"},
+        )
         cache = await gateway.get("/api/cache", by="channel")
         assert {one["key"] for one in cache["totals"]} == {"console", "demo"}
         days = await gateway.get("/api/cache", by="channel", hours=200)
@@ -90,7 +110,9 @@ async def test_what_is_said_comes_out_as_it_happened(gateway: Operated) -> None:
 
 
 async def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) -> None:
-    async with operated(tmp_path, agents=[{"id": "reverie", "bindings": [{"listen": "off"}]}]) as gateway:
+    async with operated(
+        tmp_path, agents=[{"id": "reverie", "bindings": [{"listen": "off"}]}]
+    ) as gateway:
         for number in range(7):
             await gateway.console.receive_message(f"word {number}", sender="ann", room="lobby")
         query: dict[str, int] = {"limit": 3}
@@ -103,26 +125,39 @@ async def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) 
             query["before"] = page["next"]
         assert seen == [f"word {number}" for number in reversed(range(7))]
         first = await gateway.get("/api/notifications", after=0, limit=4, conversation="demo/lobby")
-        rest = await gateway.get("/api/notifications", after=first["next"], limit=4, conversation="demo/lobby")
+        rest = await gateway.get(
+            "/api/notifications", after=first["next"], limit=4, conversation="demo/lobby"
+        )
         texts = [one["text"] for one in (*first["items"], *rest["items"])]
         assert texts == [f"word {number}" for number in range(7)]
 
 
-async def test_nobody_gets_anything_without_the_token(gateway: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_gets_anything_without_the_token(
+    gateway: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.ops.http.DENIAL_DELAY_S", 0.01)
-    wrong = ({}, *({"Authorization": one} for one in ("Bearer x", f"Bearer {TOKEN}x", TOKEN, "Basic eDp4")))
+    wrong = (
+        {},
+        *({"Authorization": one} for one in ("Bearer x", f"Bearer {TOKEN}x", TOKEN, "Basic eDp4")),
+    )
     for path, given in itertools.product((*PAGES, EVENTS_PATH, *COMMANDS), wrong):
         async with httpx.AsyncClient(base_url=gateway.client.base_url, trust_env=False) as bare:
-            answer = await bare.request("POST" if path in COMMANDS else "GET", path, headers=given, content=b"{}")
+            answer = await bare.request(
+                "POST" if path in COMMANDS else "GET", path, headers=given, content=b"{}"
+            )
         assert answer.status_code == 401, (path, given)
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert answer.headers["content-type"] == "application/problem+json"
         assert "ops.token" in answer.json()["detail"]
         assert TOKEN not in answer.text
-    assert (await gateway.client.get("/api/dmn", headers={"Authorization": f"bearer {TOKEN}"})).status_code == 200
+    assert (
+        await gateway.client.get("/api/dmn", headers={"Authorization": f"bearer {TOKEN}"})
+    ).status_code == 200
 
 
-async def test_without_a_token_there_is_no_api_and_no_channel_of_the_operators(tmp_path: Path) -> None:
+async def test_without_a_token_there_is_no_api_and_no_channel_of_the_operators(
+    tmp_path: Path,
+) -> None:
     async with operated(tmp_path, ops={"token": None}) as gateway:
         for path in (*PAGES, EVENTS_PATH):
             answer = await gateway.client.get(path)
@@ -171,7 +206,9 @@ async def test_what_cannot_be_understood_is_told_without_what_was_sent(
         (b"x" * 100_000, "application/json", 413),
     ],
 )
-async def test_bodies_are_checked(content: bytes, media: str, status: int, gateway: Operated) -> None:
+async def test_bodies_are_checked(
+    content: bytes, media: str, status: int, gateway: Operated
+) -> None:
     before = await gateway.get("/api/notifications", conversation="console/operator")
     answer = await gateway.client.post("/api/say", content=content, headers={"Content-Type": media})
     assert answer.status_code == status
@@ -191,7 +228,9 @@ async def test_a_body_without_a_length_is_bounded_too(gateway: Operated) -> None
     assert answer.status_code == 413
 
 
-def asking(api: ModelApi, kind: str = "anthropic", name: str = "claude-haiku-5-5") -> dict[str, object]:
+def asking(
+    api: ModelApi, kind: str = "anthropic", name: str = "claude-haiku-5-5"
+) -> dict[str, object]:
     """The part of a configuration that asks that server."""
     return {
         "providers": {"a": {"kind": kind, "api_key": "sk-test-key-of-nobody", "base_url": api.url}},
@@ -210,7 +249,10 @@ async def test_the_exact_blocks_of_the_last_request_are_shown(tmp_path: Path) ->
         await gateway.console.receive_message("the words that are looked for", sender="ann")
         await told.until(lambda told: told.named("delivery"))
         prompt = (await gateway.get("/api/conversation", id="demo/ann"))["prompt"]
-        blocks, (asked,) = prompt["blocks"], [one for one in api.seen if one.path.endswith("/messages")]
+        blocks, (asked,) = (
+            prompt["blocks"],
+            [one for one in api.seen if one.path.endswith("/messages")],
+        )
         names = [one["name"] for one in blocks]
         assert names[0] == "tools"
         assert names.index("identity") < names.index("channel") < names.index("history")
@@ -229,13 +271,20 @@ async def test_the_exact_blocks_of_the_last_request_are_shown(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("kind", "name"), [("anthropic", "some-model"), ("openai", "some-model")])
-async def test_what_a_model_thinks_and_says_is_told_as_it_grows(tmp_path: Path, kind: str, name: str) -> None:
+async def test_what_a_model_thinks_and_says_is_told_as_it_grows(
+    tmp_path: Path, kind: str, name: str
+) -> None:
     async with (
         ModelApi() as api,
         operated(tmp_path, configured=True, llm=asking(api, kind, name)) as gateway,
         gateway.listening() as told,
     ):
-        api.then(Answer(text="It is seven o'clock, and all is well.", thinking="What time is it? I look at it."))
+        api.then(
+            Answer(
+                text="It is seven o'clock, and all is well.",
+                thinking="What time is it? I look at it.",
+            )
+        )
         await gateway.console.receive_message("what time is it?", sender="ann")
         await told.until(lambda told: told.named("post"))
         thoughts = "".join(one["delta"] for one in told.named("thinking"))
@@ -248,7 +297,12 @@ async def test_what_a_model_thinks_and_says_is_told_as_it_grows(tmp_path: Path, 
 
 
 async def test_a_tool_is_told_as_it_runs(tmp_path: Path) -> None:
-    script = Script(rules=(ScriptRule(match="go on", calls=(("jobs", "{}"),)), ScriptRule(match=".", reply="done")))
+    script = Script(
+        rules=(
+            ScriptRule(match="go on", calls=(("jobs", "{}"),)),
+            ScriptRule(match=".", reply="done"),
+        )
+    )
     async with operated(tmp_path, script) as gateway, gateway.listening() as told:
         await gateway.console.receive_message("go on", sender="ann")
         await gateway.screen.until(1)

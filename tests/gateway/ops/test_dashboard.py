@@ -1,4 +1,5 @@
-"""The dashboard in a real Chromium, in front of a real gateway: who may see it, what it shows, and what it survives.
+"""The dashboard in a real Chromium, in front of a real gateway: who may see it, what it shows, and
+what it survives.
 
 One browser and one gateway for all of these.
 """
@@ -15,8 +16,12 @@ from channels.base import Part, Uncertain
 from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
 from tests.servers.model_api import Answer
 
-HOSTILE = "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
-TURNED = "\u202egnp.exe\u202c \u2066left\u2069 \u200b\u200b\u200b\u200b \u0007bell \U000e0041\U000e0042"
+HOSTILE = (
+    "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
+)
+TURNED = (
+    "\u202egnp.exe\u202c \u2066left\u2069 \u200b\u200b\u200b\u200b \u0007bell \U000e0041\U000e0042"
+)
 LONG = "a very long word" + "w" * 9_984
 RESTORED_MS = 30_000
 
@@ -24,7 +29,9 @@ RESTORED_MS = 30_000
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house(tmp_path_factory.mktemp("house")) as made:
-        made.api.default = lambda _: Answer(text="well, well")  # the week's model throws dice, and is silent at times
+        made.api.default = lambda _: Answer(
+            text="well, well"
+        )  # the week's model throws dice, and is silent at times
         made.say("reverie, what is new?", room="#one")
         made.say("just talk", channel=IRC, sender="ann", room="#two")
         yield made
@@ -38,7 +45,9 @@ def browser(gateway: House) -> Iterator[Browser]:
 
 
 def row(page: Page, text: str) -> Locator:
-    return page.locator("#stream > li").filter(has=page.locator(".line .text", has_text=re.compile(re.escape(text))))
+    return page.locator("#stream > li").filter(
+        has=page.locator(".line .text", has_text=re.compile(re.escape(text)))
+    )
 
 
 def width(page: Page) -> tuple[int, int]:
@@ -71,7 +80,9 @@ def test_a_token_is_asked_for_and_a_wrong_one_is_told_where_the_right_one_stands
         expect(row(page, "just talk")).to_be_visible()
 
 
-def test_the_token_of_the_address_is_taken_out_of_it_and_kept_for_the_tab(gateway: House, browser: Browser) -> None:
+def test_the_token_of_the_address_is_taken_out_of_it_and_kept_for_the_tab(
+    gateway: House, browser: Browser
+) -> None:
     with tab(browser) as it:
         asked: list[str] = []
         it.page.on("request", lambda one: asked.append(one.url))
@@ -79,7 +90,11 @@ def test_the_token_of_the_address_is_taken_out_of_it_and_kept_for_the_tab(gatewa
         assert page.url == gateway.url
         page.reload()
         expect(page.locator("#connection")).to_have_text("live")
-        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [1, 0, ""]
+        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [
+            1,
+            0,
+            "",
+        ]
         assert not any("token" in one and "page/" not in one for one in asked[1:]), asked
         page.go_back()  # nothing in the history has it
         assert TOKEN not in page.url
@@ -107,8 +122,12 @@ def test_what_comes_in_is_seen_with_its_fate(gateway: House, browser: Browser) -
         expect(mine.locator(".place")).to_have_text("zoe")
         expect(mine.locator(".who")).to_have_text("zoe")
         expect(mine.locator(".urgency")).to_have_text("urgent")
-        expect(mine.locator(".fate .chip")).to_have_text(re.compile("answered|silent|yielded|failed"))
-        assert page.locator("#stream > li").first.locator(".text").inner_text() == "hello over there"
+        expect(mine.locator(".fate .chip")).to_have_text(
+            re.compile("answered|silent|yielded|failed")
+        )
+        assert (
+            page.locator("#stream > li").first.locator(".text").inner_text() == "hello over there"
+        )
         mine.locator("summary").click()
         expect(mine.locator(".unfolded")).to_contain_text("telegram.main.direct")
         told = gateway.ask("/api/notifications", limit=1)["items"][0]
@@ -131,7 +150,10 @@ def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
         turned = page.locator("#stream > li").filter(has_text="U+202E").first.locator(".text")
         assert "U+202E" in turned.inner_text()
         assert "U+200B×4" in turned.inner_text()
-        assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\U000e0041]", turned.evaluate("one => one.textContent"))
+        assert not re.search(
+            "[\u202a-\u202e\u2066-\u2069\u200b\U000e0041]",
+            turned.evaluate("one => one.textContent"),
+        )
         page.locator("#stream summary").first.click()
         told = gateway.ask("/api/notifications", limit=1)["items"][0]["text"]
         assert told == LONG  # an event tells its beginning only; what is folded out is the whole
@@ -185,14 +207,17 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
             page.keyboard.press("Tab")
             found = page.evaluate(
                 "(() => { const one = document.activeElement, style = getComputedStyle(one);"
-                " return [one.id || one.className || one.tagName, style.outlineStyle, style.outlineWidth]; })()"
+                " return [one.id || one.className || one.tagName, style.outlineStyle, "
+                "style.outlineWidth]; })()"
             )
             if found[0] == "BODY":
                 break
             assert found[1] == "solid", found
             stops.append(str(found[0]))
         order = ["theme", "help-button", "pause", "f-channel", "f-text", "line", "plot"]
-        assert [one for one in stops if one in order] == sorted([one for one in stops if one in order], key=order.index)
+        assert [one for one in stops if one in order] == sorted(
+            [one for one in stops if one in order], key=order.index
+        )
         page.keyboard.press("?")
         expect(page.locator("#help")).to_be_visible()
         page.keyboard.press("Escape")
@@ -200,7 +225,9 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         page.keyboard.press("5")
         expect(page.locator("#conversations")).to_be_focused()
         page.keyboard.press("Tab")
-        names = page.locator("#places button").evaluate_all("all => all.map((one) => one.dataset.id)")
+        names = page.locator("#places button").evaluate_all(
+            "all => all.map((one) => one.dataset.id)"
+        )
         page.keyboard.press("ArrowDown")
         assert page.evaluate("document.activeElement.dataset.id") == names[1]
         page.keyboard.press("Enter")
@@ -212,7 +239,10 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         page.locator("#share .plot").focus()
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#share .tip")).to_be_visible()
-        assert re.search(r"\d\d:\d\d–\d\d:\d\d: .*%", page.locator("#share .plot").get_attribute("aria-label") or "")
+        assert re.search(
+            r"\d\d:\d\d–\d\d:\d\d: .*%",
+            page.locator("#share .plot").get_attribute("aria-label") or "",
+        )
 
 
 CONTRAST = """() => {
@@ -265,7 +295,9 @@ SMALL = """() => [...document.querySelectorAll("button, select, input")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_themes_follow_the_system_or_the_person_and_are_readable(gateway: House, browser: Browser, scheme: str) -> None:
+def test_themes_follow_the_system_or_the_person_and_are_readable(
+    gateway: House, browser: Browser, scheme: str
+) -> None:
     with tab(browser, color_scheme=scheme) as it:
         page = it.open(gateway.address)
         page.locator("#places button").first.click()
@@ -292,7 +324,17 @@ def test_a_narrow_screen_has_all_of_it(gateway: House, browser: Browser) -> None
         wide, screen = width(page)
         assert wide <= screen
         assert page.evaluate(BEYOND) == []
-        for name in ("live", "channels", "agents", "share", "cost", "conversations", "turns", "outbox", "audit"):
+        for name in (
+            "live",
+            "channels",
+            "agents",
+            "share",
+            "cost",
+            "conversations",
+            "turns",
+            "outbox",
+            "audit",
+        ):
             assert page.locator(f"#{name}").bounding_box()["width"] > 330, name  # type: ignore[index] # it is seen
         assert page.evaluate(SMALL) == []
 
@@ -328,7 +370,9 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
         opened = page.locator("#opened .blocks details[open]").count()
         gateway.say("and more", room="#three")
         expect(page.locator("#opened .talk .words").filter(has_text="and more")).to_have_count(1)
-        assert page.locator("#opened .blocks details[open]").count() == opened  # nothing folds up under the reader
+        assert (
+            page.locator("#opened .blocks details[open]").count() == opened
+        )  # nothing folds up under the reader
 
 
 def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browser: Browser) -> None:
@@ -385,9 +429,16 @@ def test_a_channel_that_breaks_is_seen_at_once(gateway: House, browser: Browser)
 
 
 @pytest.mark.system
-def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(gateway: House, browser: Browser) -> None:
+def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
+    gateway: House, browser: Browser
+) -> None:
     with tab(browser) as it:
-        it.expected = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET", "ERR_EMPTY")
+        it.expected = (
+            "ERR_CONNECTION_REFUSED",
+            "ERR_INCOMPLETE_CHUNKED",
+            "ERR_CONNECTION_RESET",
+            "ERR_EMPTY",
+        )
         page = it.open(gateway.address)
         gateway.say("before it", channel=IRC, sender="ann", room="#one")
         expect(row(page, "before it")).to_have_count(1)
@@ -411,7 +462,9 @@ def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: B
         gateway.token = "another-token-of-tests"
         try:
             gateway.begin()
-            expect(page.locator("#entry-why")).to_contain_text("refuses this token", timeout=RESTORED_MS)
+            expect(page.locator("#entry-why")).to_contain_text(
+                "refuses this token", timeout=RESTORED_MS
+            )
             page.locator("#token").fill(gateway.token)
             page.keyboard.press("Enter")
             expect(page.locator("#connection")).to_have_text("live")
@@ -422,7 +475,8 @@ def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: B
 
 
 EVENTS = (
-    b'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a":\ndata: "\xc3\xa4"}\n\nevent: x\n\ndata:last\r\n\r\n'
+    b'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a":\ndata: '
+    b'"\xc3\xa4"}\n\nevent: x\n\ndata:last\r\n\r\n'
 )
 
 
@@ -474,7 +528,9 @@ def test_what_comes_while_the_log_is_read_is_kept(gateway: House, browser: Brows
         assert it.page.evaluate(LOADED) == [[5, "answered"], [9, "unread"]]
 
 
-def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(gateway: House, browser: Browser) -> None:
+def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(
+    gateway: House, browser: Browser
+) -> None:
     with tab(browser) as it:
         it.page.goto(gateway.url)
         for size in (1, 2, 3, 7, 1_000):
@@ -484,7 +540,10 @@ def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(gate
                 ("message", "last", "7"),
             ]
         for text, shown in CASES.items():
-            assert it.page.evaluate(SAID, [int.from_bytes(pair, "little") for pair in _pairs(text)]) == shown
+            assert (
+                it.page.evaluate(SAID, [int.from_bytes(pair, "little") for pair in _pairs(text)])
+                == shown
+            )
 
 
 def _pairs(text: str) -> Iterator[bytes]:

@@ -1,4 +1,5 @@
-"""The stream of events of the API: what it tells of turns, tools and notifications, and what it leaves out."""
+"""The stream of events of the API: what it tells of turns, tools and notifications, and what it
+leaves out."""
 
 import asyncio
 import json
@@ -92,7 +93,9 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
         slow.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(slow, ("127.0.0.1", gateway.port))
-        head = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        head = (
+            f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        )
         await loop.sock_sendall(slow, head.encode())
         heard = await loop.sock_recv(slow, 1_000)  # and then it does not read for long
         assert heard.startswith(b"HTTP/1.1 200")
@@ -100,7 +103,10 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
             await chatter(gateway, 20, "x" * 3_000 + " {}")
             await asyncio.sleep(0)
         await quick.until(
-            lambda told: len(told.named("notification")) + sum(one["count"] for one in told.named("lost")) >= 800
+            lambda told: (
+                len(told.named("notification")) + sum(one["count"] for one in told.named("lost"))
+                >= 800
+            )
         )
         async with asyncio.timeout(120):
             while b"event: lost" not in heard:
@@ -108,7 +114,9 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
         slow.close()
 
 
-async def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_that_takes_nothing_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "STALLED_READER_S", 0.2)
     async with operated(tmp_path, agents=SILENT) as gateway:
         stuck = socket.socket()
@@ -116,7 +124,9 @@ async def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypa
         stuck.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_connect(stuck, ("127.0.0.1", gateway.port))
-        head = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        head = (
+            f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        )
         await loop.sock_sendall(stuck, head.encode())
         await loop.sock_recv(stuck, 1_000)
         logging.getLogger("reverie.test").warning("x" * 3_000)
@@ -126,7 +136,9 @@ async def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypa
                 for _ in range(300):
                     logging.getLogger("reverie.test").warning("x" * 3_000)
                 await asyncio.sleep(0.15)
-                flows = [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]
+                flows = [
+                    task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())
+                ]
                 gone = not flows
         stuck.close()
 
@@ -172,7 +184,9 @@ async def test_what_happens_at_once_is_written_at_once_in_few_pieces(gateway: Op
             pieces.append(time.monotonic())
     await saying
     took_s = pieces[-1] - pieces[0]
-    assert len(pieces) <= 3 + 2 * (took_s / 0.1 + 1)  # ten times a second, each perhaps in two packets
+    assert len(pieces) <= 3 + 2 * (
+        took_s / 0.1 + 1
+    )  # ten times a second, each perhaps in two packets
     listening.close()
 
 
@@ -189,7 +203,9 @@ async def test_warnings_are_told_and_end_with_the_listener(tmp_path: Path) -> No
             assert first["message"] == "something is odd: password=[redacted]"
             assert (second["level"], second["message"]) == ("error", "from elsewhere")
         handlers = logging.getLogger("reverie").handlers
-        await until(lambda: not any(isinstance(one, live_events.WarningLogHandler) for one in handlers))
+        await until(
+            lambda: not any(isinstance(one, live_events.WarningLogHandler) for one in handlers)
+        )
 
 
 async def test_no_secret_comes_out_by_any_way(tmp_path: Path) -> None:
@@ -206,7 +222,9 @@ async def test_no_secret_comes_out_by_any_way(tmp_path: Path) -> None:
         async with gateway.listening() as told:
             await gateway.console.receive_message(f"look at {key} and {said}", sender="ann")
             await gateway.post("/api/say", {"text": f"remember {said} and {key}"})
-            await gateway.client.post("/api/orders", json={"kind": "kill", "conversation": f"demo/{said}"})
+            await gateway.client.post(
+                "/api/orders", json={"kind": "kill", "conversation": f"demo/{said}"}
+            )
             logging.getLogger("reverie.test").warning("it is %s", said)
             await told.until(lambda told: len(told.named("delivery")) >= 2 and told.named("log"))
             everything = told.raw
@@ -234,7 +252,8 @@ async def test_the_gateway_ends_soon_although_somebody_listens(tmp_path: Path) -
         await gateway.task
 
 
-# What is told of a turn as it goes on: nothing of a secret that grows, and nothing kept of turns that are over
+# What is told of a turn as it goes on: nothing of a secret that grows, and nothing kept of turns
+# that are over
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SECRET = "the-configured-secret-4711"
@@ -270,7 +289,11 @@ def turn_event(running: RunningTurn, state: Literal["started", "ended"]) -> Turn
 
 async def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
     frames = b"".join(frame.data for frame in await encoder.encode(happened)).decode()
-    return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
+    return [
+        json.loads(line.removeprefix("data: "))
+        for line in frames.splitlines()
+        if line.startswith("data: ")
+    ]
 
 
 @pytest.fixture
@@ -286,10 +309,13 @@ async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: ApiBackend)
         thoughts = list[str]()
         for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
             thoughts += [
-                one["delta"] for one in await encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
+                one["delta"]
+                for one in await encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
             ]
         thoughts += [
-            one["delta"] for one in await encode_events(encoder, turn_event(running, "ended")) if "delta" in one
+            one["delta"]
+            for one in await encode_events(encoder, turn_event(running, "ended"))
+            if "delta" in one
         ]
     assert "".join(thoughts) == "it is [redacted] and so\non, I think"
 
@@ -298,12 +324,16 @@ async def test_a_long_answer_that_comes_at_once_is_told_whole(here: ApiBackend) 
     encoder = SseEncoder(here)
     running = turn(1)
     with here.turn_tracker.track(running):
-        (one,) = await encode_events(encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
+        (one,) = await encode_events(
+            encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last")
+        )
     assert one["delta"] == ("word " * 2_000).rstrip()
 
 
 def held_by(encoder: SseEncoder) -> dict[str, int]:
-    return {name: len(value) for name, value in vars(encoder).items() if isinstance(value, dict | set)}
+    return {
+        name: len(value) for name, value in vars(encoder).items() if isinstance(value, dict | set)
+    }
 
 
 async def test_of_a_turn_that_is_over_nothing_is_kept(here: ApiBackend) -> None:
@@ -313,7 +343,9 @@ async def test_of_a_turn_that_is_over_nothing_is_kept(here: ApiBackend) -> None:
     for number in range(100):
         running = turn(number)
         with here.turn_tracker.track(running):
-            await encode_events(encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
+            await encode_events(
+                encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see")
+            )
     gone = RunningTurn(
         turn=TurnId("later"),
         agent="ana",

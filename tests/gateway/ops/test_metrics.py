@@ -16,7 +16,14 @@ from gateway.config.models import OpsConfig
 from gateway.context.compaction import COMPACTION_OUTCOMES, CompactionStats
 from gateway.core.clock import ManualClock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import BlockUsage, ChannelName, ConnectionChanged, ConversationId, EventId, TaskFinished
+from gateway.core.events import (
+    BlockUsage,
+    ChannelName,
+    ConnectionChanged,
+    ConversationId,
+    EventId,
+    TaskFinished,
+)
 from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -57,7 +64,9 @@ MINE = ("llm_", "workspace_", "reverie_dmn", "reverie_turns", "reverie_notificat
 ME = 'agent="ana",model="m",provider="anthropic"'
 
 
-def scraped(llm: AgentStats | CompactionStats, then: Callable[[], None] = lambda: None) -> tuple[str, dict[str, float]]:
+def scraped(
+    llm: AgentStats | CompactionStats, then: Callable[[], None] = lambda: None
+) -> tuple[str, dict[str, float]]:
     """What the server shows after `then`, as text and by sample."""
     then()
     text = rendered_metrics(llm.metrics)
@@ -78,10 +87,22 @@ def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> No
     _, samples = scraped(CompactionStats(["ana", "bob"]))
     for agent in ("ana", "bob"):
         for outcome in COMPACTION_OUTCOMES:
-            assert samples.pop(f'llm_compaction_triggered_total{{agent="{agent}",outcome="{outcome}"}}') == 0
+            assert (
+                samples.pop(
+                    f'llm_compaction_triggered_total{{agent="{agent}",outcome="{outcome}"}}'
+                )
+                == 0
+            )
         for outcome in ("ok", "failed"):
-            assert samples[f'llm_compaction_duration_seconds_count{{agent="{agent}",outcome="{outcome}"}}'] == 0
-    assert {name.partition("{")[0].rpartition("_")[0] for name in samples} == {"llm_compaction_duration_seconds"}
+            assert (
+                samples[
+                    f'llm_compaction_duration_seconds_count{{agent="{agent}",outcome="{outcome}"}}'
+                ]
+                == 0
+            )
+    assert {name.partition("{")[0].rpartition("_")[0] for name in samples} == {
+        "llm_compaction_duration_seconds"
+    }
 
 
 def test_requests_are_counted_by_agent_provider_and_model() -> None:
@@ -101,7 +122,9 @@ def test_requests_are_counted_by_agent_provider_and_model() -> None:
     assert samples['llm_cache_hit_ratio{agent="ana"}'] == 90 / 400
     assert samples['llm_cache_hit_ratio{agent="bob"}'] == 0
     assert samples['llm_requests_total{agent="ana",model="other",provider="anthropic"}'] == 1
-    assert 'llm_cost_usd_total{agent="ana",model="other",provider="anthropic"}' not in samples, "its price is not known"
+    assert 'llm_cost_usd_total{agent="ana",model="other",provider="anthropic"}' not in samples, (
+        "its price is not known"
+    )
     assert samples['llm_cost_usd_total{agent="bob",model="m",provider="anthropic"}'] == 1
 
 
@@ -109,7 +132,13 @@ def test_estimates_are_compared_with_the_bill() -> None:
     llm = AgentStats()
 
     def asked() -> None:
-        for billed in (130, 125, 104, 65, 0):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
+        for billed in (
+            130,
+            125,
+            104,
+            65,
+            0,
+        ):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
             llm.count_request("ana", account(plain=billed))
         llm.count_request("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
 
@@ -145,7 +174,8 @@ def test_compactions_are_counted_and_timed() -> None:
 
     _, samples = scraped(llm, folded)
     counts = [
-        samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}'] for outcome in COMPACTION_OUTCOMES
+        samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}']
+        for outcome in COMPACTION_OUTCOMES
     ]
     assert counts == [2, 1, 1, 0, 0]
     took = 'llm_compaction_duration_seconds_{}{{agent="ana",{}outcome="{}"}}'
@@ -178,14 +208,19 @@ async def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
         await cache.get(tmp_path, scope="public", family="anthropic")
     await cache.aclose()
     found = cache.counts
-    counts = {path: (found.hits[path], found.misses[path], found.invalidations[path]) for path in found.misses}
+    counts = {
+        path: (found.hits[path], found.misses[path], found.invalidations[path])
+        for path in found.misses
+    }
     _, samples = scraped(AgentStats(lambda: counts))
     assert samples[f'workspace_cache_hits_total{{path="{tmp_path}"}}'] == 2
     assert samples[f'workspace_cache_misses_total{{path="{tmp_path}"}}'] == 1
     assert samples[f'workspace_cache_invalidations_total{{path="{tmp_path}"}}'] == 0
 
 
-async def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_gateways_watch_serves_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     llm = AgentStats()
     llm.count_request("ana", account(read=130))
@@ -194,7 +229,9 @@ async def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.Log
         clock = ManualClock()
         async with await Store.open(tmp_path / "s.db", clock) as store:
             stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = OpsService(OpsConfig(port=0), store.path, clock, stats, Redactor(), sources=[llm.metrics])
+            watch = OpsService(
+                OpsConfig(port=0), store.path, clock, stats, Redactor(), sources=[llm.metrics]
+            )
             task = asyncio.create_task(watch.run())
             async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
@@ -213,9 +250,13 @@ def test_a_server_that_makes_up_names_fills_no_memory() -> None:
     for number in range(3 * MAX_MODELS):
         llm.count_request("ana", account(plain=1, model=f"m{number}"))
     _, samples = scraped(llm)
-    requests = {name: value for name, value in samples.items() if name.startswith("llm_requests_total")}
+    requests = {
+        name: value for name, value in samples.items() if name.startswith("llm_requests_total")
+    }
     assert len(requests) == MAX_MODELS + 1
-    assert requests['llm_requests_total{agent="ana",model="other",provider="other"}'] == 2 * MAX_MODELS
+    assert (
+        requests['llm_requests_total{agent="ana",model="other",provider="other"}'] == 2 * MAX_MODELS
+    )
 
 
 def test_networks_are_asked_at_each_scrape() -> None:
@@ -223,7 +264,12 @@ def test_networks_are_asked_at_each_scrape() -> None:
 
     def now() -> list[DmnStatus]:
         return [
-            snapshot_dmn(SavedDmn(id=one, state=states[one], policy=DmnPolicy(inner=inner_conversation(one))), NOW)
+            snapshot_dmn(
+                SavedDmn(
+                    id=one, state=states[one], policy=DmnPolicy(inner=inner_conversation(one))
+                ),
+                NOW,
+            )
             for one in states
         ]
 
@@ -248,16 +294,26 @@ def test_networks_are_asked_at_each_scrape() -> None:
     _, samples = scraped(stats)
     assert samples['reverie_dmn_state{agent="ana",state="resting"}'] == 0
     assert samples['reverie_dmn_state{agent="ana",state="working"}'] == 1
-    told = {name: samples[f'{name}{{agent="ana"}}'] for name in NAMES if f'{name}{{agent="ana"}}' in samples}
+    told = {
+        name: samples[f'{name}{{agent="ana"}}']
+        for name in NAMES
+        if f'{name}{{agent="ana"}}' in samples
+    }
     assert list(told.values()) == [1, 1, 1, 1, 2, 12, 0.25]
 
 
 async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
     stats = AgentStats()
     link = NewEntry(
-        fact=ConnectionChanged(id=EventId("l"), channel=ChannelName("irc.test"), up=True, reason="", sent=NOW), at=NOW
+        fact=ConnectionChanged(
+            id=EventId("l"), channel=ChannelName("irc.test"), up=True, reason="", sent=NOW
+        ),
+        at=NOW,
     )
-    done = NewEntry(fact=TaskFinished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="ana"), at=NOW)
+    done = NewEntry(
+        fact=TaskFinished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="ana"),
+        at=NOW,
+    )
     ended = turn(place().conversation, 1)
     assert isinstance(ended.fact, TurnRecord)
     within = replace(ended, fact=replace(ended.fact, within=TurnId("i")))

@@ -1,4 +1,5 @@
-"""What the operator says and orders: the own channel, a turn that is ended, a tool that is ended, all of it audited."""
+"""What the operator says and orders: the own channel, a turn that is ended, a tool that is ended,
+all of it audited."""
 
 import asyncio
 import json
@@ -36,7 +37,12 @@ def command(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_token(tmp_path: Path, **more: Any) -> Settings:
-    return settings(tmp_path, channels={"demo": {"platform": "console"}}, ops={"port": 0, "token": TOKEN}, **more)
+    return settings(
+        tmp_path,
+        channels={"demo": {"platform": "console"}},
+        ops={"port": 0, "token": TOKEN},
+        **more,
+    )
 
 
 def said(room: str = "operator", sender: str = "operator", *, bot: bool = False) -> Message:
@@ -56,7 +62,10 @@ def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, 
     found = decide(policy, said())
     assert (found.allowed, found.role, found.global_role) == (True, "owner", "owner")
     blocked = AccessPolicy(
-        dm_policy="open", roles={"console:operator": "blocked"}, open_rooms={}, operator_channel=OPERATOR_CHANNEL
+        dm_policy="open",
+        roles={"console:operator": "blocked"},
+        open_rooms={},
+        operator_channel=OPERATOR_CHANNEL,
     )
     assert decide(blocked, said()).role == "owner"
 
@@ -74,7 +83,10 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
     ]
     bound = bindings_of(with_token(tmp_path, agents=agents)).find(PLACE)
     assert (bound.agent, bound.listen, bound.private) == ("one", "all", True)
-    own = [*agents, {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]}]
+    own = [
+        *agents,
+        {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]},
+    ]
     assert bindings_of(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
     without = settings(tmp_path, agents=agents)
     assert bindings_of(without).find(PLACE).listen == "off"
@@ -84,13 +96,19 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
     ("more", "key", "told"),
     [
         ({"channels": {"console": {"platform": "console"}}}, "channels.console", "console.local"),
-        ({"access": {"roles": {"member": ["console:operator"]}}}, "access.roles.member[0]", "remove this"),
+        (
+            {"access": {"roles": {"member": ["console:operator"]}}},
+            "access.roles.member[0]",
+            "remove this",
+        ),
         ({"ops": {"token": ""}}, "ops.token", ""),
         ({"ops": {"token": "fifteen-letters"}}, "ops.token", "at least 16 characters"),
         ({"ops": {"hosts": ["http://x"]}}, "ops.hosts", ""),
     ],
 )
-def test_what_the_configuration_may_not_say(tmp_path: Path, more: dict[str, Any], key: str, told: str) -> None:
+def test_what_the_configuration_may_not_say(
+    tmp_path: Path, more: dict[str, Any], key: str, told: str
+) -> None:
     made: dict[str, Any] = {
         "channels": {"demo": {"platform": "console"}},
         "agents": [{"id": "reverie"}],
@@ -105,7 +123,10 @@ def test_what_the_configuration_may_not_say(tmp_path: Path, more: dict[str, Any]
 
 
 async def test_a_message_goes_in_and_its_answer_comes_out(tmp_path: Path) -> None:
-    async with operated(tmp_path, access={"dm": "disabled"}) as gateway, gateway.listening() as told:
+    async with (
+        operated(tmp_path, access={"dm": "disabled"}) as gateway,
+        gateway.listening() as told,
+    ):
         heard = await gateway.post("/api/say", {"text": "are you there?"})
         await told.until(lambda told: told.named("post"))
         (noticed,) = [one for one in told.named("notification") if one["kind"] == "direct"]
@@ -148,14 +169,19 @@ async def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path:
     bad = Refused(ChannelName("bad"), lambda _: None)
     from gateway import app  # noqa: PLC0415 - used here alone
 
-    made = settings(tmp_path, channels={"bad": {"platform": "console"}}, ops={"port": 0, "token": TOKEN})
+    made = settings(
+        tmp_path, channels={"bad": {"platform": "console"}}, ops={"port": 0, "token": TOKEN}
+    )
     with pytest.raises(NoChannelsLeft):
         async with asyncio.timeout(120):
             await app.run(made, asyncio.Event(), channels={bad.name: bad})
     async with operated(tmp_path / "x", channels=[bad]) as gateway:
         ready = (await gateway.client.get("/ready")).json()
         assert OPERATOR_CHANNEL not in ready["channels"]
-        assert f'channel_up{{channel="{OPERATOR_CHANNEL}"}}' not in (await gateway.client.get("/metrics")).text
+        assert (
+            f'channel_up{{channel="{OPERATOR_CHANNEL}"}}'
+            not in (await gateway.client.get("/metrics")).text
+        )
 
 
 async def tool_runs(gateway: Operated) -> None:
@@ -175,7 +201,9 @@ def alive(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("way", ["http", "socket"])
-async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: Path, way: str) -> None:
+async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(
+    tmp_path: Path, way: str
+) -> None:
     script = Script(
         rules=(
             ScriptRule(match="work", calls=command("sleep 300 & echo $! > pid; wait")),
@@ -194,7 +222,10 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
             answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
         else:
             answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
-        assert (answer["ok"], list(answer["lines"])) == (True, ["I ended bash. My answer continues."])
+        assert (answer["ok"], list(answer["lines"])) == (
+            True,
+            ["I ended bash. My answer continues."],
+        )
         await told.until(lambda told: told.named("post"))
         assert told.named("post")[0]["text"].startswith("Then I leave that.")
         assert not alive(tmp_path)
@@ -215,7 +246,10 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_p
 @pytest.mark.parametrize("way", ["http", "socket"])
 async def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None:
     script = Script(
-        rules=(ScriptRule(match="work", calls=command("sleep 300")), ScriptRule(match=".", reply="Something."))
+        rules=(
+            ScriptRule(match="work", calls=command("sleep 300")),
+            ScriptRule(match=".", reply="Something."),
+        )
     )
     async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
         await gateway.post("/api/say", {"text": "work"})
@@ -232,7 +266,9 @@ async def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -
         assert not told.named("post")
         (act,) = (await gateway.get("/api/audit"))["items"]
         assert (act["actor"], act["command"], act["ok"]) == ("operator (ops on call)", "stop", True)
-        nothing = await gateway.post("/api/orders", {"words": ["stop"], "place": PLACE.conversation})
+        nothing = await gateway.post(
+            "/api/orders", {"words": ["stop"], "place": PLACE.conversation}
+        )
         assert nothing["ok"] is False
         odd = await gateway.post("/api/orders", {"words": ["stop"], "place": "nowhere"})
         assert odd["ok"] is False
@@ -243,7 +279,9 @@ async def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -
 
 async def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:
     calls = (*command("sleep 300"), ("job_output", '{"job": "j1"}'))
-    script = Script(rules=(ScriptRule(match="work", calls=calls), ScriptRule(match=".", reply="Done.")))
+    script = Script(
+        rules=(ScriptRule(match="work", calls=calls), ScriptRule(match=".", reply="Done."))
+    )
     async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
         await gateway.console.receive_message("nothing", sender="ann")
         await gateway.post("/api/say", {"text": "work"})
@@ -251,7 +289,9 @@ async def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:
         elsewhere = await gateway.post("/api/orders", {"words": ["kill"], "place": f"{DEMO}/ann"})
         assert elsewhere["ok"] is False
         await gateway.post("/api/orders", {"words": ["kill"], "place": PLACE.conversation})
-        await told.until(lambda told: "console/operator" in [one["conversation"] for one in told.named("post")])
+        await told.until(
+            lambda told: "console/operator" in [one["conversation"] for one in told.named("post")]
+        )
 
 
 async def test_what_came_of_reading_the_configuration_again_is_told(tmp_path: Path) -> None:
@@ -259,14 +299,20 @@ async def test_what_came_of_reading_the_configuration_again_is_told(tmp_path: Pa
     async with operated(tmp_path) as gateway, gateway.listening() as told:
         file = tmp_path / "reverie.yaml"
         said = json.loads(file.read_text())
-        file.write_text(json.dumps({**said, "commands": {"contact": "me"}, "ops": {**said["ops"], "port": 1}}))
+        file.write_text(
+            json.dumps({**said, "commands": {"contact": "me"}, "ops": {**said["ops"], "port": 1}})
+        )
         assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"]
         await told.until(lambda told: any(one["taken"] for one in told.named("reloaded")))
         file.write_text(json.dumps({**said, "agents": []}))
         assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"] is False
         await told.until(lambda told: told.named("reloaded")[-1]["problems"])
         (taken,) = [one for one in told.named("reloaded") if one["taken"]]
-        assert (taken["taken"], taken["later"], taken["problems"]) == (["commands.contact"], ["ops.port"], [])
+        assert (taken["taken"], taken["later"], taken["problems"]) == (
+            ["commands.contact"],
+            ["ops.port"],
+            [],
+        )
         broken = told.named("reloaded")[-1]
         assert (broken["taken"], len(broken["problems"])) == ([], 1)
         assert "agents" in broken["problems"][0]

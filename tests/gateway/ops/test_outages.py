@@ -1,4 +1,5 @@
-"""Outages that no link tells of, as an operator sees them: rooms that cannot enter, models that do not answer."""
+"""Outages that no link tells of, as an operator sees them: rooms that cannot enter, models that do
+not answer."""
 
 import asyncio
 import json
@@ -34,14 +35,19 @@ OFFICE = ChannelName("office")
 
 
 @asynccontextmanager
-async def gateway(folder: Path, channel: dict[str, Any], **agent: str) -> AsyncIterator[httpx.AsyncClient]:
+async def gateway(
+    folder: Path, channel: dict[str, Any], **agent: str
+) -> AsyncIterator[httpx.AsyncClient]:
     """One with this channel, its real adapter, and a client of its HTTP server."""
     port = free_port()
     settings = parse_config(
         {
             "channels": {"here": channel},
             "agents": [{"id": "reverie", **agent}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "store": {"path": "reverie.db"},
             "ops": {"port": port},
         },
@@ -50,7 +56,9 @@ async def gateway(folder: Path, channel: dict[str, Any], **agent: str) -> AsyncI
     stop = asyncio.Event()
     task = asyncio.create_task(app.run(settings, stop, live=LiveSettings(settings, folder, {})))
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20
+        ) as client:
             yield client
     finally:
         stop.set()
@@ -71,13 +79,23 @@ async def reasons(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
 
 
 async def healthy(folder: Path) -> tuple[bool, list[str]]:
-    report = await read_gateway_report(folder / "reverie.db", {ChannelName("here"): "irc"}, datetime.now(UTC))
+    report = await read_gateway_report(
+        folder / "reverie.db", {ChannelName("here"): "irc"}, datetime.now(UTC)
+    )
     return report.judge()
 
 
-async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_next_attempt(tmp_path: Path) -> None:
+async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_next_attempt(
+    tmp_path: Path,
+) -> None:
     async with Ircd(Options(refused={"#closed": "474"})) as ircd:
-        channel = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "mira"}
+        channel = {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "port": ircd.port,
+            "tls": False,
+            "nick": "mira",
+        }
         async with gateway(tmp_path, {**channel, "rooms": ["#open", "#closed"]}) as client:
             told = await reasons(client, "#closed")
             (reason,) = told["reasons"]
@@ -97,7 +115,13 @@ async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Ircd() as ircd:
-        channel = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "mira"}
+        channel = {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "port": ircd.port,
+            "tls": False,
+            "nick": "mira",
+        }
         async with gateway(tmp_path, {**channel, "rooms": ["#open"]}) as client:
             bot = await ircd.joined("mira", "#open")
             for nick in ("Guest1", "Guest2"):
@@ -108,7 +132,16 @@ async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
             assert told["ready"], "it can be talked to"
             (reason,) = told["reasons"]
             assert "changed our nick from mira to Guest2 (" in reason
-    assert len([line for line in caplog.messages if line.startswith("for owners: here is connected, but")]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in caplog.messages
+                if line.startswith("for owners: here is connected, but")
+            ]
+        )
+        == 1
+    )
 
 
 async def test_a_persona_whose_directory_is_gone_is_named_and_owners_are_told(
@@ -116,14 +149,23 @@ async def test_a_persona_whose_directory_is_gone_is_named_and_owners_are_told(
 ) -> None:
     (tmp_path / "mira").mkdir()
     async with Ircd() as ircd:
-        channel = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "mira"}
+        channel = {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "port": ircd.port,
+            "tls": False,
+            "nick": "mira",
+        }
         async with gateway(tmp_path, {**channel, "rooms": ["#open"]}, workspace="mira") as client:
             bot = await ircd.joined("mira", "#open")
             (tmp_path / "mira").rmdir()
             bot.drop()  # a state that changes is written at once
             await reasons(client, "reverie has no persona")
             assert any("no persona" in line for line in (await healthy(tmp_path))[1])
-    assert sum("for owners: reverie answers without its persona" in line for line in caplog.messages) == 1
+    assert (
+        sum("for owners: reverie answers without its persona" in line for line in caplog.messages)
+        == 1
+    )
 
 
 async def test_chats_of_telegram_in_which_the_bot_is_not_are_named(tmp_path: Path) -> None:
@@ -139,8 +181,15 @@ async def test_chats_of_telegram_in_which_the_bot_is_not_are_named(tmp_path: Pat
 
 async def test_rooms_that_discord_does_not_show_are_named(tmp_path: Path) -> None:
     async with DiscordApi() as api:
-        channel = {"platform": "discord", "token": api.token, "api_url": api.api_url, "gateway_url": api.gateway_url}
-        async with gateway(tmp_path, {**channel, "rooms": [api.room, api.world.guild, "999999999999999999"]}) as client:
+        channel = {
+            "platform": "discord",
+            "token": api.token,
+            "api_url": api.api_url,
+            "gateway_url": api.gateway_url,
+        }
+        async with gateway(
+            tmp_path, {**channel, "rooms": [api.room, api.world.guild, "999999999999999999"]}
+        ) as client:
             told = await reasons(client, "999999999999999999")
             (reason,) = told["reasons"]
             assert "invite the bot" in reason
@@ -151,14 +200,20 @@ async def ready(it: Operated) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("error", [ModelBusy("cannot connect to 127.0.0.1:9"), ModelUnusable("the key is refused")])
+@pytest.mark.parametrize(
+    "error", [ModelBusy("cannot connect to 127.0.0.1:9"), ModelUnusable("the key is refused")]
+)
 async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its_end(
     tmp_path: Path, error: ModelError
 ) -> None:
     office = Screen()
     room = ConsoleChannel(OFFICE, office.show)
     script = Script(errors=(error,) * 2)
-    llm = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}, "overload_wait": 0}
+    llm = {
+        "providers": {"s": {"kind": "scripted"}},
+        "models": {"main": {"provider": "s"}},
+        "overload_wait": 0,
+    }
     more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}, "llm": llm}
     async with operated(tmp_path, script, channels=[room], **more) as it:
 
@@ -185,7 +240,9 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
         assert "answers reverie again" in over
 
 
-async def test_half_an_answer_says_so_to_the_person_and_names_the_setting_to_owners(tmp_path: Path) -> None:
+async def test_half_an_answer_says_so_to_the_person_and_names_the_setting_to_owners(
+    tmp_path: Path,
+) -> None:
     office = Screen()
     room = ConsoleChannel(OFFICE, office.show)
     script = Script(rules=(ScriptRule(match="story", reply="once upon a time " * 40),))
@@ -213,7 +270,8 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
 ) -> None:
     async with ModelApi() as api:
         api.default = lambda body: Answer(
-            text="hi", usage={"prompt_tokens": min(len(json.dumps(body)) // 3, 2_048), "completion_tokens": 1}
+            text="hi",
+            usage={"prompt_tokens": min(len(json.dumps(body)) // 3, 2_048), "completion_tokens": 1},
         )
         models = {"main": {"provider": "s", "name": "qwen3:8b"}}
         llm = {"providers": {"s": {"kind": "openai", "base_url": api.url}}, "models": models}
@@ -225,7 +283,9 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
 
             async def is_told() -> bool:
                 _, findings = await healthy(tmp_path)
-                return any("has read 2048 of about" in line and "OLLAMA" in line for line in findings)
+                return any(
+                    "has read 2048 of about" in line and "OLLAMA" in line for line in findings
+                )
 
             await until(is_told)
     assert len([one for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()]) == 1

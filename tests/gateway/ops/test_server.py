@@ -98,7 +98,12 @@ def test_states_follow_what_happens() -> None:
     assert not stats.snapshot().is_ready
     stats.count_events(IRC, [link(False, "refused again")], after(3))
     one = stats.snapshot().channels[0]
-    assert (one.state, one.since, one.reason, one.reconnects) == ("down", after(2), "refused again", 0)
+    assert (one.state, one.since, one.reason, one.reconnects) == (
+        "down",
+        after(2),
+        "refused again",
+        0,
+    )
     assert changes == ["up", "down", "down"]
     assert first.channels[0].state == "connecting"  # a snapshot stays as it was
     irc, telegram = sample_stats().snapshot().channels
@@ -127,12 +132,15 @@ def test_metrics_as_they_are_scraped() -> None:
     for name in {re.split(r"[{ ]", line)[0] for line in samples}:
         assert f"# TYPE {name} " in text
         assert f"# HELP {name} " in text
-    early = rendered_metrics(ChannelMetrics(sample_stats(), ManualClock(START - timedelta(hours=1)), "1"))
+    early = rendered_metrics(
+        ChannelMetrics(sample_stats(), ManualClock(START - timedelta(hours=1)), "1")
+    )
     assert 'age_seconds{channel="irc.x"} 0.0\n' in early  # the clock went back
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (61, "1 min"), (7200, "2 h"), (200_000, "2 d")]
+    ("seconds", "text"),
+    [(0, "0 s"), (59.4, "59 s"), (61, "1 min"), (7200, "2 h"), (200_000, "2 d")],
 )
 def test_spans(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
@@ -147,7 +155,9 @@ async def opened(stats: GatewayStats | None = None, sources: Sequence[Collector]
 
 async def test_the_server_shows_health_readiness_and_metrics() -> None:
     serving = await opened()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{serving.port}", trust_env=False
+    ) as client:
         health = await client.get("/health")
         assert (health.status_code, health.json()["status"]) == (200, "ok")
         ready = await client.get("/ready?verbose=1")
@@ -172,7 +182,9 @@ async def test_the_server_shows_health_readiness_and_metrics() -> None:
 
 async def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
     serving = await opened(GatewayStats({IRC: "IRC"}, START))
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{serving.port}", trust_env=False
+    ) as client:
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200
     await serving.close()
@@ -208,26 +220,43 @@ async def raw(port: int, *pieces: bytes) -> bytes:
         ((b"GET " + b"/" * 100_000,), b"400"),
         ((b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 100_000,), b"400"),
         ((b"TRACE /health HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"405"),
-        ((b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",), b"400"),
+        (
+            (
+                (
+                    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: "
+                    b"2\r\n\r\n"
+                ),
+            ),
+            b"400",
+        ),
     ],
 )
-async def test_odd_requests_get_an_answer_and_harm_nobody(pieces: tuple[bytes, ...], status: bytes) -> None:
+async def test_odd_requests_get_an_answer_and_harm_nobody(
+    pieces: tuple[bytes, ...], status: bytes
+) -> None:
     serving = await opened()
     answer = await raw(serving.port, *pieces)
-    assert answer.split(b" ")[1:2] in ([status], [])  # a reset may overtake the answer to what was too much
+    assert answer.split(b" ")[1:2] in (
+        [status],
+        [],
+    )  # a reset may overtake the answer to what was too much
     assert answer or len(b"".join(pieces)) > 16_384
     assert b" 200 " in await raw(serving.port, HEALTH)
     await serving.close()
 
 
-async def test_whoever_says_nothing_is_let_go_and_a_crowd_silences_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_says_nothing_is_let_go_and_a_crowd_silences_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
     serving = await opened()
     assert await raw(serving.port, b"GET /hea") == b""
     await serving.close()
     monkeypatch.undo()
     serving = await opened()
-    idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(3 * MAX_CONNECTIONS)]
+    idle = [
+        await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(3 * MAX_CONNECTIONS)
+    ]
     assert b" 200 " in await raw(serving.port, HEALTH)
     assert await idle[0][0].read() == b"", "the oldest had to go"
     assert serving.http
@@ -305,7 +334,16 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
         assert found.running
         head, titles, up, down = found.render_lines(datetime.now(UTC))
         assert head.startswith("running since ")
-        assert titles.split() == ["channel", "platform", "state", "since", "last", "event", "reconnects", "reason"]
+        assert titles.split() == [
+            "channel",
+            "platform",
+            "state",
+            "since",
+            "last",
+            "event",
+            "reconnects",
+            "reason",
+        ]
         assert up.startswith("console  console   up ")
         assert down.endswith("the token is wrong (True)")
         port = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
@@ -325,7 +363,9 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
     assert (told_json["running"], told_json["channels"][0]["state"]) == (False, "up")
 
 
-async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_name(tmp_path: Path) -> None:
+async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_name(
+    tmp_path: Path,
+) -> None:
     async def nobody(_: CommandRequest) -> ControlResponse:
         raise AssertionError
 
@@ -349,19 +389,29 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
                 silent.listen()
         report = await read_gateway_report(store, {}, now)
         assert report.running
-        assert {one.channel: one.state for one in report.snapshot.channels} == {IRC: "up", other: "connecting"}
-        hung = f"the gateway on {socket_path(process_path(store, 'edge-3'))} did not answer in 5 s: {HUNG_REMEDY}"
+        assert {one.channel: one.state for one in report.snapshot.channels} == {
+            IRC: "up",
+            other: "connecting",
+        }
+        hung = (
+            f"the gateway on {socket_path(process_path(store, 'edge-3'))} did not answer in 5 "
+            f"s: {HUNG_REMEDY}"
+        )
         assert [(one.reason, one.partial) for one in report.snapshot.problems] == [
             ("edge-2: the log cannot be written", True),
             (hung, True),
         ]
         assert (await read_gateway_report(store, {}, now, "edge-3")).finding.startswith(hung)
-        assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats["edge-1"].snapshot()
+        assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats[
+            "edge-1"
+        ].snapshot()
         stats["edge-1"].report_problem("model", "no model answers", START)
         found = (await read_gateway_report(store, {}, now)).snapshot
         assert [one.partial for one in found.problems] == [False, False, True], "nobody works"
         missing = await read_gateway_report(store, {}, now, "edge-4")
-        assert missing.finding.startswith(f"no process named edge-4 is running with the store {store} (")
+        assert missing.finding.startswith(
+            f"no process named edge-4 is running with the store {store} ("
+        )
         killed = await read_gateway_report(store, {}, now, "edge-5")
         assert f"{store}: the last one was killed or crashed" in killed.finding
 
@@ -373,10 +423,18 @@ async def test_the_command_shows_the_channels(tmp_path: Path) -> None:
         assert stopped.returncode == 0
         assert stopped.stdout.startswith("no gateway is running with the store ")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway.cli.main", "run", "--config", str(tmp_path), stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "gateway.cli.main",
+            "run",
+            "--config",
+            str(tmp_path),
+            stderr=asyncio.subprocess.PIPE,
         )
         await ircd.joined("reverie", "#lobby")
-        shown = await asyncio.to_thread(command, "channels", "--config", tmp_path, "--json", cwd=tmp_path)
+        shown = await asyncio.to_thread(
+            command, "channels", "--config", tmp_path, "--json", cwd=tmp_path
+        )
         told_json = json.loads(shown.stdout)
         assert told_json["running"]
         (one,) = told_json["channels"]
@@ -385,7 +443,8 @@ async def test_the_command_shows_the_channels(tmp_path: Path) -> None:
         await process.communicate()
 
 
-# The operator's server under bad guests: other host names, who dawdles, who guesses, and what pages may do
+# The operator's server under bad guests: other host names, who dawdles, who guesses, and what pages
+# may do
 
 
 @pytest.mark.parametrize(
@@ -435,16 +494,24 @@ def test_who_bears_the_token(said: str, bears: bool) -> None:
     assert http.has_token(said, TOKEN) is bears
 
 
-async def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_nothing(tmp_path: Path) -> None:
+async def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_nothing(
+    tmp_path: Path,
+) -> None:
     async with operated(tmp_path, ops={"hosts": ["panel.example.org"]}) as gateway:
         for path in ("/", "/metrics", "/api/status", "/api/events", "/nowhere"):
-            answer = await gateway.client.get(path, headers={"Host": f"evil.example:{gateway.port}"})
+            answer = await gateway.client.get(
+                path, headers={"Host": f"evil.example:{gateway.port}"}
+            )
             assert (answer.status_code, "ops.hosts" in answer.json()["detail"]) == (403, True)
             assert "access-control-allow-origin" not in answer.headers
         for host in ("localhost", f"[::1]:{gateway.port}", "panel.example.org"):
-            assert (await gateway.client.get("/api/status", headers={"Host": host})).status_code == 200
+            assert (
+                await gateway.client.get("/api/status", headers={"Host": host})
+            ).status_code == 200
         assert (await gateway.client.get("/health", headers={"Host": "pod-17"})).status_code == 200
-        asked = await gateway.client.options("/api/status", headers={"Origin": "http://evil.example"})
+        asked = await gateway.client.options(
+            "/api/status", headers={"Origin": "http://evil.example"}
+        )
         assert asked.status_code == 405
         assert not [name for name in asked.headers if name.startswith("access-control")]
 
@@ -466,7 +533,9 @@ async def test_whoever_guesses_is_slowed_and_counted_and_what_they_guess_is_nowh
     monkeypatch.setattr(SystemClock, "sleep", sleep)
     async with operated(tmp_path) as gateway:
         guess = f"{TOKEN[:-1]}Z"
-        async with httpx.AsyncClient(base_url=gateway.client.base_url, trust_env=False, timeout=None) as bare:
+        async with httpx.AsyncClient(
+            base_url=gateway.client.base_url, trust_env=False, timeout=None
+        ) as bare:
             wrong = {"Authorization": f"Bearer {guess}"}
             tries = [asyncio.create_task(bare.get("/api/status", headers=wrong)) for _ in range(2)]
             await until(lambda: len(delays) == 2)
@@ -474,7 +543,9 @@ async def test_whoever_guesses_is_slowed_and_counted_and_what_they_guess_is_nowh
             tries.append(asyncio.create_task(bare.get("/api/status", headers=wrong)))
             await until(lambda: len(delays) == 3)
             refused = await gateway.client.get("/api/status")
-            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1"), "no token is looked at now"
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1"), (
+                "no token is looked at now"
+            )
             assert (await gateway.client.get("/health")).status_code == 200
             assert not any(one.done() for one in tries)
             ends.set()
@@ -487,20 +558,39 @@ async def test_what_the_page_may_do_is_said_with_it(tmp_path: Path) -> None:
     async with operated(tmp_path) as gateway:
         page = await gateway.client.get("/", headers={"Authorization": ""})
         assert page.status_code == 200
-        policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
+        policy = dict(
+            part.split(" ", 1) for part in page.headers["content-security-policy"].split("; ")
+        )
         assert policy["default-src"] == "'none'"
         assert (policy["script-src"], policy["connect-src"], policy["style-src"]) == ("'self'",) * 3
         assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
         assert "unsafe" not in page.headers["content-security-policy"]
         for path in re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text):
             answer = await gateway.client.get(path)
-            assert (answer.status_code, answer.headers["x-content-type-options"]) == (200, "nosniff")
-        for path in ("/page/", "/page/../server.py", "/page/%2e%2e/server.py", "/page/..%2fserver.py", "/page/x.js"):
+            assert (answer.status_code, answer.headers["x-content-type-options"]) == (
+                200,
+                "nosniff",
+            )
+        for path in (
+            "/page/",
+            "/page/../server.py",
+            "/page/%2e%2e/server.py",
+            "/page/..%2fserver.py",
+            "/page/x.js",
+        ):
             assert (await gateway.client.get(path)).status_code == 404
         api = await gateway.client.get("/api/status")
-        assert api.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
-        assert (api.headers["cache-control"], api.headers["x-content-type-options"]) == ("no-store", "nosniff")
-        assert (api.headers["referrer-policy"], api.headers["x-frame-options"]) == ("no-referrer", "DENY")
+        assert (
+            api.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        )
+        assert (api.headers["cache-control"], api.headers["x-content-type-options"]) == (
+            "no-store",
+            "nosniff",
+        )
+        assert (api.headers["referrer-policy"], api.headers["x-frame-options"]) == (
+            "no-referrer",
+            "DENY",
+        )
 
 
 async def send_raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
@@ -519,10 +609,14 @@ async def send_raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
         writer.close()
 
 
-async def test_whoever_sends_a_letter_now_and_then_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_sends_a_letter_now_and_then_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.3)
     async with operated(tmp_path) as gateway:
-        head = f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
+        head = (
+            f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        ).encode()
         letters = [bytes([one]) for one in head]
         body = head + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
         slow = [
@@ -533,7 +627,9 @@ async def test_whoever_sends_a_letter_now_and_then_is_let_go(tmp_path: Path, mon
         assert (await gateway.client.get("/api/status")).status_code == 200
 
 
-async def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(tmp_path: Path) -> None:
+async def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(
+    tmp_path: Path,
+) -> None:
     async with operated(tmp_path) as gateway:
         for length in ("99999999999", "70000"):
             head = (
@@ -544,7 +640,8 @@ async def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(t
 
 
 async def open_server() -> OpsServer:
-    """Start a server that is not sure that nobody else can reach it: only a resolver knows what `127.1` is."""
+    """Start a server that is not sure that nobody else can reach it: only a resolver knows what
+    `127.1` is."""
     clock = ManualClock()
     config = OpsConfig(host="127.1", port=0, token=SecretStr(TOKEN))
     made = OpsServer(config, clock, GatewayStats({}, clock.now()), Redactor())
@@ -554,7 +651,9 @@ async def open_server() -> OpsServer:
 
 async def test_metrics_need_the_token_where_others_reach_them() -> None:
     serving = await open_server()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{serving.port}", trust_env=False
+    ) as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/metrics")).status_code == 401
         bearer = {"Authorization": f"Bearer {TOKEN}"}
@@ -562,16 +661,23 @@ async def test_metrics_need_the_token_where_others_reach_them() -> None:
     await serving.close()
 
 
-# What the page is made of: only its own files, no markup out of text, nothing from elsewhere, and all of it packed
+# What the page is made of: only its own files, no markup out of text, nothing from elsewhere, and
+# all of it packed
 
 PAGE = Path(__file__).parents[3] / "gateway" / "ops" / "page"
 FILES = sorted(PAGE.iterdir())
-MODULES = [one.name for one in FILES if one.suffix == ".js" and one.name not in ("main.js", "theme.js")]
+MODULES = [
+    one.name for one in FILES if one.suffix == ".js" and one.name not in ("main.js", "theme.js")
+]
 PARSES = re.compile(
-    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|DOMParser|srcdoc|"
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new "
+    r"Function|DOMParser|srcdoc|"
     r"createContextualFragment|setHTML|javascript:"
 )
-SPOKEN = {"http://www.w3.org/2000/svg", "https://html.spec.whatwg.org/multipage/server-sent-events.html"}
+SPOKEN = {
+    "http://www.w3.org/2000/svg",
+    "https://html.spec.whatwg.org/multipage/server-sent-events.html",
+}
 """A name of a language, and where a rule stands."""
 
 
@@ -579,11 +685,18 @@ SPOKEN = {"http://www.w3.org/2000/svg", "https://html.spec.whatwg.org/multipage/
 def test_a_file_of_the_page(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert not PARSES.search(text), "text must stay text"
-    addresses = {one.rstrip("),.;") for one in re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s'\"]*", text)}
-    assert {one for one in addresses if one.startswith("http")} <= {*SPOKEN, "http://www.w3.org/2000/svg'"}
+    addresses = {
+        one.rstrip("),.;") for one in re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s'\"]*", text)
+    }
+    assert {one for one in addresses if one.startswith("http")} <= {
+        *SPOKEN,
+        "http://www.w3.org/2000/svg'",
+    }
     assert not re.search(r"@import|url\((?!data:)", text), "nothing is loaded from elsewhere"
     if file.suffix == ".html":
-        assert not re.search(r"\son\w+=|\sstyle=|<style|<script>", text), "its own policy forbids it"
+        assert not re.search(r"\son\w+=|\sstyle=|<style|<script>", text), (
+            "its own policy forbids it"
+        )
 
 
 def test_every_file_is_served_with_the_policy_and_nothing_else_is() -> None:
@@ -596,14 +709,18 @@ def test_every_file_is_served_with_the_policy_and_nothing_else_is() -> None:
 
 def test_every_module_is_asked_for_at_once() -> None:
     """Else each import would wait for the file that names it."""
-    told = re.findall(r'modulepreload" href="/page/([\w.]+)"', (PAGE / "index.html").read_text(encoding="utf-8"))
+    told = re.findall(
+        r'modulepreload" href="/page/([\w.]+)"', (PAGE / "index.html").read_text(encoding="utf-8")
+    )
     assert told == MODULES
 
 
 def test_every_id_that_the_page_looks_for_is_in_its_markup() -> None:
     markup = (PAGE / "index.html").read_text(encoding="utf-8")
     ids = set(re.findall(r'\bid="([\w-]+)"', markup))
-    main = (PAGE / "main.js").read_text(encoding="utf-8") + (PAGE / "keys.js").read_text(encoding="utf-8")
+    main = (PAGE / "main.js").read_text(encoding="utf-8") + (PAGE / "keys.js").read_text(
+        encoding="utf-8"
+    )
     asked = set(re.findall(r'(?:\$|body|getElementById)\("([\w-]+)"\)', main))
     assert asked <= ids, asked - ids
     named = re.findall(r'(?:aria-labelledby|for)="([\w-]+)"', markup)

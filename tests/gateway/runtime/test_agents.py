@@ -1,4 +1,5 @@
-"""Several agents in one gateway, taken apart: which one takes a turn, and what becomes of one that breaks."""
+"""Several agents in one gateway, taken apart: which one takes a turn, and what becomes of one that
+breaks."""
 
 import asyncio
 import contextlib
@@ -17,7 +18,16 @@ from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.recall import AmbientRecall
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import Agents
@@ -86,7 +96,12 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             definitions=ToolDefinitionReview(store, clock, tasks, owners),
         )
         rooms = RoomReader(
-            reader=store, places=places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
+            reader=store,
+            places=places,
+            bindings=bindings,
+            access_policy=who,
+            channels={},
+            redactor=Redactor(),
         )
         messaging = MessagingTools(
             store=store,
@@ -125,7 +140,9 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 presence=presence,
                 dreams=DreamRunner(dreamer, journal, internal),
                 evidence=EvidenceStore(store, clock, places, media),
-                ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
+                ambient_recall=AmbientRecall(
+                    store, places, memory, journal, clock, Redactor(), live
+                ),
                 registry=tooling,
                 skills=skills,
                 reader=ConversationReader(store, who, media, Redactor()),
@@ -135,7 +152,13 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 messaging=messaging,
                 inbox=(inbox := ConversationInbox(clock, live)),
                 mute=MutePlaces(
-                    store, clock, PlayedChannels(), tasks, owners=owners, titles=titles(store), inbox=inbox
+                    store,
+                    clock,
+                    PlayedChannels(),
+                    tasks,
+                    owners=owners,
+                    titles=titles(store),
+                    inbox=inbox,
                 ),
                 previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
                 tracker=TurnTracker(),
@@ -164,7 +187,12 @@ async def say(store: Store, room: str, number: int = 1) -> None:
     )
     noticed = NewEntry(fact=message, at=NOW, conversation=message.at.conversation)
     judged = Judgement(type="console.mention", urgency=3, fate="due", rule="test", role="guest")
-    await store.append([noticed, NewEntry(fact=judged, at=NOW, conversation=message.at.conversation, cause=noticed)])
+    await store.append(
+        [
+            noticed,
+            NewEntry(fact=judged, at=NOW, conversation=message.at.conversation, cause=noticed),
+        ]
+    )
 
 
 async def agents(store: Store) -> list[tuple[str, str]]:
@@ -178,7 +206,11 @@ def test_what_matches_no_binding_any_more_is_still_dealt_with(tmp_path: Path) ->
             for room in ("lobby", "garden", "hall"):
                 await say(store, room)
                 await take(mind, place(room).conversation)
-            assert await agents(store) == [("max", "replied"), ("ana", "replied"), ("ana", "replied")]
+            assert await agents(store) == [
+                ("max", "replied"),
+                ("ana", "replied"),
+                ("ana", "replied"),
+            ]
             assert await store.due_conversations(0) == []
 
     asyncio.run(story())
@@ -188,7 +220,9 @@ def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
     async def story() -> None:
         async with minds(tmp_path) as (mind, store):
             lobby = place("lobby").conversation
-            report = await mind.agent_for(lobby).give_up(lobby, "internal error: KeyError", autonomous=True)
+            report = await mind.agent_for(lobby).give_up(
+                lobby, "internal error: KeyError", autonomous=True
+            )
             assert report.has_failed
             assert await store.undelivered_posts() == []
             await say(store, "lobby")

@@ -1,4 +1,5 @@
-"""Turns that nobody asked for: of the inner conversation, those that go on, and those that cannot be afforded."""
+"""Turns that nobody asked for: of the inner conversation, those that go on, and those that cannot
+be afforded."""
 
 from pathlib import Path
 from typing import cast
@@ -52,7 +53,9 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
         for request in others:
             assert request.now == f"Go on.\n{load_prompt('synthesise')}"
         for request in desk.model.requests[1:]:
-            assert [said.role for said in request.conversation][::2] == ["user"] * (len(request.conversation) // 2 + 1)
+            assert [said.role for said in request.conversation][::2] == ["user"] * (
+                len(request.conversation) // 2 + 1
+            )
         await desk.take(autonomous=True, continuing=True)
         before, after = desk.model.requests[-2:]
         assert after.conversation[: len(before.conversation)] == before.conversation
@@ -67,9 +70,23 @@ def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: 
         desk.digest = DIGEST
         report = await desk.take(INNER, autonomous=True)
         (ended,) = await desk.ended(INNER)
-        assert (ended.heard, ended.covers, ended.senders) == (DIGEST.text, DIGEST.covers, DIGEST.senders)
-        assert (ended.omitted, ended.looked, ended.cause, ended.upto) == (3, DIGEST.looked, "digest", 0)
-        assert (ended.outcome, ended.text, desk.posts, report.used_tools) == ("replied", "I see.", [], True)
+        assert (ended.heard, ended.covers, ended.senders) == (
+            DIGEST.text,
+            DIGEST.covers,
+            DIGEST.senders,
+        )
+        assert (ended.omitted, ended.looked, ended.cause, ended.upto) == (
+            3,
+            DIGEST.looked,
+            "digest",
+            0,
+        )
+        assert (ended.outcome, ended.text, desk.posts, report.used_tools) == (
+            "replied",
+            "I see.",
+            [],
+            True,
+        )
         assert [(where.at.conversation, where.requesters) for where in desk.where] == [(INNER, ())]
         desk.digest = None
         await desk.take(INNER, autonomous=True, continuing=True)
@@ -91,14 +108,21 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
             await desk.take(INNER, autonomous=True)
         report = await desk.turns.give_up(desk.means, INNER, "it broke", autonomous=True)
         (ended,) = await desk.ended(INNER)
-        assert (ended.outcome, ended.looked, ended.text, desk.posts) == ("failed", DIGEST.looked, "", [])
+        assert (ended.outcome, ended.looked, ended.text, desk.posts) == (
+            "failed",
+            DIGEST.looked,
+            "",
+            [],
+        )
         assert report.has_failed
 
     at_desk(tmp_path, story)
 
 
 @pytest.mark.parametrize("requests", [0, 1])
-def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(tmp_path: Path, requests: int) -> None:
+def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(
+    tmp_path: Path, requests: int
+) -> None:
     async def story(desk: Desk) -> None:
         desk.agent.afford = requests
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
@@ -149,10 +173,21 @@ def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) 
         desk.drawer.meanwhile = meanwhile
         report = await desk.take(autonomous=True, continuing=True)
         (ended,) = await desk.ended()
-        assert (ended.cause, ended.autonomous, ended.continued, ended.text) == ("addressed", False, True, "Four.")
+        assert (ended.cause, ended.autonomous, ended.continued, ended.text) == (
+            "addressed",
+            False,
+            True,
+            "Four.",
+        )
         assert (report.autonomous, desk.agent.afford) == (False, 999)
 
-    at_desk(tmp_path, story, Say(calls=(("a", "look_up"),)), Say(calls=(("b", "yield_to_user"),)), Say(text="Four."))
+    at_desk(
+        tmp_path,
+        story,
+        Say(calls=(("a", "look_up"),)),
+        Say(calls=(("b", "yield_to_user"),)),
+        Say(text="Four."),
+    )
 
 
 # No request is made that could cost more than is left of the day.
@@ -168,8 +203,13 @@ class Purse(Idle):
     reserve = AgentLoop.reserve
 
     def __init__(self, limit_usd: float) -> None:
-        policy, state = DmnPolicy(inner=inner_conversation("ana"), daily_cost_usd=limit_usd), DmnState(day=TODAY)
-        AgentLoop.__init__(self, "ana", cast("Store", None), CLOCK, policy=policy, state=state, tasks=LooseTasks())
+        policy, state = (
+            DmnPolicy(inner=inner_conversation("ana"), daily_cost_usd=limit_usd),
+            DmnState(day=TODAY),
+        )
+        AgentLoop.__init__(
+            self, "ana", cast("Store", None), CLOCK, policy=policy, state=state, tasks=LooseTasks()
+        )
 
 
 A, B, C = (ConversationId(f"x/{name}") for name in "abc")
@@ -177,14 +217,20 @@ A, B, C = (ConversationId(f"x/{name}") for name in "abc")
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["x/a", "x/b", "x/c"]), st.booleans(), st.floats(0, 0.5), st.floats(0, 1)),
+        st.tuples(
+            st.sampled_from(["x/a", "x/b", "x/c"]),
+            st.booleans(),
+            st.floats(0, 0.5),
+            st.floats(0, 1),
+        ),
         max_size=60,
     )
 )
 def test_whatever_happens_the_day_never_costs_more_than_its_money(
     events: list[tuple[str, bool, float, float]],
 ) -> None:
-    """A request costs a share of what it could have; its turn's cost is counted when that has ended."""
+    """A request costs a share of what it could have; its turn's cost is counted when that has
+    ended."""
     limit, spent, running = 1.0, 0.0, dict[str, float]()
     purse = Purse(limit)
     for place, ends, most, share in events:

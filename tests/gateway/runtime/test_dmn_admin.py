@@ -26,7 +26,9 @@ TODAY = "2026-03-04"
 A, B = ConversationId("irc.x/#a"), ConversationId("irc.x/#b")
 
 
-def mind(agent: str = "ana", state: DmnState | None = None, next_tick_s: float | None = 290.0) -> SavedDmn:
+def mind(
+    agent: str = "ana", state: DmnState | None = None, next_tick_s: float | None = 290.0
+) -> SavedDmn:
     return SavedDmn(
         id=agent,
         state=state or DmnState(),
@@ -54,7 +56,10 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
     said = [snapshot_dmn(one, NOW) for one in (mind(state=busy), mind("bob", next_tick_s=None))]
     assert [line for one in said for line in format_dmn_status(one, NOW)] == [
         "ana is working, quiet until 2026-03-04 07:06 UTC (in 2 h); it checks again in 4 min",
-        "  on its own: 12 of 200 turns and $0.31 of $2.00 today; 3 of 20 turns in a row, 2 failed in a row",
+        (
+            "  on its own: 12 of 200 turns and $0.31 of $2.00 today; 3 of 20 turns in a row, 2 failed "
+            "in a row"
+        ),
         "  answering now: irc.x/#a",
         "  waiting to answer: irc.x/#b",
         "  wants to look at: irc.x/#c (pending), irc.x/#d (continuing)",
@@ -69,17 +74,25 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
 
 def test_what_was_spent_yesterday_is_not_told_as_today() -> None:
     old = DmnState(day="2026-03-03", turns_today=200, spent_today_usd=2.0)
-    assert "0 of 200 turns and $0.00 of $2.00 today" in format_dmn_status(snapshot_dmn(mind(state=old), NOW), NOW)[1]
+    assert (
+        "0 of 200 turns and $0.00 of $2.00 today"
+        in format_dmn_status(snapshot_dmn(mind(state=old), NOW), NOW)[1]
+    )
 
 
 def test_debug_tells_what_would_fire_and_what_it_is_blocked_by() -> None:
     quiet = DmnState(pending=(A,), quiet_until=NOW + timedelta(hours=1), presence="sleeping")
-    free = DmnState(pending=(A,), continuing=(B,), waiting=(PendingTurn(conversation=B, direct=False),))
+    free = DmnState(
+        pending=(A,), continuing=(B,), waiting=(PendingTurn(conversation=B, direct=False),)
+    )
     minds = [mind("a", quiet), mind("b", free), mind("c"), mind("d", DmnState(mode=DmnMode.OFF))]
     said = [snapshot_dmn(one, NOW) for one in minds]
     assert [line for one in said for line in format_next_turns(one)] == [
         "a is resting",
-        "  would start: irc.x/#a (pending) - blocked by: it is quiet until 2026-03-04 06:06 UTC; the people are asleep",
+        (
+            "  would start: irc.x/#a (pending) - blocked by: it is quiet until 2026-03-04 06:06 UTC; "
+            "the people are asleep"
+        ),
         "b is resting",
         "  irc.x/#b: an answer waits for a free slot",
         "  would start: irc.x/#a (pending)",
@@ -106,12 +119,24 @@ def test_each_directive_is_told_and_recorded() -> None:
             ("telegram",),
             DmnState(),
             "store",
-            "ana is stored until 2026-03-04 13:06 UTC (in 8 h) or until one of these comes: telegram",
+            (
+                "ana is stored until 2026-03-04 13:06 UTC (in 8 h) or until one of these comes: "
+                "telegram"
+            ),
         ),
-        ("quiet", None, (), DmnState(), "quiet", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)"),
+        (
+            "quiet",
+            None,
+            (),
+            DmnState(),
+            "quiet",
+            "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)",
+        ),
     ]
     for what, given_until, on, state, signal, line in table:
-        lines, _, todo = direct_agents(what, [mind(state=state)], NOW, by="ops", until=given_until, on=on)
+        lines, _, todo = direct_agents(
+            what, [mind(state=state)], NOW, by="ops", until=given_until, on=on
+        )
         assert lines == [line]
         ((agent, directive, directed),) = todo
         assert agent == "ana"
@@ -121,7 +146,9 @@ def test_each_directive_is_told_and_recorded() -> None:
 
 
 def test_what_is_off_is_not_put_to_sleep() -> None:
-    lines, _, todo = direct_agents("sleep", [mind("a", DmnState(mode=DmnMode.OFF)), mind("b")], NOW, by="ops")
+    lines, _, todo = direct_agents(
+        "sleep", [mind("a", DmnState(mode=DmnMode.OFF)), mind("b")], NOW, by="ops"
+    )
     assert lines == ["a is off; write `dmn wake` first", "b is stored until `dmn wake`"]
     assert [one.agent for one in todo] == ["b"]
 
@@ -153,7 +180,8 @@ def test_times_and_durations(said: str, until: datetime | None) -> None:
 )
 def test_what_is_no_time_is_said_to_be_none(said: str) -> None:
     with pytest.raises(
-        ValueError, match=r"; write e\.g\. |^That is past: it is now 2026-03-04T06:06 |five years ahead"
+        ValueError,
+        match=r"; write e\.g\. |^That is past: it is now 2026-03-04T06:06 |five years ahead",
     ):
         parse_until(said, NOW, ZURICH)
 

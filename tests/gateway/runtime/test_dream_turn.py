@@ -35,8 +35,12 @@ async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> 
     context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance())
     presence = PresenceTracker(context.live, kit.clock, WHO)
     bindings = Bindings((ANYWHERE,))
-    internal = InternalIntake(kit.store, kit.clock, attention_of(kit.store, context.live.settings), bindings, presence)
-    return await DreamRunner(kit.dreaming, kit.notes, internal).run(context, OWN, handle or TurnHandle())
+    internal = InternalIntake(
+        kit.store, kit.clock, attention_of(kit.store, context.live.settings), bindings, presence
+    )
+    return await DreamRunner(kit.dreaming, kit.notes, internal).run(
+        context, OWN, handle or TurnHandle()
+    )
 
 
 class NoGuidance(TurnGuidance):
@@ -52,7 +56,11 @@ async def finished(kit: Papers) -> list[TaskFinished]:
 
 async def turns(kit: Papers) -> list[TurnRecord]:
     found = await kit.store.newest_entries(10, kinds=["turn_ended"])
-    return [one.fact for one in found if isinstance(one.fact, TurnRecord) and one.conversation == OWN.conversation]
+    return [
+        one.fact
+        for one in found
+        if isinstance(one.fact, TurnRecord) and one.conversation == OWN.conversation
+    ]
 
 
 def model(kit: Papers, **more: float) -> ScriptedModel:
@@ -61,18 +69,31 @@ def model(kit: Papers, **more: float) -> ScriptedModel:
 
 
 @story
-async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp_path: Path) -> None:
+async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(
+    tmp_path: Path,
+) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
         report = await dream(kit, model(kit))
-        assert (report.has_failed, report.has_yielded, report.autonomous, report.was_interrupted) == (
+        assert (
+            report.has_failed,
+            report.has_yielded,
+            report.autonomous,
+            report.was_interrupted,
+        ) == (
             False,
             True,
             True,
             False,
         )
         (turn,) = await turns(kit)
-        assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == ("silent", "dream", 2, "", "")
+        assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == (
+            "silent",
+            "dream",
+            2,
+            "",
+            "",
+        )
         (told,) = await finished(kit)
         assert "marzipan" not in repr((turn, told))
         assert told.ok
@@ -100,14 +121,21 @@ async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Pa
         report = await taking
         assert (report.was_interrupted, report.has_failed) == (True, False)
         (turn,) = await turns(kit)
-        assert (turn.outcome, turn.reason, turn.requests, turn.cause) == ("failed", "interrupted", 1, "dream")
+        assert (turn.outcome, turn.reason, turn.requests, turn.cause) == (
+            "failed",
+            "interrupted",
+            1,
+            "dream",
+        )
         assert turn.usage.input_tokens > 0
         assert not (kit.directory / "MEMORY.md").exists()
         assert kit.notes.material_tokens("reverie") > 0
 
 
 @story
-async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(tmp_path: Path) -> None:
+async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
+    tmp_path: Path,
+) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
         lane = TurnHandle()

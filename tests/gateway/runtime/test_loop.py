@@ -7,7 +7,14 @@ import pytest
 from agent.signals import DmnPolicy, load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
-from gateway.core.facts import AMBIENT, NORMAL, URGENT, CompactionLocked, DmnStateSaved, inner_conversation
+from gateway.core.facts import (
+    AMBIENT,
+    NORMAL,
+    URGENT,
+    CompactionLocked,
+    DmnStateSaved,
+    inner_conversation,
+)
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnInterrupted, TurnResult
 from gateway.store import NewEntry, Store
 from tests.kits.loop import DrivenLoop, TakesTurns
@@ -21,7 +28,8 @@ DESK = DESK_ROOM.conversation
 
 
 class Ending:
-    """Turns that are over at once. What is left is looked up, and told only when the test says so."""
+    """Turns that are over at once. What is left is looked up, and told only when the test says
+    so."""
 
     def __init__(self, waits: bool = False) -> None:
         """`waits`: the first goes on until it is interrupted."""
@@ -30,7 +38,12 @@ class Ending:
         self.waits = waits
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
         assert not continuing
         self.places.append(conversation)
@@ -41,12 +54,16 @@ class Ending:
                     await asyncio.Event().wait()
             except TurnInterrupted:
                 return TurnResult(was_interrupted=True, autonomous=autonomous)
-        return TurnResult(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
+        return TurnResult(
+            has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous
+        )
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         raise AssertionError(handle)
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
         raise AssertionError((conversation, reason, autonomous))
 
     async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `TakesTurns`
@@ -55,7 +72,9 @@ class Ending:
         return AMBIENT
 
 
-def made(store: Store, clock: ManualClock, turns: TakesTurns, tasks: asyncio.TaskGroup) -> AgentLoop:
+def made(
+    store: Store, clock: ManualClock, turns: TakesTurns, tasks: asyncio.TaskGroup
+) -> AgentLoop:
     return DrivenLoop(turns, store, clock, tasks)
 
 
@@ -85,7 +104,10 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
     async def exchange() -> list[DmnStateSaved]:
         turns, clock = Ending(), ManualClock()
         turns.tell.set()
-        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+        async with (
+            await Store.open(tmp_path / "reverie.db", clock) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
             loop = made(store, clock, turns, tasks)
             for count in (1, 2):
                 loop.notice(ROOM, URGENT)
@@ -110,13 +132,22 @@ def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: P
     async def exchange() -> None:
         turns, clock = Ending(), ManualClock()
         turns.tell.set()
-        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+        async with (
+            await Store.open(tmp_path / "reverie.db", clock) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
             loop = made(store, clock, turns, tasks)
             loop.notice(ROOM, URGENT)
             await over(loop)
             assert (store.commits, await store.entries(kinds=["dmn"])) == (0, [])
             await store.append(
-                [NewEntry(fact=CompactionLocked(holder="a", until=clock.now()), at=clock.now(), conversation=ROOM)]
+                [
+                    NewEntry(
+                        fact=CompactionLocked(holder="a", until=clock.now()),
+                        at=clock.now(),
+                        conversation=ROOM,
+                    )
+                ]
             )
             assert (store.commits, len(await store.entries(kinds=["dmn"]))) == (1, 1)
             await loop.stop(1.0)
@@ -126,7 +157,10 @@ def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: P
 
 async def story(tmp_path: Path) -> int:
     turns, clock = Ending(), ManualClock()
-    async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+    async with (
+        await Store.open(tmp_path / "reverie.db", clock) as store,
+        asyncio.TaskGroup() as tasks,
+    ):
         loop = made(store, clock, turns, tasks)
         loop.notice(ROOM, URGENT)
         await turns.looked.wait()
@@ -145,7 +179,10 @@ def test_people_who_keep_talking_do_not_put_off_what_waits_for_a_tick(tmp_path: 
     async def busy() -> list[ConversationId]:
         turns, clock = Ending(), ManualClock()
         turns.tell.set()
-        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+        async with (
+            await Store.open(tmp_path / "reverie.db", clock) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
             loop = made(store, clock, turns, tasks)
             loop.start()
             loop.notice(QUIET, NORMAL)
@@ -170,7 +207,12 @@ class Reminded(Ending):
         self.ends = asyncio.Event()
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
         assert not continuing
         self.places.append(conversation)
@@ -195,7 +237,10 @@ def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_w
 ) -> None:
     async def reminded() -> list[ConversationId]:
         taker, clock = Reminded(left), ManualClock()
-        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+        async with (
+            await Store.open(tmp_path / "reverie.db", clock) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
             loop = DrivenLoop(taker, store, clock, tasks, policy=DmnPolicy(inner=INNER, lanes=2))
             loop.notice(ROOM, URGENT)
             await settled()
@@ -217,12 +262,16 @@ def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_w
 def test_what_an_interrupted_turn_had_heard_is_owed_an_answer_though_nothing_newer_is_left(
     tmp_path: Path, place: ConversationId, turns: int
 ) -> None:
-    """The line that interrupts it may have come in time for it to hear. What the inner conversation looked at waits."""
+    """The line that interrupts it may have come in time for it to hear. What the inner conversation
+    looked at waits."""
 
     async def cut() -> list[ConversationId]:
         taker, clock = Ending(waits=True), ManualClock()
         taker.tell.set()
-        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+        async with (
+            await Store.open(tmp_path / "reverie.db", clock) as store,
+            asyncio.TaskGroup() as tasks,
+        ):
             loop = made(store, clock, taker, tasks)
             loop.notice(place, URGENT)
             await asyncio.sleep(0)
@@ -247,14 +296,25 @@ class Sitting(Ending):
         self.desk = desk
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
     ) -> TurnResult:
         return await self.desk.turns.run(
-            self.desk.means, conversation, autonomous=autonomous, continuing=continuing, handle=handle
+            self.desk.means,
+            conversation,
+            autonomous=autonomous,
+            continuing=continuing,
+            handle=handle,
         )
 
 
-@pytest.mark.parametrize(("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)])
+@pytest.mark.parametrize(
+    ("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)]
+)
 def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothing(
     tmp_path: Path, answers: list[Say], written: int
 ) -> None:
@@ -271,7 +331,9 @@ def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothi
         async with asyncio.TaskGroup() as tasks:
             loop = made(desk.store, desk.clock, Sitting(desk), tasks)
             loop.notice(DESK, URGENT)
-            while not began.is_set() and (answers == [LOOK] or len(desk.model.requests) < len(answers)):
+            while not began.is_set() and (
+                answers == [LOOK] or len(desk.model.requests) < len(answers)
+            ):
                 await asyncio.sleep(0.001)
             await loop.stop(0.01)
         ended = await desk.ended()

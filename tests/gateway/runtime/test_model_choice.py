@@ -1,4 +1,5 @@
-"""`/model`: what an agent thinks with, from its next turn on, over restarts, and with all that depends on it."""
+"""`/model`: what an agent thinks with, from its next turn on, over restarts, and with all that
+depends on it."""
 
 import json
 from pathlib import Path
@@ -25,7 +26,9 @@ async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:
 def asked(api: ModelApi) -> list[tuple[str, str]]:
     """Which model each request was for, and its key's last letter."""
     seen = [one for one in api.seen if not one.path.endswith("count_tokens")]
-    keys = [one.headers.get("authorization", "") or one.headers.get("x-api-key", "") for one in seen]
+    keys = [
+        one.headers.get("authorization", "") or one.headers.get("x-api-key", "") for one in seen
+    ]
     return [(str(one.body["model"]), key[-1]) for one, key in zip(seen, keys, strict=True)]
 
 
@@ -33,7 +36,9 @@ OPENAI, ANTHROPIC = ("gpt-first", "o"), ("claude-sonnet-5-5", "a")
 
 
 @story
-async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_until_reset(tmp_path: Path) -> None:
+async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_until_reset(
+    tmp_path: Path,
+) -> None:
     async with ModelApi() as api:
         api.default = lambda _: Answer(text="I see.")
         made = configured(tmp_path, api)
@@ -56,7 +61,9 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
         async with serving(made) as gate:
             await gate.console.receive_message("five", sender="ann")
             await gate.screen.until(1)
-            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)]
+            facts = [
+                one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)
+            ]
             assert [(one.agent, one.model, one.by) for one in facts] == [
                 ("reverie", "other", "console:ann"),
                 ("reverie", "", "console:ann"),
@@ -66,7 +73,9 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
             ]
         assert asked(api) == [OPENAI, ANTHROPIC, ANTHROPIC, OPENAI, OPENAI]
         told = json.dumps(api.seen[-1].body["messages"])
-        assert [told.count(f"(owner): {word}") for word in ("one", "two", "three", "four", "five")] == [1] * 5
+        assert [
+            told.count(f"(owner): {word}") for word in ("one", "two", "three", "four", "five")
+        ] == [1] * 5
         assert not api.violations
 
 
@@ -106,7 +115,12 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
 ) -> None:
     async with ModelApi() as api, ModelApi(window=8_000) as tight:
         api.default = tight.default = lambda _: Answer(text="I see.")
-        small: Json = {"provider": "t", "name": "claude-small", "context_tokens": 8_000, "max_output_tokens": 1_000}
+        small: Json = {
+            "provider": "t",
+            "name": "claude-small",
+            "context_tokens": 8_000,
+            "max_output_tokens": 1_000,
+        }
         large: Json = {"provider": "a", "name": "claude-sonnet-5-5", "context_tokens": 200_000}
         made = configured(
             tmp_path,
@@ -122,7 +136,10 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
                 await gate.screen.until(number + 1)
             assert len(json.dumps(api.seen[-1].body)) > 100_000
             answer = await gate.command("model switch", name="small")
-            assert "It can read less at once (8,000 tokens), so I shorten long conversations." in answer.answer
+            assert (
+                "It can read less at once (8,000 tokens), so I shorten long conversations."
+                in answer.answer
+            )
             await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "small")
             await gate.console.receive_message("what was the last number?", sender="ann")
             await gate.screen.until(13)
@@ -137,7 +154,9 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
             await gate.screen.until(14)
             assert all(turn.outcome == "replied" for turn in await gate.turns())
         assert not api.violations
-        assert bool(tight.violations) == summarised  # what is too long for it to summarise leaves without a summary
+        assert (
+            bool(tight.violations) == summarised
+        )  # what is too long for it to summarise leaves without a summary
 
 
 @story
@@ -164,15 +183,22 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
         async with serving(made) as gate:
             await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(1)
-            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)]
-            assert [(one.model, one.by) for one in facts] == [("other", "console:ann"), ("", GATEWAY_NAME)]
+            facts = [
+                one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)
+            ]
+            assert [(one.model, one.by) for one in facts] == [
+                ("other", "console:ann"),
+                ("", GATEWAY_NAME),
+            ]
         assert asked(api) == [OPENAI, OPENAI]
 
 
 @story
 async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> None:
     async with ModelApi() as api:
-        models: dict[str, Any] = {"odd`name": {"provider": "a", "name": "no-such-model", "fallbacks": ["other"]}}
+        models: dict[str, Any] = {
+            "odd`name": {"provider": "a", "name": "no-such-model", "fallbacks": ["other"]}
+        }
         async with serving(configured(tmp_path, api, models)) as gate:
             await chosen(gate, "other")
             told = (await gate.command("model list")).answer
@@ -189,5 +215,7 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
                 assert secret not in told
             answer = await gate.command("model switch", name="othre")
             assert not answer.ok
-            assert answer.answer == ("There is no model `othre`. Did you mean `other`? `model list` shows all.")
+            assert answer.answer == (
+                "There is no model `othre`. Did you mean `other`? `model list` shows all."
+            )
             assert "`x'y`" in (await gate.command("model switch", name="x`y")).answer

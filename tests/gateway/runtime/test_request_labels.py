@@ -1,9 +1,10 @@
-"""Labels of requests over random histories: never higher than the texts that the requests hold, and nothing shown
-where its readers are not.
+"""Labels of requests over random histories: never higher than the texts that the requests hold, and
+nothing shown where its readers are not.
 
-Each piece of text has a word of its own, whose author and readers the test knows by itself: of what people wrote, from
-who wrote it where; of what the model writes, from the words in its request. So each request can be judged without the
-product's labels, whatever the words went through: turns, summaries, notes, dreams, files, recall, digests, restarts.
+Each piece of text has a word of its own, whose author and readers the test knows by itself: of what
+people wrote, from who wrote it where; of what the model writes, from the words in its request. So
+each request can be judged without the product's labels, whatever the words went through: turns,
+summaries, notes, dreams, files, recall, digests, restarts.
 """
 
 import asyncio
@@ -20,7 +21,14 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from agent.cache.client import CacheWarmer
-from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult, append_suffix
+from agent.models.base import (
+    ModelRequest,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+    ToolResult,
+    append_suffix,
+)
 from agent.prompt import PromptInput
 from agent.prompts import load_prompt
 from agent.workspace.cache import WorkspaceCache
@@ -134,8 +142,8 @@ SCOPES: Final[dict[Address, Readers]] = {
     GUSES: frozenset({GUSES.conversation}),
     OWN: frozenset(),
 }
-"""Who may know what is said there: everybody, the people of a group, those of the place. The agent by itself weighs
-what all rooms say, and what it says there is for nobody."""
+"""Who may know what is said there: everybody, the people of a group, those of the place. The agent
+by itself weighs what all rooms say, and what it says there is for nobody."""
 POLICY: Final = replace(
     WHO,
     roles={f"{ROOM.channel}:{name}": role for name, role in ROLES.items() if role != "guest"},
@@ -147,7 +155,9 @@ BINDINGS: Final = Bindings(
             channel="*",
             room=room,
             thread=None,
-            binding=ConversationBinding(listen="all", agent="ana", group="crew" if room != "*" else ""),
+            binding=ConversationBinding(
+                listen="all", agent="ana", group="crew" if room != "*" else ""
+            ),
         )
         for room in (CREW.room, MATES.room, "*")
     ]
@@ -173,26 +183,33 @@ class Truth:
     def of(self, text: str) -> tuple[Integrity, Readers]:
         """The lowest author of a text's words, and all that its readers must be able to read."""
         found = set(WORD.findall(text))
-        lowest: Integrity = min([self.integrity[one] for one in found], key=rank_integrity, default="owner")
+        lowest: Integrity = min(
+            [self.integrity[one] for one in found], key=rank_integrity, default="owner"
+        )
         return lowest, frozenset().union(*(self.readers[one] for one in found))
 
 
 def may_know(at: Address, readers: Readers) -> bool:
-    """Whether all who read there may know a text with these readers. Gus, alone with the agent, is in a closed room."""
+    """Whether all who read there may know a text with these readers. Gus, alone with the agent, is
+    in a closed room."""
     own = frozenset().union(*(SCOPES[one] for one in ROOMS)) if at == OWN else SCOPES[at]
     mine = SCOPES[CLOSED] if at == GUSES else frozenset()
     return at == OLGAS or readers <= own | {at.conversation} | mine
 
 
 def names_readers(label: Label, readers: Readers) -> bool:
-    """Whether nobody may read a text with this label who does not read all of these scopes. An owner may know all."""
-    named = {Address.parse(one) for one in label.readers if not one.startswith(("space:", OWNER_SCOPE))}
+    """Whether nobody may read a text with this label who does not read all of these scopes. An
+    owner may know all."""
+    named = {
+        Address.parse(one) for one in label.readers if not one.startswith(("space:", OWNER_SCOPE))
+    }
     implied = frozenset(label.readers).union(*(SCOPES[one] for one in named))
     return readers <= implied or OWNER_SCOPE in label.readers or OLGAS in named
 
 
 class Parrot(Played):
-    """Does what the plan of a turn says, and repeats words. Each request is compared with its label."""
+    """Does what the plan of a turn says, and repeats words. Each request is compared with its
+    label."""
 
     def __init__(self, truth: Truth) -> None:
         super().__init__()
@@ -213,7 +230,11 @@ class Parrot(Played):
         if DREAM in everything:
             lowest, readers = self.truth.of(everything)
             assert rank_integrity(lowest) >= rank_integrity("admin"), everything
-            yield TextPart(text="\n".join(f"- {TOPICS[0]} {one}" for one in [*words, self.truth.word(lowest, readers)]))
+            yield TextPart(
+                text="\n".join(
+                    f"- {TOPICS[0]} {one}" for one in [*words, self.truth.word(lowest, readers)]
+                )
+            )
         elif SUMMARY in everything:
             yield TextPart(text=" ".join(words) or "Nothing was said.")
         else:
@@ -225,13 +246,22 @@ class Parrot(Played):
         self.newest, context = everything, self.contexts[-1]
         at, label = context.at, context.request.label
         integrity, readers = self.truth.of(everything)
-        assert rank_integrity(label.integrity) <= rank_integrity(integrity), (label, integrity, everything)
+        assert rank_integrity(label.integrity) <= rank_integrity(integrity), (
+            label,
+            integrity,
+            everything,
+        )
         assert names_readers(label, readers), (label, readers, everything)
         assert may_know(at, readers), (at, readers, everything)
         step = self.plan.pop(0) if self.plan else ()
         readers |= SCOPES[at]
         if not step:
-            return [TextPart(text=f"{TOPICS[len(self.truth.integrity) % 2]} {self.truth.word(integrity, readers)}")]
+            return [
+                TextPart(
+                    text=f"{TOPICS[len(self.truth.integrity) % 2]} "
+                    f"{self.truth.word(integrity, readers)}"
+                )
+            ]
         return [
             TextPart(text=f"I say {self.truth.word(integrity, readers)}"),
             *(
@@ -245,7 +275,10 @@ class Parrot(Played):
         ]
 
     def _arguments(self, name: str, choice: int, word: str) -> str:
-        text, other = f"{TOPICS[choice % 2]} {word}", (*ROOMS, OLGAS, GUSES)[choice % 7].conversation
+        text, other = (
+            f"{TOPICS[choice % 2]} {word}",
+            (*ROOMS, OLGAS, GUSES)[choice % 7].conversation,
+        )
         shown = HANDLE.findall(self.newest) + self.handles[-8:]
         match name:
             case "remember":
@@ -289,7 +322,8 @@ class Persona(PromptContextBuilder):
 
 
 class World(NoApprovals):
-    """Several places of different audiences, and what happens there. Nobody can approve anything here."""
+    """Several places of different audiences, and what happens there. Nobody can approve anything
+    here."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -319,7 +353,9 @@ class World(NoApprovals):
             scope_of=lambda at: PUBLIC if at in (ROOM, HALL) else None,
             space_of=lambda _: None,
             prefixes={},
-            membership=lambda at, person: "reads_all" if at == CLOSED and person in self.members else None,
+            membership=lambda at, person: (
+                "reads_all" if at == CLOSED and person in self.members else None
+            ),
         )
         self.channels, self.places = channels, (places := privacy(store, BINDINGS, channels))
         self.journal, self.memory = (
@@ -330,7 +366,12 @@ class World(NoApprovals):
         await self.memory.recover("ana")
         evidence = EvidenceStore(store, clock, places, desk.means.history.media)
         rooms = RoomReader(
-            reader=store, places=places, bindings=BINDINGS, access_policy=POLICY, channels={}, redactor=Redactor()
+            reader=store,
+            places=places,
+            bindings=BINDINGS,
+            access_policy=POLICY,
+            channels={},
+            redactor=Redactor(),
         )
         rooms._channels = {ROOM.channel: None}  # type: ignore[dict-item]  # it lists no members
         messaging = MessagingTools(
@@ -341,7 +382,11 @@ class World(NoApprovals):
             access_policy=POLICY,
             channels=(ROOM.channel,),
             internal=InternalIntake(
-                store, clock, attention_of(store), BINDINGS, PresenceTracker(desk.means.live, clock, POLICY)
+                store,
+                clock,
+                attention_of(store),
+                BINDINGS,
+                PresenceTracker(desk.means.live, clock, POLICY),
             ),
         )
         workspace = AgentFiles(live, store.path, places)
@@ -350,10 +395,14 @@ class World(NoApprovals):
             strange.write_text(self.truth.word("outside"))
         files = FileTools(workspace, desk.means.history.media)
         recall = RecallSearch(store, places, self.memory, self.journal, Redactor())
-        forgetter = NoteForgetter(store, clock, places, self.journal, self.memory, redactor=Redactor())
+        forgetter = NoteForgetter(
+            store, clock, places, self.journal, self.memory, redactor=Redactor()
+        )
         tools = [
             *self.tools(),
-            *tools_of(MemoryTools(self.journal, recall, forgetter, evidence), rooms, messaging, files),
+            *tools_of(
+                MemoryTools(self.journal, recall, forgetter, evidence), rooms, messaging, files
+            ),
         ]
         hands = dispatcher(tools, self)
         hands.__class__ = Seen
@@ -387,7 +436,9 @@ class World(NoApprovals):
             desk.means,
             tools=hands,
             evidence=evidence,
-            ambient_recall=AmbientRecall(store, places, self.memory, self.journal, clock, Redactor(), live),
+            ambient_recall=AmbientRecall(
+                store, places, self.memory, self.journal, clock, Redactor(), live
+            ),
             prompt_context=persona,
         )
         desk.turns = TurnRunner(
@@ -406,8 +457,16 @@ class World(NoApprovals):
         await self.open()
 
     def _appended(self, entries: Sequence[LogEntry]) -> None:
-        names = {"turn_ended": "t{}.1", "evidence": "e{}", "mention": "m{}", "direct": "m{}", "room": "m{}"}
-        self.model.handles += [names[one.kind].format(one.seq) for one in entries if one.kind in names]
+        names = {
+            "turn_ended": "t{}.1",
+            "evidence": "e{}",
+            "mention": "m{}",
+            "direct": "m{}",
+            "room": "m{}",
+        }
+        self.model.handles += [
+            names[one.kind].format(one.seq) for one in entries if one.kind in names
+        ]
         for one in entries:
             if isinstance(one.fact, PostQueued):
                 self._said(one.fact.post)
@@ -433,10 +492,14 @@ class World(NoApprovals):
                 await self.says(context.at, who, addressed=addressed)
                 self.desk.lane.steer()
             readers = SCOPES[CLOSED] if context.at == OLGAS else SCOPES[context.at]
-            return ToolOutput(text=self.truth.word("owner", readers), label=Label(readers=tuple(sorted(readers))))
+            return ToolOutput(
+                text=self.truth.word("owner", readers), label=Label(readers=tuple(sorted(readers)))
+            )
 
         async def fetch(context: ToolContext, *, about: str) -> ToolOutput:  # noqa: ARG001 - as tools are called
-            return ToolOutput(text=self.truth.word("outside"), label=Label("outside"), is_untrusted=True)
+            return ToolOutput(
+                text=self.truth.word("outside"), label=Label("outside"), is_untrusted=True
+            )
 
         async def stay(context: ToolContext, *, about: str) -> str:  # noqa: ARG001 - as tools are called
             self.desk.lane.interrupt()
@@ -446,13 +509,18 @@ class World(NoApprovals):
         return [
             build_tool(bash, "Run.", ALLOW_ADMINS, task=True),
             build_tool(delete, "Delete.", ALLOW_MEMBERS, task=True),
-            build_tool(look, "Look.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True),
-            build_tool(fetch, "Fetch.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True),
+            build_tool(
+                look, "Look.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True
+            ),
+            build_tool(
+                fetch, "Fetch.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True
+            ),
             build_tool(stay, "Stay.", ALLOW_ANYBODY, effect=STAYS, task=True),
         ]
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
-        """No word of somebody below a tool's role may stand in the request of what leaves the place."""
+        """No word of somebody below a tool's role may stand in the request of what leaves the
+        place."""
         refusal = await super().authorize(tool, call, context)
         if not refusal:
             lowest, _ = self.truth.of(self.model.newest)
@@ -472,18 +540,30 @@ class World(NoApprovals):
             rule="test",
             role=decide(POLICY, event).role,
         )
-        await self.store.append([came, NewEntry(fact=judged, at=now, conversation=conversation, cause=came)])
+        await self.store.append(
+            [came, NewEntry(fact=judged, at=now, conversation=conversation, cause=came)]
+        )
 
     async def says(
-        self, at: Address, who: str, *, addressed: bool = True, how: str = "", topic: int = 0, pending: bool = False
+        self,
+        at: Address,
+        who: str,
+        *,
+        addressed: bool = True,
+        how: str = "",
+        topic: int = 0,
+        pending: bool = False,
     ) -> None:
-        """`how`: it carries a text from outside, replies to the last message there, or claims to be of another."""
+        """`how`: it carries a text from outside, replies to the last message there, or claims to be
+        of another."""
         claimed = how == "claims"
         word = self.truth.word("member" if claimed else ROLES[who], SCOPES[at])
         before, carried = self.messages[at][-1:], ""
         self.wordings[MessageId(word)] = [word]
         if how == "carries":
-            carried = f"(forwarded from x)\n{TOPICS[topic]} {self.truth.word('outside', SCOPES[at])}"
+            carried = (
+                f"(forwarded from x)\n{TOPICS[topic]} {self.truth.word('outside', SCOPES[at])}"
+            )
         message = Message(
             id=MessageId(word),
             at=at,
@@ -499,12 +579,16 @@ class World(NoApprovals):
             reply_to=before[0].id if before and how == "replies" else None,
         )
         self.messages[at].append(message)
-        await self.tell(message, at, URGENT if message.kind != "room" else LOW if pending else AMBIENT)
+        await self.tell(
+            message, at, URGENT if message.kind != "room" else LOW if pending else AMBIENT
+        )
 
     async def rewords(self, at: Address, *, carries: bool) -> None:
         if self.messages[at]:
             message = self.messages[at][-1]
-            carried = f"(forwarded from x)\n{self.truth.word('outside', SCOPES[at])}" if carries else ""
+            carried = (
+                f"(forwarded from x)\n{self.truth.word('outside', SCOPES[at])}" if carries else ""
+            )
             word = self.truth.word(self.truth.integrity[message.id], SCOPES[at])
             self.wordings[message.id].append(word)
             edited = MessageEdited(
@@ -517,7 +601,14 @@ class World(NoApprovals):
                 carried=carried,
             )
             await self.store.append(
-                [NewEntry(fact=edited, at=self.clock.now(), conversation=at.conversation, key=f"edited:{word}")]
+                [
+                    NewEntry(
+                        fact=edited,
+                        at=self.clock.now(),
+                        conversation=at.conversation,
+                        key=f"edited:{word}",
+                    )
+                ]
             )
 
     async def topic(self, at: Address, who: str) -> None:
@@ -545,24 +636,45 @@ class World(NoApprovals):
             due=now,
             role=ROLES[who],
         )
-        await self.store.append([NewEntry(fact=reminded, at=now, conversation=at.conversation, key=f"reminded:{word}")])
-        alarm = Alarm(id=EventId(word), text=word, sent=now, at=at, agent="ana", reminder=word, asked_by=who)
+        await self.store.append(
+            [NewEntry(fact=reminded, at=now, conversation=at.conversation, key=f"reminded:{word}")]
+        )
+        alarm = Alarm(
+            id=EventId(word), text=word, sent=now, at=at, agent="ana", reminder=word, asked_by=who
+        )
         await self.tell(alarm, at, URGENT)
 
     async def turn(
-        self, at: Address, plan: list[tuple[Step, ...]], meanwhile: list[tuple[str, bool]] | None = None
+        self,
+        at: Address,
+        plan: list[tuple[Step, ...]],
+        meanwhile: list[tuple[str, bool]] | None = None,
     ) -> None:
         self.model.plan = list(plan)
         self.meanwhile = [one for one in meanwhile or () if one[0] in PEOPLE.get(at, ())]
         await self.desk.take(at.conversation, autonomous=is_inner(at.conversation))
 
     async def dream(self) -> None:
-        inner = ToolContext(turn=TurnId("d"), agent="ana", at=OWN, visibility=Visibility(scope=PUBLIC), autonomous=True)
+        inner = ToolContext(
+            turn=TurnId("d"),
+            agent="ana",
+            at=OWN,
+            visibility=Visibility(scope=PUBLIC),
+            autonomous=True,
+        )
         brief = PromptInput(
-            persona="You are Ana.", card=load_prompt("inner"), history=(), input_text="", conversation=INNER
+            persona="You are Ana.",
+            card=load_prompt("inner"),
+            history=(),
+            input_text="",
+            conversation=INNER,
         )
         done = await self.dreamer.dream(
-            brief, self.model, self.desk.means.tools.for_turn(inner), agent="ana", memory_chars=4_000
+            brief,
+            self.model,
+            self.desk.means.tools.for_turn(inner),
+            agent="ana",
+            memory_chars=4_000,
         )
         self.seen[f"a dream: {done.outcome}"] += 1
 
@@ -575,15 +687,22 @@ class World(NoApprovals):
         view = await self.desk.means.view(at.conversation)
         if view.turns:
             fresh = ViewFolded(
-                start=Seq(view.turns[-1].seq + 1), reason="somebody asked for a fresh view", kinds=("new",)
+                start=Seq(view.turns[-1].seq + 1),
+                reason="somebody asked for a fresh view",
+                kinds=("new",),
             )
-            await self.store.append([NewEntry(fact=fresh, at=self.clock.now(), conversation=at.conversation)])
+            await self.store.append(
+                [NewEntry(fact=fresh, at=self.clock.now(), conversation=at.conversation)]
+            )
 
     async def check(self) -> None:
-        """What a turn has dealt with stands in the log as it was said, also what its request was without."""
+        """What a turn has dealt with stands in the log as it was said, also what its request was
+        without."""
         for at in PEOPLE:
             records = await self.desk.ended(at.conversation)
-            told = "\n".join(text for one in records for text in (one.heard, *(step.heard for step in one.steps)))
+            told = "\n".join(
+                text for one in records for text in (one.heard, *(step.heard for step in one.steps))
+            )
             covered = {seq for one in records for seq in one.covers}
             for one in await self.store.entries(conversation=at.conversation):
                 if one.seq in covered and isinstance(one.fact, Message):
@@ -596,14 +715,26 @@ class World(NoApprovals):
 numbers = st.integers(0, 20)
 names = st.sampled_from(
     [
-        *("bash", "delete", "look", "fetch", "stay", "remember", "recall", "read_room", "fetch_evidence"),
+        *(
+            "bash",
+            "delete",
+            "look",
+            "fetch",
+            "stay",
+            "remember",
+            "recall",
+            "read_room",
+            "fetch_evidence",
+        ),
         *("read_file", "write_file", "send_message", "remember", "recall", "bash", "attend"),
     ]
 )
 steps = st.lists(st.tuples(names, numbers), min_size=1, max_size=2).map(tuple)
 plans = st.lists(steps, max_size=3)
 people = st.sampled_from(sorted(ROLES))
-spoken = st.sampled_from(list(PEOPLE)).flatmap(lambda at: st.tuples(st.just(at), st.sampled_from(PEOPLE[at])))
+spoken = st.sampled_from(list(PEOPLE)).flatmap(
+    lambda at: st.tuples(st.just(at), st.sampled_from(PEOPLE[at]))
+)
 places = st.sampled_from([*PEOPLE, ROOM, CLOSED, OLGAS])
 manners = st.sampled_from(["", "", "", "carries", "replies", "claims"])
 actions = st.one_of(
@@ -612,7 +743,9 @@ actions = st.one_of(
     st.tuples(st.just("asks"), spoken, plans),
     st.tuples(st.just("asks"), spoken, plans),
     st.tuples(st.just("asks"), spoken, plans),
-    st.tuples(st.just("turn"), places, plans, st.lists(st.tuples(people, st.booleans()), max_size=1)),
+    st.tuples(
+        st.just("turn"), places, plans, st.lists(st.tuples(people, st.booleans()), max_size=1)
+    ),
     st.tuples(st.just("think"), plans),
     st.tuples(st.just("rewords"), places, st.booleans()),
     st.tuples(st.just("topic"), spoken),
@@ -627,7 +760,14 @@ actions = st.one_of(
 
 async def act(world: World, action: Action) -> None:
     match action:
-        case ("says", (Address() as at, str(who)), bool(addressed), str(how), int(topic), bool(pending)):
+        case (
+            "says",
+            (Address() as at, str(who)),
+            bool(addressed),
+            str(how),
+            int(topic),
+            bool(pending),
+        ):
             await world.says(at, who, addressed=addressed, how=how, topic=topic, pending=pending)
         case ("asks", (Address() as at, str(who)), list(plan)):
             await world.says(at, who, topic=len(plan) % 2)
@@ -655,13 +795,22 @@ async def act(world: World, action: Action) -> None:
 
 
 def asks(at: Address, who: str, *tools: str, topic: int = 0) -> list[Action]:
-    """Somebody asks for tools, one in each answer; behind a colon stands the number that chooses the arguments."""
-    calls = [(name, int(number or 0)) for name, _, number in (tool.partition(":") for tool in tools)]
+    """Somebody asks for tools, one in each answer; behind a colon stands the number that chooses
+    the arguments."""
+    calls = [
+        (name, int(number or 0)) for name, _, number in (tool.partition(":") for tool in tools)
+    ]
     return [says(at, who, topic=topic), ("turn", at, [(call,) for call in calls], [])]
 
 
 def says(
-    at: Address, who: str, how: str = "", *, topic: int = 0, addressed: bool = True, pending: bool = False
+    at: Address,
+    who: str,
+    how: str = "",
+    *,
+    topic: int = 0,
+    addressed: bool = True,
+    pending: bool = False,
 ) -> Action:
     return ("says", (at, who), addressed, how, topic, pending)
 
@@ -691,16 +840,45 @@ SCENES: Final[dict[str, list[Action]]] = {
         *bash(ROOM),
         *bash(ROOM),
     ],
-    "a summary": [*asks(ROOM, "gus") * 4, ("compact", ROOM, True), *bash(ROOM), *asks(ROOM, "gus", "bash")],
+    "a summary": [
+        *asks(ROOM, "gus") * 4,
+        ("compact", ROOM, True),
+        *bash(ROOM),
+        *asks(ROOM, "gus", "bash"),
+    ],
     "a shortened view": [*asks(ROOM, "gus", "look") * 4, ("compact", ROOM, False), *bash(ROOM)],
-    "a summary of a closed room": [*asks(CLOSED, "olga") * 4, ("compact", CLOSED, True), *bash(CLOSED)],
+    "a summary of a closed room": [
+        *asks(CLOSED, "olga") * 4,
+        ("compact", CLOSED, True),
+        *bash(CLOSED),
+    ],
     "recall": [*asks(ROOM, "gus"), ("later",), *asks(HALL, "olga", "recall", "bash", topic=1)],
-    "recall of a closed room": [*asks(CLOSED, "mia"), ("later",), *asks(HALL, "olga", "recall", "bash", topic=1)],
-    "recall in private": [*asks(CLOSED, "mia"), ("later",), *asks(OLGAS, "olga", "recall", "send_message:0", topic=1)],
-    "recall of a forward": [says(ROOM, "olga", "carries"), ("later",), *asks(HALL, "olga", "recall", "bash", topic=1)],
+    "recall of a closed room": [
+        *asks(CLOSED, "mia"),
+        ("later",),
+        *asks(HALL, "olga", "recall", "bash", topic=1),
+    ],
+    "recall in private": [
+        *asks(CLOSED, "mia"),
+        ("later",),
+        *asks(OLGAS, "olga", "recall", "send_message:0", topic=1),
+    ],
+    "recall of a forward": [
+        says(ROOM, "olga", "carries"),
+        ("later",),
+        *asks(HALL, "olga", "recall", "bash", topic=1),
+    ],
     "what comes to mind": [*asks(ROOM, "gus"), ("later",), *bash(HALL)],
-    "what comes to mind from a closed room": [*asks(CLOSED, "gus"), ("later",), *bash(HALL), *bash(OLGAS)],
-    "a digest": [says(ROOM, "gus", addressed=False, pending=True), ("think", [(("bash", 0),), (("send_message", 0),)])],
+    "what comes to mind from a closed room": [
+        *asks(CLOSED, "gus"),
+        ("later",),
+        *bash(HALL),
+        *bash(OLGAS),
+    ],
+    "a digest": [
+        says(ROOM, "gus", addressed=False, pending=True),
+        ("think", [(("bash", 0),), (("send_message", 0),)]),
+    ],
     "an attended room": [
         says(ROOM, "gus", addressed=False, pending=True),
         ("think", [(("send_message", 0), ("attend", 0))]),
@@ -738,7 +916,12 @@ SCENES: Final[dict[str, list[Action]]] = {
         ("turn", OLGAS, [(("send_message", 0),), (("send_message", 2),)], []),
     ],
     "a restart": [*asks(ROOM, "gus"), ("restart",), *bash(ROOM)],
-    "a restart after a summary": [*asks(ROOM, "gus") * 4, ("compact", ROOM, True), ("restart",), *bash(ROOM)],
+    "a restart after a summary": [
+        *asks(ROOM, "gus") * 4,
+        ("compact", ROOM, True),
+        ("restart",),
+        *bash(ROOM),
+    ],
     "a word for what is in view": [
         *asks(ROOM, "gus"),
         *bash(ROOM),
@@ -768,7 +951,11 @@ SCENES: Final[dict[str, list[Action]]] = {
         ("turn", ROOM, [(("bash", 0),)], []),
     ],
     "a forward": [says(ROOM, "olga", "carries"), ("turn", ROOM, [(("bash", 0),)], [])],
-    "an edited forward": [says(ROOM, "olga"), ("rewords", ROOM, True), ("turn", ROOM, [(("bash", 0),)], [])],
+    "an edited forward": [
+        says(ROOM, "olga"),
+        ("rewords", ROOM, True),
+        ("turn", ROOM, [(("bash", 0),)], []),
+    ],
     "a claim": [says(ROOM, "gus", "claims"), ("turn", ROOM, [(("bash", 0),)], [])],
     "a result": [*asks(ROOM, "olga", "fetch", "bash"), *bash(ROOM)],
     "an interrupted turn": [*asks(ROOM, "olga", "fetch", "stay"), *bash(ROOM)],
@@ -785,7 +972,10 @@ SCENES: Final[dict[str, list[Action]]] = {
     "evidence of a closed room": [
         action
         for number in range(8)
-        for action in (*asks(CLOSED, "mia", "look"), *asks(ROOM, "olga", f"fetch_evidence:{number}", "bash"))
+        for action in (
+            *asks(CLOSED, "mia", "look"),
+            *asks(ROOM, "olga", f"fetch_evidence:{number}", "bash"),
+        )
     ],
     "a file": [*asks(ROOM, "olga", "read_file:2", "bash")],
     "a file of a closed room": [
@@ -795,7 +985,11 @@ SCENES: Final[dict[str, list[Action]]] = {
         *asks(OLGAS, "olga", "read_file", "send_message:0"),
     ],
     "another room": [*asks(ROOM, "gus"), *asks(HALL, "olga", "read_room:0", "bash")],
-    "a closed room": [*asks(CLOSED, "mia"), *asks(ROOM, "gus", "read_room:2"), *asks(GUSES, "gus", "read_room:2")],
+    "a closed room": [
+        *asks(CLOSED, "mia"),
+        *asks(ROOM, "gus", "read_room:2"),
+        *asks(GUSES, "gus", "read_room:2"),
+    ],
     "a room of the group": [
         *asks(CREW, "mia"),
         *asks(MATES, "mia", "read_room:3"),
@@ -812,7 +1006,10 @@ SCENES: Final[dict[str, list[Action]]] = {
         ("turn", ROOM, [(("look", 0),), (("bash", 0),)], [("gus", True)]),
         *bash(ROOM),
     ],
-    "a post from private": [says(OLGAS, "olga", "carries"), ("turn", OLGAS, [(("send_message", 0),)], [])],
+    "a post from private": [
+        says(OLGAS, "olga", "carries"),
+        ("turn", OLGAS, [(("send_message", 0),)], []),
+    ],
     "a note": [
         *asks(ROOM, "gus", "remember"),
         ("new", ROOM),
@@ -888,14 +1085,20 @@ def test_of_a_closed_room_somebody_is_told_in_private_while_they_are_in_it(tool:
         assert not await is_told(GUSES, "gus"), "they were kicked"
         world.members.add("gus")
         closed = ConversationBinding(listen="all", agent="ana", private=True)
-        bindings = Bindings([BindingPattern(channel="*", room=CLOSED.room, thread=None, binding=closed)])
+        bindings = Bindings(
+            [BindingPattern(channel="*", room=CLOSED.room, thread=None, binding=closed)]
+        )
 
         async def may_be_shown(places: PrivacyCache) -> bool:
             here = await places.visibility(GUSES.conversation)
-            return (await places.with_memberships(here, [CLOSED.conversation])).can_see(CLOSED.conversation)
+            return (await places.with_memberships(here, [CLOSED.conversation])).can_see(
+                CLOSED.conversation
+            )
 
         assert await may_be_shown(world.places)
-        assert not await may_be_shown(privacy(world.store, bindings, world.channels)), "the operator's word goes first"
+        assert not await may_be_shown(privacy(world.store, bindings, world.channels)), (
+            "the operator's word goes first"
+        )
         await world.says(GUSES, "gus", how="claims")
         assert not await may_be_shown(world.places), "somebody else claims to be them"
 
@@ -903,7 +1106,14 @@ def test_of_a_closed_room_somebody_is_told_in_private_while_they_are_in_it(tool:
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.lists(st.one_of(actions.map(lambda one: [one]), st.sampled_from(list(SCENES.values()))), max_size=8))
-def test_a_request_is_never_labelled_higher_than_the_words_in_it(history: list[list[Action]]) -> None:
+@given(
+    st.lists(
+        st.one_of(actions.map(lambda one: [one]), st.sampled_from(list(SCENES.values()))),
+        max_size=8,
+    )
+)
+def test_a_request_is_never_labelled_higher_than_the_words_in_it(
+    history: list[list[Action]],
+) -> None:
     for what in +play([action for actions in history for action in actions]):
         event(what)

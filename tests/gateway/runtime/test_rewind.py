@@ -1,4 +1,5 @@
-"""Taking back what a view shows: what is decided, that it is durable with its command, and what the model sees then."""
+"""Taking back what a view shows: what is decided, that it is durable with its command, and what the
+model sees then."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,7 +18,14 @@ from agent.models.scripted import Script, ScriptRule
 from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Command, EventId, RoomId, Sender, SenderId, Usage
-from gateway.core.facts import ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded, inner_conversation
+from gateway.core.facts import (
+    ConversationRewound,
+    Seq,
+    TurnId,
+    TurnRecord,
+    ViewFolded,
+    inner_conversation,
+)
 from gateway.runtime import rewind
 from gateway.runtime.rewind import MOST_EXCHANGES, RewindRequest, TurnInView, parse_count
 from gateway.store import AppendResult, Store, rebuild
@@ -49,8 +57,15 @@ SORTS = "aswif"
 
 
 def seen(sorts: str, *, each: int = 10) -> list[TurnInView]:
-    """Turns of these sorts, at 10, 20, ...; those answered, failed and interrupted have a message in front of them."""
-    outcomes: dict[str, Any] = {"a": "replied", "s": "silent", "w": "replied", "i": "interrupted", "f": "failed"}
+    """Turns of these sorts, at 10, 20, ...; those answered, failed and interrupted have a message
+    in front of them."""
+    outcomes: dict[str, Any] = {
+        "a": "replied",
+        "s": "silent",
+        "w": "replied",
+        "i": "interrupted",
+        "f": "failed",
+    }
     return [
         TurnInView(
             Seq(place * each),
@@ -94,7 +109,9 @@ def seen(sorts: str, *, each: int = 10) -> list[TurnInView]:
         ("w", 1, 10, "I took back the last exchange."),
     ],
 )
-def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first: int, said: str) -> None:
+def test_exchanges_are_taken_back_from_the_newest(
+    sorts: str, count: int, first: int, said: str
+) -> None:
     view = seen(sorts)
     back = rewind.plan_rewind(view, count, "ops")
     assert back.facts == (ConversationRewound(first=Seq(first), last=view[-1].seq, by="ops"),)
@@ -115,9 +132,13 @@ def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first:
         ("af", 20, 20, (19,)),
     ],
 )
-def test_what_was_answered_last_is_answered_again(sorts: str, first: int, last: int, again: tuple[Seq, ...]) -> None:
+def test_what_was_answered_last_is_answered_again(
+    sorts: str, first: int, last: int, again: tuple[Seq, ...]
+) -> None:
     back = rewind.plan_retry(seen(sorts), "ops", PLACE)
-    assert back.facts == (ConversationRewound(first=Seq(first), last=Seq(last), by="ops", again=again),)
+    assert back.facts == (
+        ConversationRewound(first=Seq(first), last=Seq(last), by="ops", again=again),
+    )
     assert back.is_retry
 
 
@@ -144,17 +165,27 @@ def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
 
 def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
     back = rewind.plan_new(seen("aa"), None, "ops")
-    assert back.facts == (ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
+    assert back.facts == (
+        ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),
+    )
     assert back.text == "I started over: I no longer see 2 earlier turns. The log keeps them."
     head = rewind.plan_new([], ViewFolded(start=Seq(40), reason="", head="so far"), "ops")
     assert isinstance(head.fact, ViewFolded)
     assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
-    assert head.text == "I started over: I no longer see the summary of earlier turns. The log keeps everything."
+    assert (
+        head.text
+        == "I started over: I no longer see the summary of earlier turns. The log keeps everything."
+    )
 
 
 @pytest.mark.parametrize(
     ("said", "count"),
-    [("", 1), (" 2 ", 2), ("1000", 1000), *((said, None) for said in ("0", "-1", "x", "²", "1001", "9" * 99))],
+    [
+        ("", 1),
+        (" 2 ", 2),
+        ("1000", 1000),
+        *((said, None) for said in ("0", "-1", "x", "²", "1001", "9" * 99)),
+    ],
 )
 def test_a_number_of_exchanges(said: str, count: int | None) -> None:
     assert parse_count(said) == count
@@ -164,15 +195,22 @@ def test_a_number_of_exchanges(said: str, count: int | None) -> None:
 @given(sorts=st.text(SORTS, max_size=12), count=st.integers(1, 15))
 def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> None:
     view = seen(sorts)
-    rewound, again = rewind.plan_rewind(view, count, "ops").fact, rewind.plan_retry(view, "ops", PLACE).fact
+    rewound, again = (
+        rewind.plan_rewind(view, count, "ops").fact,
+        rewind.plan_retry(view, "ops", PLACE).fact,
+    )
     assert (rewound is None) == (not view)
     if isinstance(rewound, ConversationRewound):
         gone = [one.fact for one in view if rewound.first <= one.seq <= rewound.last]
         assert gone == [one.fact for one in view][-len(gone) :]
         visible = [one for one in view if one.fact.text and one.fact.within is None]
-        assert sum(one.text != "" and one.within is None for one in gone) == min(count, len(visible))
+        assert sum(one.text != "" and one.within is None for one in gone) == min(
+            count, len(visible)
+        )
         left = [one for one in view if one.seq < rewound.first]
-        assert not left or left[-1].fact.outcome != "interrupted"  # nothing that was heard is left without its answer
+        assert (
+            not left or left[-1].fact.outcome != "interrupted"
+        )  # nothing that was heard is left without its answer
     if isinstance(again, ConversationRewound):
         gone = [one.fact for one in view if again.first <= one.seq <= again.last]
         assert again.again == tuple(seq for one in gone for seq in one.covers)
@@ -239,7 +277,9 @@ async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
         seen_then = " ".join(_read(gateway))
         assert "say one" in seen_then
         assert "say two" not in seen_then
-        assert (await _say(gateway, "!new", count=5)).startswith("I started over: I no longer see 2 earlier turns")
+        assert (await _say(gateway, "!new", count=5)).startswith(
+            "I started over: I no longer see 2 earlier turns"
+        )
         await _say(gateway, "say four", count=6)
         assert "say one" not in " ".join(_read(gateway))
         assert "say three" not in " ".join(_read(gateway))
@@ -266,7 +306,9 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
         assert sum("say two" in text for text in _read(gateway)) == 1
         first, second, third = await gateway.turns()
         assert second.covers == third.covers != first.covers
-        (rewound,) = [fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)]
+        (rewound,) = [
+            fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)
+        ]
         assert (rewound.again, rewound.by) == (second.covers, "console:ann")
         async with await Store.open_readonly(gateway.path) as reader:
             story_of = await explain_event(reader, second.covers[0]) or []
@@ -278,8 +320,12 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
 
 @story
 async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path) -> None:
-    async with running(tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}) as gateway:
-        for count, words in enumerate(["reverie: say one", "reverie: say two", "reverie: say three"], start=1):
+    async with running(
+        tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}
+    ) as gateway:
+        for count, words in enumerate(
+            ["reverie: say one", "reverie: say two", "reverie: say three"], start=1
+        ):
             await gateway.console.receive_message(words, sender="ann", room="lobby")
             await gateway.screen.until(count)
         now = datetime.now(UTC)  # what was given more than a minute ago is not carried out
@@ -288,7 +334,9 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         await gateway.console._emit([once, once, other])
         await gateway.console._emit([once])
         await gateway.screen.until(5)
-        rewound = [fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)]
+        rewound = [
+            fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)
+        ]
         assert len(rewound) == 2  # each of the two once, the second one by what the first one left
         assert rewound[0].first > rewound[1].last
         await gateway.console.receive_message("reverie: say four", sender="ann", room="lobby")

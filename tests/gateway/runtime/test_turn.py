@@ -1,4 +1,5 @@
-"""Turns that are steered, interrupted or continued, and those of the inner conversation, on a real store."""
+"""Turns that are steered, interrupted or continued, and those of the inner conversation, on a real
+store."""
 
 import asyncio
 import contextlib
@@ -84,13 +85,20 @@ def test_steps_are_written_down_and_repeated(tmp_path: Path) -> None:
         await desk.say("ann", "and?")
         await desk.take()
         (first, second) = await desk.ended()
-        assert (report.used_tools, first.cause, len(first.steps), second.steps) == (True, "addressed", 1, ())
+        assert (report.used_tools, first.cause, len(first.steps), second.steps) == (
+            True,
+            "addressed",
+            1,
+            (),
+        )
         assert [post.post.text for post in desk.posts] == ["Done.", "Done."]
         desk.means.history._cached.clear()  # as after a restart
         await desk.say("ann", "once more")
         await desk.take()
         asked = [request.conversation for request in desk.model.requests]
-        assert [said == old for said, old in zip(asked[2], asked[1], strict=False)] == [True] * len(asked[1])
+        assert [said == old for said, old in zip(asked[2], asked[1], strict=False)] == [True] * len(
+            asked[1]
+        )
         assert asked[3][: len(asked[2])] == asked[2]
 
     at_desk(tmp_path, story, LOOK)
@@ -116,7 +124,10 @@ def test_who_speaks_in_the_middle_is_told_at_the_next_boundary(tmp_path: Path) -
         assert desk.told().endswith(ended.steps[0].heard)
         (post,) = desk.posts
         assert post.post.reply_to == "m2"
-        assert [[asker.name for asker in where.requesters] for where in desk.where] == [["ann"], ["ann", "bob"]]
+        assert [[asker.name for asker in where.requesters] for where in desk.where] == [
+            ["ann"],
+            ["ann", "bob"],
+        ]
 
     at_desk(tmp_path, story, LOOK)
 
@@ -149,7 +160,12 @@ def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) ->
         assert (report.was_interrupted, report.has_failed, desk.posts) == (True, False, [])
         await desk.take()
         first, second = await desk.ended()
-        assert (first.outcome, first.text, len(first.covers), first.requests) == ("interrupted", "", 1, 0)
+        assert (first.outcome, first.text, len(first.covers), first.requests) == (
+            "interrupted",
+            "",
+            1,
+            0,
+        )
         assert (second.outcome, len(second.covers)) == ("replied", 1)
         assert "ann (guest): hello" in desk.told()
         assert "bob (guest): no, wait" in desk.told()
@@ -159,12 +175,15 @@ def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) ->
     at_desk(tmp_path, story, Say(waits=True))
 
 
-# Whatever arrives in the middle of turns, in whatever mode: each line is told once, in order, and dealt with once.
+# Whatever arrives in the middle of turns, in whatever mode: each line is told once, in order, and
+# dealt with once.
 
 
 BOUNDARIES = st.lists(
     st.tuples(
-        st.lists(st.booleans(), max_size=3),  # lines that arrive: said to the agent, or only near it
+        st.lists(
+            st.booleans(), max_size=3
+        ),  # lines that arrive: said to the agent, or only near it
         st.sampled_from(["steer", "queue", "interrupt", "interrupt the answer"]),
     ),
     max_size=6,
@@ -211,7 +230,9 @@ def told(request: ModelRequest) -> list[int]:
 
 @settings(max_examples=examples(30))
 @given(BOUNDARIES)
-def test_nothing_is_lost_or_told_twice_and_order_is_kept(boundaries: list[tuple[list[bool], str]]) -> None:
+def test_nothing_is_lost_or_told_twice_and_order_is_kept(
+    boundaries: list[tuple[list[bool], str]],
+) -> None:
     async def story(desk: Desk) -> None:
         desk.drawer = busy = Busy(desk, list(boundaries))
         while desk.model.answers or not busy.numbers or await desk.unread():
@@ -229,17 +250,25 @@ def test_nothing_is_lost_or_told_twice_and_order_is_kept(boundaries: list[tuple[
         await desk.take()
         assert told(desk.model.requests[-1]) == busy.numbers
         for before, after in pairwise(desk.model.requests):
-            assert flat(after.conversation)[: len(flat(before.conversation))] == flat(before.conversation)
+            assert flat(after.conversation)[: len(flat(before.conversation))] == flat(
+                before.conversation
+            )
 
-    rounds = [Say(calls=(("call_0", "look_up"),), arguments=f'{{"q": {number}}}') for number in range(len(boundaries))]
+    rounds = [
+        Say(calls=(("call_0", "look_up"),), arguments=f'{{"q": {number}}}')
+        for number in range(len(boundaries))
+    ]
     with tempfile.TemporaryDirectory() as folder:
         at_desk(Path(folder), story, *rounds)
 
 
-# Turns whose request finds no room in the model's window: nobody hears of that, and its cost is told.
+# Turns whose request finds no room in the model's window: nobody hears of that, and its cost is
+# told.
 
 
-@pytest.mark.parametrize("error", [PromptTooLong("the window is full"), RequestRefused("the image cannot be read")])
+@pytest.mark.parametrize(
+    "error", [PromptTooLong("the window is full"), RequestRefused("the image cannot be read")]
+)
 def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError) -> None:
     error.accounts = (ACCOUNT,)
 
@@ -249,7 +278,11 @@ def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError
         (ended,) = await desk.ended()
         if isinstance(error, PromptTooLong):
             assert (ended.outcome, ended.text) == ("replied", "Hi.")
-            assert (ended.requests, ended.accounts, ended.usage) == (2, (ACCOUNT, ACCOUNT), USAGE + USAGE)
+            assert (ended.requests, ended.accounts, ended.usage) == (
+                2,
+                (ACCOUNT, ACCOUNT),
+                USAGE + USAGE,
+            )
         else:  # there are no images that could be left out
             assert (ended.outcome, ended.requests, ended.accounts) == ("failed", 1, (ACCOUNT,))
 
@@ -261,7 +294,11 @@ def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
         await desk.say("ann", "hello")
         await desk.take()
         (ended,) = await desk.ended()
-        assert (ended.outcome, ended.reason, len(desk.model.requests)) == ("failed", "the window is full", 3)
+        assert (ended.outcome, ended.reason, len(desk.model.requests)) == (
+            "failed",
+            "the window is full",
+            3,
+        )
 
     at_desk(tmp_path, story, *[Say(error=PromptTooLong("the window is full"))] * 3)
 
@@ -271,7 +308,14 @@ def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
 
 LOOK_AROUND = Say(calls=(("c", "look_up"),))
 ALARM = Alarm(
-    id=EventId("r1:1"), text="Tidy up.", sent=WHEN, at=ROOM, agent="ana", reminder="r1", asked_by="gus", due=WHEN
+    id=EventId("r1:1"),
+    text="Tidy up.",
+    sent=WHEN,
+    at=ROOM,
+    agent="ana",
+    reminder="r1",
+    asked_by="gus",
+    due=WHEN,
 )
 
 
@@ -286,13 +330,25 @@ def who(desk: Desk) -> tuple[list[str], str]:
 
 async def reminder(desk: Desk, role: str, *, by: str = "gus", alarm: Alarm = ALARM) -> None:
     set_ = ReminderSet(
-        reminder="r1", agent="ana", at=ROOM, text="", by=SenderId(by), asked_by=by, schedule="", due=WHEN, role=role
+        reminder="r1",
+        agent="ana",
+        at=ROOM,
+        text="",
+        by=SenderId(by),
+        asked_by=by,
+        schedule="",
+        due=WHEN,
+        role=role,
     )
-    await desk.store.append([NewEntry(fact=set_, at=WHEN, conversation=ROOM.conversation, key="reminded:r1")])
+    await desk.store.append(
+        [NewEntry(fact=set_, at=WHEN, conversation=ROOM.conversation, key="reminded:r1")]
+    )
     await desk.tell(replace(alarm, asked_by=by), ROOM.conversation, NORMAL)
 
 
-def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(tmp_path: Path) -> None:
+def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(
+    tmp_path: Path,
+) -> None:
     async def story(desk: Desk) -> None:
         await desk.say("olga", "hello")
         await desk.take()
@@ -313,7 +369,9 @@ def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(
 BY_RANK = replace(
     WHO,
     roles={f"{ROOM.channel}:olga": "owner"},
-    platform_roles=(PlatformRoleRule(ROOM.channel, "*", "role:7", "admin", "access.platform_roles[0]"),),
+    platform_roles=(
+        PlatformRoleRule(ROOM.channel, "*", "role:7", "admin", "access.platform_roles[0]"),
+    ),
 )
 
 
@@ -336,7 +394,14 @@ def test_a_reminder_has_the_lower_of_its_setters_roles_then_and_now(
         for name, ranks in (("once", ("role:7",)), ("mod", ("role:7",)), ("once", ())):
             desk.said += 1
             sender = Sender(id=SenderId(name), name=name, verified=True, ranks=ranks)
-            said = Message(id=MessageId(f"m{desk.said}"), at=ROOM, sender=sender, text="hm", sent=WHEN, kind="mention")
+            said = Message(
+                id=MessageId(f"m{desk.said}"),
+                at=ROOM,
+                sender=sender,
+                text="hm",
+                sent=WHEN,
+                kind="mention",
+            )
             await desk.tell(said, ROOM.conversation, URGENT)
         await desk.take()
         await reminder(desk, then, by=by)
@@ -372,7 +437,9 @@ def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         said = await desk.say("gus", "tidy up", kind="room", urgency=NORMAL)
         (seq,) = await desk.unread()
-        desk.digest = Digest(text=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=Label("guest"))
+        desk.digest = Digest(
+            text=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=Label("guest")
+        )
         await desk.take(INNER, autonomous=True)
         assert who(desk) == ([], "guest")
         desk.digest = None
@@ -382,7 +449,8 @@ def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
     at_desk(tmp_path, story)
 
 
-# Large results and prompts that become too long, in whole turns on a real store: also for the turns after them.
+# Large results and prompts that become too long, in whole turns on a real store: also for the turns
+# after them.
 
 
 PAGE = "".join(f"line {number}: é\n" for number in range(20_000))
@@ -419,7 +487,13 @@ def opens(desk: Desk) -> EvidenceStore:
     return EvidenceStore(desk.store, desk.clock, places, desk.means.history.media)
 
 
-HERE = ToolContext(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Visibility(scope=PUBLIC), autonomous=False)
+HERE = ToolContext(
+    turn=TurnId("later"),
+    agent="ana",
+    at=ROOM,
+    visibility=Visibility(scope=PUBLIC),
+    autonomous=False,
+)
 
 
 def called(ended: TurnRecord) -> list[ToolCallRecord]:
@@ -457,7 +531,9 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
         for number in range(6):
             await desk.say("ann", f"{number}: " + "a long story " * 200)
             await desk.take()
-        model.answers = [replace(LOOK_AROUND, arguments=f'{{"q": {number}}}') for number in range(3)]
+        model.answers = [
+            replace(LOOK_AROUND, arguments=f'{{"q": {number}}}') for number in range(3)
+        ]
         model.refused = {len(model.requests) + 2}
         desk.drawer = Brings(texts=[f"{number}" * 4_000 for number in range(3)])
         await desk.say("ann", "now look")
@@ -486,10 +562,18 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
 
 
 PLACE = ROOM.conversation
-TEA = Alarm(id=EventId("a"), text="water the beans", sent=WHEN, at=ROOM, agent="ana", asked_by="cat")
+TEA = Alarm(
+    id=EventId("a"), text="water the beans", sent=WHEN, at=ROOM, agent="ana", asked_by="cat"
+)
 ANN = Sender(id=SenderId("ann"), name="ann")
 REACTED = ReactionChanged(
-    id=EventId("r"), at=ROOM, sender=ANN, message=MessageId("ours"), reaction="+", added=True, sent=WHEN
+    id=EventId("r"),
+    at=ROOM,
+    sender=ANN,
+    message=MessageId("ours"),
+    reaction="+",
+    added=True,
+    sent=WHEN,
 )
 
 
@@ -498,7 +582,9 @@ async def posted(desk: Desk) -> None:
     (turn,) = await desk.store.entries(kinds=["turn_ended"])
     post = Post(key=PostKey("p"), to=ROOM, text="Dig first.")
     part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId("ours"),))
-    queued = NewEntry(fact=PostQueued(post=post), at=WHEN, conversation=PLACE, key="post:p", cause=turn.seq)
+    queued = NewEntry(
+        fact=PostQueued(post=post), at=WHEN, conversation=PLACE, key="post:p", cause=turn.seq
+    )
     await desk.store.append([queued, NewEntry(fact=part, at=WHEN, conversation=PLACE)])
 
 
@@ -521,7 +607,9 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
         await desk.say("ann", "how?")
         await desk.take()
         await posted(desk)
-        failed = DeliveryReport(id=EventId("p"), at=ROOM, post=PostKey("p"), state="uncertain", reason="cut", sent=WHEN)
+        failed = DeliveryReport(
+            id=EventId("p"), at=ROOM, post=PostKey("p"), state="uncertain", reason="cut", sent=WHEN
+        )
         await desk.tell(REACTED, PLACE, LOW)
         await desk.tell(failed, PLACE, LOW)
         await desk.take(autonomous=True)
@@ -535,7 +623,8 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
             '[2026-11-21 12:00] (ann reacted with + to your message: "Dig first.")',
             (
                 '[2026-11-21 12:00] (your message "Dig first." may or may not have been delivered '
-                '(whoever waited for it may say "again" to see it once more; do not repeat it unasked): "cut")'
+                '(whoever waited for it may say "again" to see it once more; do not repeat it '
+                'unasked): "cut")'
             ),
             '[2026-11-21 12:00] (ann reacted with - to your message: "Dig first.")',
             "[2026-11-21 12:00] ann (guest): thanks",
@@ -545,7 +634,8 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
     at_desk(tmp_path, story)
 
 
-# What people are told where there is no answer: why, and whether to ask again. No model ever reads it.
+# What people are told where there is no answer: why, and whether to ask again. No model ever reads
+# it.
 
 
 IRC = "irc.libera"
@@ -585,7 +675,8 @@ async def told_text(made: Running, text: str) -> str:
 
 def said(message: str, kind: str = "invalid_request_error", status: int = 400) -> Answer:
     return Answer(
-        status=status, body=json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+        status=status,
+        body=json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode(),
     )
 
 
@@ -619,11 +710,13 @@ def test_the_cause_is_told_in_words_and_never_read_by_the_model(tmp_path: Path, 
     asyncio.run(story())
 
 
-# Small windows and odd tokenizers: a strict server refuses what does not fit, and nobody is told of it.
+# Small windows and odd tokenizers: a strict server refuses what does not fit, and nobody is told of
+# it.
 
 
 class Strict(Played):
-    """Counts a prompt its own way, and takes none that leaves no room for the answer that was asked for."""
+    """Counts a prompt its own way, and takes none that leaves no room for the answer that was asked
+    for."""
 
     def __init__(self, window: int, output: int, scale: float, rounds: int = 0) -> None:
         super().__init__()
@@ -635,9 +728,16 @@ class Strict(Played):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
         told = [part for said in request.conversation for part in said.parts]
-        words = [part.text for part in told if not isinstance(part, ToolCall) and hasattr(part, "text")]
-        fixed = [block.text for block in request.blocks] + [tool.description + tool.schema for tool in request.tools]
-        real = int(sum(count_heuristically(text) + 4 for text in (*words, *fixed, request.now)) * self._scale)
+        words = [
+            part.text for part in told if not isinstance(part, ToolCall) and hasattr(part, "text")
+        ]
+        fixed = [block.text for block in request.blocks] + [
+            tool.description + tool.schema for tool in request.tools
+        ]
+        real = int(
+            sum(count_heuristically(text) + 4 for text in (*words, *fixed, request.now))
+            * self._scale
+        )
         if real + request.max_output_tokens > self.context_tokens:
             self.refused += 1
             raise PromptTooLong(f"{real} + {request.max_output_tokens} > {self.context_tokens}")
@@ -646,7 +746,9 @@ class Strict(Played):
             yield ToolCall(id=f"c{page}", name="look_up", arguments=f'{{"page": {page}}}')
         else:
             yield TextPart(text="As you say. " * 30)
-        yield StreamEnd(stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
+        yield StreamEnd(
+            stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict"
+        )
 
 
 def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Path) -> None:
@@ -657,7 +759,9 @@ def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Pa
 
             async def crowd() -> None:
                 for number in range(40):
-                    await desk.say("bob", f"{number} " + "hear me " * 25, kind="room", urgency=AMBIENT)
+                    await desk.say(
+                        "bob", f"{number} " + "hear me " * 25, kind="room", urgency=AMBIENT
+                    )
                 await desk.say("cat", "and answer me " * 20)
                 desk.lane.steer()
                 desk.drawer.meanwhile = crowd
@@ -672,7 +776,10 @@ def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Pa
                 if not await desk.unread():
                     break
                 await desk.take()
-            spoken = {one.seq for one in await store.entries(kinds=["mention"], conversation=ROOM.conversation)}
+            spoken = {
+                one.seq
+                for one in await store.entries(kinds=["mention"], conversation=ROOM.conversation)
+            }
             covered = {seq for turn in await desk.ended() for seq in turn.covers}
             assert spoken <= covered  # what was said to it is told, now or later
 

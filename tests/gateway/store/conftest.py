@@ -1,4 +1,5 @@
-"""The store's tests run on both engines, on PostgreSQL as integration tests. A mark names one alone."""
+"""The store's tests run on both engines, on PostgreSQL as integration tests. A mark names one
+alone."""
 
 from collections.abc import Iterator
 

@@ -43,7 +43,16 @@ from gateway.core.facts import (
     dump_fact,
 )
 from gateway.core.redaction import Redactor
-from gateway.store import AppendFailed, AppendResult, LogEntry, NewEntry, Store, StoreClosed, StoreError, StoreInUse
+from gateway.store import (
+    AppendFailed,
+    AppendResult,
+    LogEntry,
+    NewEntry,
+    Store,
+    StoreClosed,
+    StoreError,
+    StoreInUse,
+)
 from gateway.store.format import format_entry
 from gateway.store.store import MAX_BATCH_ENTRIES
 from gateway.store.types import LogError
@@ -53,7 +62,12 @@ from tests.kits.store import ENGINE, NOW, heard, in_writer, judged, look_into, o
 # Appends: durable, complete, once, and several in one commit
 
 
-CHANGES = ("UPDATE log SET body = '{}'", "DELETE FROM log", "REPLACE INTO log SELECT * FROM log", "TRUNCATE log")
+CHANGES = (
+    "UPDATE log SET body = '{}'",
+    "DELETE FROM log",
+    "REPLACE INTO log SELECT * FROM log",
+    "TRUNCATE log",
+)
 
 
 @pytest.mark.parametrize("sql", CHANGES)
@@ -62,12 +76,18 @@ async def test_the_log_refuses_to_change(tmp_path: Path, sql: str) -> None:
         await store.append(heard(1))
     is_known = not sql.startswith("TRUNCATE" if ENGINE.server is None else "REPLACE")
     refusal = "append-only" if is_known else "syntax error"
-    with closing(look_into(tmp_path / "s.db")) as connection, pytest.raises(LogError, match=refusal):
+    with (
+        closing(look_into(tmp_path / "s.db")) as connection,
+        pytest.raises(LogError, match=refusal),
+    ):
         connection.write(sql)
 
 
 async def test_answers_stand_in_the_order_of_the_entries(store: Store) -> None:
-    assert await store.append(heard(1)) == (AppendResult(Seq(1), is_new=True), AppendResult(Seq(2), is_new=True))
+    assert await store.append(heard(1)) == (
+        AppendResult(Seq(1), is_new=True),
+        AppendResult(Seq(2), is_new=True),
+    )
     (message, judgement) = await store.entries()
     assert (message.seq, message.fact, message.key) == (1, said(1).fact, "message:irc.test/#a:1")
     assert (judgement.cause, judgement.kind, judgement.conversation) == (1, "judged", "irc.test/#a")
@@ -107,14 +127,18 @@ async def test_duplicates_across_restarts(tmp_path: Path) -> None:
 
 async def test_callers_share_commits(store: Store) -> None:
     answers = await asyncio.gather(*(store.append(heard(number)) for number in range(500)))
-    assert [answer[0].seq for answer in answers] == list(range(1, 1001, 2)), "in the order of the calls"
+    assert [answer[0].seq for answer in answers] == list(range(1, 1001, 2)), (
+        "in the order of the calls"
+    )
     assert store.commits <= 3
 
 
 async def test_a_batch_is_bounded_but_one_append_is_one_transaction(store: Store) -> None:
     await store.append([said(number) for number in range(MAX_BATCH_ENTRIES + 1000)])
     assert store.commits == 1
-    await asyncio.gather(*(store.append([said(100_000 + number)]) for number in range(2 * MAX_BATCH_ENTRIES)))
+    await asyncio.gather(
+        *(store.append([said(100_000 + number)]) for number in range(2 * MAX_BATCH_ENTRIES))
+    )
     assert store.commits >= 3
     assert len(await store.entries(limit=100_000)) == 3 * MAX_BATCH_ENTRIES + 1000
 
@@ -160,7 +184,9 @@ async def test_a_full_disk_is_told_and_survived(store: Store) -> None:
         list(reversed(heard(1))),
     ],
 )
-async def test_what_can_never_be_stored_is_refused_at_once(entries: list[NewEntry], store: Store) -> None:
+async def test_what_can_never_be_stored_is_refused_at_once(
+    entries: list[NewEntry], store: Store
+) -> None:
     with pytest.raises(ValueError, match=r"zone|surrogate|before"):
         await store.append(entries)
     assert await store.entries() == []
@@ -175,7 +201,9 @@ async def test_cancelled_appends_are_wholly_in_or_wholly_out(tmp_path: Path) -> 
             return
 
     async with await opened(tmp_path / "s.db") as store:
-        await asyncio.gather(*(attempt(store, number, number % 40 * 0.0005) for number in range(400)))
+        await asyncio.gather(
+            *(attempt(store, number, number % 40 * 0.0005) for number in range(400))
+        )
         await store.append(heard(1000))
         entries = await store.entries()
         messages = [entry.seq for entry in entries if entry.kind == "room"]
@@ -228,12 +256,15 @@ async def test_a_loop_that_is_torn_down_leaves_whole_transactions(tmp_path: Path
         await story(0.003 * step + 0.001)
     async with await opened(tmp_path / "s.db") as store:
         rows = await store.entry_rows(limit=1_000_000)
-        assert [row[5] for row in rows if row[2] == "judged"] == [row[0] for row in rows if row[2] == "room"]
+        assert [row[5] for row in rows if row[2] == "judged"] == [
+            row[0] for row in rows if row[2] == "room"
+        ]
 
 
 async def test_a_cancelled_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
     async def free() -> Store:
-        while True:  # `run` ends it: the cancelled one goes to its end in its thread, however long that takes
+        # `run` ends it: the cancelled one goes to its end in its thread, however long that takes
+        while True:
             with contextlib.suppress(StoreInUse):
                 return await opened(tmp_path / "s.db")
             await asyncio.sleep(0.01)
@@ -256,14 +287,20 @@ def moved(value: str, **fields: object) -> NewEntry:
 
 
 def role(person: str, cause: NewEntry | None = None) -> NewEntry:
-    return NewEntry(fact=RoleAssigned(person=person, role="member", by="console", why="role"), at=AT, cause=cause)
+    return NewEntry(
+        fact=RoleAssigned(person=person, role="member", by="console", why="role"),
+        at=AT,
+        cause=cause,
+    )
 
 
 def values(entries: Sequence[LogEntry]) -> list[str]:
     return [entry.fact.value for entry in entries if isinstance(entry.fact, CursorMoved)]
 
 
-async def test_called_in_order_also_if_the_caller_has_gone_and_if_another_subscriber_fails(tmp_path: Path) -> None:
+async def test_called_in_order_also_if_the_caller_has_gone_and_if_another_subscriber_fails(
+    tmp_path: Path,
+) -> None:
     told = list[str]()
 
     def subscriber(entries: Sequence[LogEntry]) -> None:
@@ -277,7 +314,9 @@ async def test_called_in_order_also_if_the_caller_has_gone_and_if_another_subscr
         store.subscribe(subscriber, CursorMoved)
         assert [one.is_new for one in await store.append([moved("1"), moved("2")])] == [True, True]
         assert told == ["1", "2"]
-        tasks = [asyncio.ensure_future(store.append([moved(str(number))])) for number in range(3, 30)]
+        tasks = [
+            asyncio.ensure_future(store.append([moved(str(number))])) for number in range(3, 30)
+        ]
         for number, task in enumerate(tasks):
             await asyncio.sleep(0)
             if number % 2:
@@ -286,7 +325,9 @@ async def test_called_in_order_also_if_the_caller_has_gone_and_if_another_subscr
         assert values(await store.entries(kinds=["cursor"])) == told
 
 
-async def test_called_once_per_append_with_new_entries_of_its_types_as_the_log_holds_them(tmp_path: Path) -> None:
+async def test_called_once_per_append_with_new_entries_of_its_types_as_the_log_holds_them(
+    tmp_path: Path,
+) -> None:
     cursors, everything = list[Sequence[LogEntry]](), list[Sequence[LogEntry]]()
     async with await opened(tmp_path / "log.db") as store:
         store.subscribe(cursors.append, CursorMoved, DmnDirective)
@@ -306,7 +347,9 @@ async def test_times_are_utc(tmp_path: Path) -> None:
     async with await opened(tmp_path / "log.db") as store:
         store.subscribe(told.extend)
         late = AT.astimezone(timezone(timedelta(hours=5)))
-        await store.append([NewEntry(fact=CursorMoved(channel=ChannelName("x"), value="1"), at=late)])
+        await store.append(
+            [NewEntry(fact=CursorMoved(channel=ChannelName("x"), value="1"), at=late)]
+        )
         assert [entry.at.tzinfo for entry in told] == [UTC]
 
 
@@ -341,8 +384,16 @@ def test_defaults_that_the_log_leaves_out_stay_what_they_were() -> None:
         hints = get_type_hints(one)
         for field in dataclasses.fields(one):
             parts = [hints[field.name], *get_args(hints[field.name])]
-            classes += [part for part in parts if isinstance(part, type) and dataclasses.is_dataclass(part)]
-            if field.name != "kind" and field.default not in (dataclasses.MISSING, None, (), "", False):
+            classes += [
+                part for part in parts if isinstance(part, type) and dataclasses.is_dataclass(part)
+            ]
+            if field.name != "kind" and field.default not in (
+                dataclasses.MISSING,
+                None,
+                (),
+                "",
+                False,
+            ):
                 found[f"{one.__name__}.{field.name}"] = field.default
     assert found == {"MembershipChanged.news": True, "TaskFinished.integrity": "owner"}
     assert {Sender, Address} <= set(classes)
@@ -422,7 +473,15 @@ def shown(fact: Fact) -> str:
 
 def command(name: str, args: str) -> Command:
     who = Sender(id=SenderId("1"), name="ann", verified=True)
-    return Command(id=EventId("1"), at=FACTS_AT, sender=who, name=name, args=args, sent=FACTS_NOW, origin="text")
+    return Command(
+        id=EventId("1"),
+        at=FACTS_AT,
+        sender=who,
+        name=name,
+        args=args,
+        sent=FACTS_NOW,
+        origin="text",
+    )
 
 
 @pytest.mark.parametrize(
@@ -446,6 +505,8 @@ def test_what_is_shown_to_somebody_is_shown_to_nobody_else() -> None:
     assert shown(PostQueued(post=post)).endswith("Give them this code: `***`.")
 
 
-@pytest.mark.parametrize(("name", "args"), [("pair", "list"), ("link", ""), ("say", "#a to be or not")])
+@pytest.mark.parametrize(
+    ("name", "args"), [("pair", "list"), ("link", ""), ("say", "#a to be or not")]
+)
 def test_the_rest_is_told(name: str, args: str) -> None:
     assert shown(command(name, args)).rstrip().endswith(f"<ann> {name} {args}".rstrip())

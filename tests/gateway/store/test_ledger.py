@@ -1,4 +1,5 @@
-"""Costs of requests and of turns: expected, billed, shared by the rule, and summed equally by append and by rebuild."""
+"""Costs of requests and of turns: expected, billed, shared by the rule, and summed equally by
+append and by rebuild."""
 
 import math
 from dataclasses import replace
@@ -48,7 +49,9 @@ def test_a_request_is_told_block_by_block_with_what_was_billed_and_why() -> None
 
 def test_what_is_written_for_five_minutes_stands_apart() -> None:
     five = BlockUsage(name="history", tokens=1000, read=400, written=500, lifetime="5m")
-    usage = Usage(cache_read_tokens=400, cache_write_tokens=500, cache_write_1h_tokens=200, input_tokens=100)
+    usage = Usage(
+        cache_read_tokens=400, cache_write_tokens=500, cache_write_1h_tokens=200, input_tokens=100
+    )
     lines = ledger.format_request(one(blocks=(five,), usage=usage))
     assert lines[2].split() == ["history", "1,000", "400", "500", "0", "100"]
     assert lines[4].split() == ["billed", "1,000", "400", "300", "200", "100"]
@@ -70,21 +73,39 @@ def test_money(usd: float | None, text: str) -> None:
     assert format_usd(usd) == text
 
 
-def summed(key: str, requests: int = 1, unpriced: int = 0, cost: float = 0.0, **tokens: int) -> SpendingSum:
-    return SpendingSum(key=key, requests=requests, unpriced=unpriced, usage=Usage(**tokens), cost_usd=cost)
+def summed(
+    key: str, requests: int = 1, unpriced: int = 0, cost: float = 0.0, **tokens: int
+) -> SpendingSum:
+    return SpendingSum(
+        key=key, requests=requests, unpriced=unpriced, usage=Usage(**tokens), cost_usd=cost
+    )
 
 
 def test_sums_are_told() -> None:
-    tokens = {"input_tokens": 100, "cache_read_tokens": 1800, "cache_write_tokens": 100, "output_tokens": 50}
+    tokens = {
+        "input_tokens": 100,
+        "cache_read_tokens": 1800,
+        "cache_write_tokens": 100,
+        "output_tokens": 50,
+    }
     text = ledger.format_spending(summed("", requests=1200, cost=2.0, **tokens))
-    assert text == "1,200 requests: 2,000 input tokens (90.0 % from the cache), 50 output tokens, $2.00"
+    assert (
+        text
+        == "1,200 requests: 2,000 input tokens (90.0 % from the cache), 50 output tokens, $2.00"
+    )
     assert ledger.format_spending(summed("", unpriced=1)).startswith("1 request: 0 input token")
     assert ledger.format_spending(summed("", unpriced=1)).endswith(", price not known")
-    assert ledger.format_spending(summed("", requests=2, unpriced=1, cost=2)).endswith(", at least $2.00")
+    assert ledger.format_spending(summed("", requests=2, unpriced=1, cost=2)).endswith(
+        ", at least $2.00"
+    )
 
 
 def test_the_dearest_stands_first() -> None:
-    rooms = [summed("irc.x/#a", 2, cost=1.0, cache_read_tokens=5), summed("irc.x/#bb", 3, cost=2.0), summed("")]
+    rooms = [
+        summed("irc.x/#a", 2, cost=1.0, cache_read_tokens=5),
+        summed("irc.x/#bb", 3, cost=2.0),
+        summed(""),
+    ]
     assert ledger.format_spending_table("room", rooms) == [
         "room       requests  input     read  written  output   cost",
         "irc.x/#bb         3      0        -        0       0  $2.00",
@@ -97,7 +118,10 @@ def test_the_dearest_stands_first() -> None:
 
 
 def _many(count: int) -> list[NewEntry]:
-    return [spent(A if number % 3 else B, account(plain=number), account(read=number)) for number in range(count)]
+    return [
+        spent(A if number % 3 else B, account(plain=number), account(read=number))
+        for number in range(count)
+    ]
 
 
 async def _plain(store: Store, most: int) -> list[int]:
@@ -107,7 +131,9 @@ async def _plain(store: Store, most: int) -> list[int]:
 async def test_the_newest_requests_are_found_wherever_they_stand(store: Store) -> None:
     assert await ledger.newest_requests(store, 5) == []
     await store.append(_many(500))
-    await store.append([turn(A) for _ in range(300)])  # without accounts: the search goes on behind them
+    await store.append(
+        [turn(A) for _ in range(300)]
+    )  # without accounts: the search goes on behind them
     assert await _plain(store, 0) == []
     assert await _plain(store, 3) == [0, 499, 0]
     assert len(await _plain(store, 5_000)) == 1_000
@@ -147,7 +173,13 @@ def fact(entry: NewEntry) -> TurnRecord:
 def test_each_message_bears_an_equal_share() -> None:
     ended = fact(store.spent(A, account(read=100, plain=10, cost=1.0), senders=["u", "v", "u"]))
     first, second = spending_shares(ended)
-    assert (first.sender, first.read, first.input, first.output, first.cost_nano_usd) == ("u", 66, 6, 4, 666_666_666)
+    assert (first.sender, first.read, first.input, first.output, first.cost_nano_usd) == (
+        "u",
+        66,
+        6,
+        4,
+        666_666_666,
+    )
     assert (second.sender, second.read, second.input, second.output, second.cost_nano_usd) == (
         "v",
         34,
@@ -166,9 +198,17 @@ def test_what_nobody_said_is_borne_by_nobody_and_a_turn_without_requests_costs_n
 
 def test_requests_that_were_not_accounted_for_have_no_price() -> None:
     ended = fact(store.spent(A, account(read=10, cost=0.5)))
-    more = replace(ended, requests=3, usage=ended.usage + Usage(input_tokens=9, output_tokens=2), model="other")
+    more = replace(
+        ended, requests=3, usage=ended.usage + Usage(input_tokens=9, output_tokens=2), model="other"
+    )
     known, rest = spending_shares(more)
-    assert (known.provider, known.model, known.requests, known.unpriced, known.read) == ("anthropic", "m", 1, 0, 10)
+    assert (known.provider, known.model, known.requests, known.unpriced, known.read) == (
+        "anthropic",
+        "m",
+        1,
+        0,
+        10,
+    )
     assert (rest.provider, rest.model, rest.requests, rest.unpriced) == ("", "other", 2, 2)
     assert (rest.input, rest.read, rest.output) == (9, 0, 2)
 
@@ -191,7 +231,9 @@ def test_shares_add_up_to_what_was_billed(billed: RequestUsage, senders: list[st
 
 
 @pytest.mark.parametrize("cost", [math.inf, -math.inf, math.nan, 1e300, -1.0])
-async def test_nonsense_on_a_bill_is_stored_as_far_as_it_makes_sense(tmp_path: Path, cost: float) -> None:
+async def test_nonsense_on_a_bill_is_stored_as_far_as_it_makes_sense(
+    tmp_path: Path, cost: float
+) -> None:
     async with await opened(tmp_path / "s.db") as store:
         for _ in range(3):
             await store.append([spent(A, account(read=10**40, plain=-5, cost=cost))])
@@ -205,7 +247,9 @@ async def _fill(store: Store) -> None:
     await store.append([spent(A, account(read=90, plain=10, cost=1.0), senders=["u"])])
     await store.append([spent(A, account(read=50, written=50, cost=2.0), senders=["v", "u"])])
     await store.append([spent(THREAD, account(plain=100, cost=4.0, model="n"), senders=["v"])])
-    await store.append([spent(ConversationId(f"{A}0"), account(plain=100, cost=8.0), senders=["v"])])
+    await store.append(
+        [spent(ConversationId(f"{A}0"), account(plain=100, cost=8.0), senders=["v"])]
+    )
     await store.append([spent(B, account(plain=100), senders=["u"], at=NEXT)])
 
 
@@ -221,7 +265,9 @@ async def _fill(store: Store) -> None:
         ("model", {"m": 11.0, "n": 4.0}),
     ],
 )
-async def test_sums_by_whatever_is_asked(tmp_path: Path, by: SpendingKey, expected: dict[str, float]) -> None:
+async def test_sums_by_whatever_is_asked(
+    tmp_path: Path, by: SpendingKey, expected: dict[str, float]
+) -> None:
     async with await opened(tmp_path / "s.db") as store:
         await _fill(store)
         found = await store.spending_sums(by)
@@ -229,15 +275,23 @@ async def test_sums_by_whatever_is_asked(tmp_path: Path, by: SpendingKey, expect
     assert sum(one.requests for one in found) == 5
     assert sum(one.unpriced for one in found) == 1
     assert sum((one.usage for one in found), Usage()) == Usage(
-        input_tokens=310, cache_read_tokens=140, cache_write_tokens=50, cache_write_1h_tokens=50, output_tokens=35
+        input_tokens=310,
+        cache_read_tokens=140,
+        cache_write_tokens=50,
+        cache_write_1h_tokens=50,
+        output_tokens=35,
     )
 
 
-async def test_a_room_is_asked_for_with_or_without_its_threads_and_from_a_day_on(store: Store) -> None:
+async def test_a_room_is_asked_for_with_or_without_its_threads_and_from_a_day_on(
+    store: Store,
+) -> None:
     assert await store.spending_sums("all") == []
     await _fill(store)
     assert [one.cost_usd for one in await store.spending_sums("all", conversation=A)] == [3.0]
-    assert [one.cost_usd for one in await store.spending_sums("all", conversation=A, threads=True)] == [7.0]
+    assert [
+        one.cost_usd for one in await store.spending_sums("all", conversation=A, threads=True)
+    ] == [7.0]
     assert [one.key for one in await store.spending_sums("conversation", since="2026-03-05")] == [B]
 
 

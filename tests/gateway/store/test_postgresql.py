@@ -1,4 +1,5 @@
-"""The store in PostgreSQL: a lost connection, a second process, what it cannot hold, and search like SQLite's."""
+"""The store in PostgreSQL: a lost connection, a second process, what it cannot hold, and search
+like SQLite's."""
 
 import asyncio
 import contextlib
@@ -61,7 +62,9 @@ class Proxy:
         from_server, to_server = await asyncio.open_connection("127.0.0.1", ENGINE.server.port)
         cut = asyncio.Event()
 
-        async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, when: str) -> None:
+        async def pump(
+            source: asyncio.StreamReader, target: asyncio.StreamWriter, when: str
+        ) -> None:
             try:
                 while data := await source.read(1 << 20):
                     if self.cut_at == when and b"COMMIT" in data:
@@ -89,7 +92,9 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def behind_proxy(path: Path, *, is_shared: bool = False) -> AsyncIterator[tuple[Store, Proxy]]:
+async def behind_proxy(
+    path: Path, *, is_shared: bool = False
+) -> AsyncIterator[tuple[Store, Proxy]]:
     """A patient store whose connections go through a proxy."""
     proxy, store = Proxy(), located(path)
     assert isinstance(store, ServerStore)
@@ -97,7 +102,9 @@ async def behind_proxy(path: Path, *, is_shared: bool = False) -> AsyncIterator[
     port = server.sockets[0].getsockname()[1]
     async with server:
         there = ServerStore(re.sub(r":\d+/", f":{port}/", store.url), path)
-        async with await Store.open(there, SystemClock(), patient=True, is_shared=is_shared) as opened_:
+        async with await Store.open(
+            there, SystemClock(), patient=True, is_shared=is_shared
+        ) as opened_:
             yield opened_, proxy
 
 
@@ -108,7 +115,9 @@ def moved(value: str) -> NewEntry:
 
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("cut_at", ["before", "after"])
-async def test_a_commit_that_is_cut_is_done_once(tmp_path: Path, cut_at: str, *, closes: bool) -> None:
+async def test_a_commit_that_is_cut_is_done_once(
+    tmp_path: Path, cut_at: str, *, closes: bool
+) -> None:
     told = list[str]()
     async with behind_proxy(tmp_path / "s.db") as (store, proxy):
         store.subscribe(lambda entries: told.extend(str(one.seq) for one in entries))
@@ -151,7 +160,9 @@ async def test_a_read_waits_for_the_server_until_the_gateway_gives_up(tmp_path: 
             await reading
 
 
-async def test_a_second_process_is_refused_and_one_that_wrote_meanwhile_is_noticed(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_and_one_that_wrote_meanwhile_is_noticed(
+    tmp_path: Path,
+) -> None:
     store = located(tmp_path / "s.db")
     assert isinstance(store, ServerStore)
     elsewhere = ServerStore(store.url, tmp_path / "elsewhere/s.db")
@@ -181,11 +192,13 @@ async def test_a_nul_character_stays_in_the_log_and_is_found_beside(tmp_path: Pa
 
 
 async def test_both_engines_have_the_same_tables(tmp_path: Path) -> None:
-    """But for those of the processes that share a database. The index for words is each engine's own."""
+    """But for those of the processes that share a database. The index for words is each engine's
+    own."""
     await (await opened(tmp_path / "s.db")).close()
     with closing(look_into(tmp_path / "s.db")) as connection:
         there = connection.fetch(
-            "SELECT relname::text, attname::text FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid "
+            "SELECT relname::text, attname::text FROM pg_class JOIN pg_attribute ON attrelid = "
+            "pg_class.oid "
             "WHERE relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0 "
             "AND relnamespace = current_schema()::regnamespace"
         )
@@ -193,7 +206,8 @@ async def test_both_engines_have_the_same_tables(tmp_path: Path) -> None:
         for _, script in migrations():
             memory.executescript(script)
         here = memory.execute(
-            "SELECT m.name, p.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS p WHERE m.type = 'table'"
+            "SELECT m.name, p.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS p "
+            "WHERE m.type = 'table'"
         ).fetchall()
     own = {"schema_version", "process", "heartbeat", "lease"}
     assert own <= {table for table, _ in there}
@@ -228,7 +242,9 @@ async def test_what_cannot_be_opened_is_said_without_the_password(tmp_path: Path
         with pytest.raises(expected) as caught:
             await Store.open(ServerStore(url, path), SystemClock())
         assert type(caught.value) is expected
-        assert "secret" not in f"{caught.value} {caught.value!r} {ServerStore(url, path)} {ServerStore(url, path)!r}"
+        assert "secret" not in (
+            f"{caught.value} {caught.value!r} {ServerStore(url, path)} {ServerStore(url, path)!r}"
+        )
 
 
 def test_a_failed_connection_leaves_no_thread_that_reports_to_a_closed_loop(tmp_path: Path) -> None:
@@ -274,7 +290,12 @@ WORDS = st.lists(
 def test_words_are_found_as_in_a_file(texts: list[str], wanted: str, prefix: int) -> None:
     """Each with its own tokens: the words, phrases of them, and their beginnings."""
     word = wanted.split(maxsplit=1)[0]
-    queries = [search_terms(wanted), f'"{wanted}"', f"{search_terms(word[:prefix])}*", f'"{word}" OR "lake"']
+    queries = [
+        search_terms(wanted),
+        f'"{wanted}"',
+        f"{search_terms(word[:prefix])}*",
+        f'"{word}" OR "lake"',
+    ]
 
     async def find(path: Path) -> list[list[int]]:
         async with await opened(path) as store:

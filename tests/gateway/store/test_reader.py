@@ -10,7 +10,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gateway.core.events import ChannelName, ConnectionChanged, ConversationId, EventId, ToolCallRecord, TurnStep
+from gateway.core.events import (
+    ChannelName,
+    ConnectionChanged,
+    ConversationId,
+    EventId,
+    ToolCallRecord,
+    TurnStep,
+)
 from gateway.core.facts import (
     AMBIENT,
     LOW,
@@ -27,7 +34,16 @@ from gateway.core.facts import (
     TurnRecord,
     ViewFolded,
 )
-from gateway.store import BadSearchQuery, LogEntry, NewEntry, OutboxPart, Store, overview, queries, search_terms
+from gateway.store import (
+    BadSearchQuery,
+    LogEntry,
+    NewEntry,
+    OutboxPart,
+    Store,
+    overview,
+    queries,
+    search_terms,
+)
 from gateway.store.overview import OverviewReader
 from gateway.store.queries import browse
 from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
@@ -89,9 +105,18 @@ async def test_entries_and_newest(store: Store) -> None:
     seqs = [entry.seq for entry in await store.entries(after=2, before=9, limit=3)]
     assert seqs == [3, 4, 5]
     assert [entry.seq for entry in await store.entries(kinds=["room"])] == [1, 3, 5, 7, 9]
-    assert [entry.seq for entry in await store.entries(kinds=["room", "judged"], limit=4)] == [1, 2, 3, 4]
-    assert [entry.seq for entry in await store.newest_entries(3, kinds=["judged", "room", "judged"])] == [8, 9, 10]
-    assert [entry.seq for entry in await store.newest_entries(2, kinds=["judged"], conversation=A)] == [4, 8]
+    assert [entry.seq for entry in await store.entries(kinds=["room", "judged"], limit=4)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert [
+        entry.seq for entry in await store.newest_entries(3, kinds=["judged", "room", "judged"])
+    ] == [8, 9, 10]
+    assert [
+        entry.seq for entry in await store.newest_entries(2, kinds=["judged"], conversation=A)
+    ] == [4, 8]
     assert [entry.seq for entry in await store.newest_entries(1, before=9, conversation=B)] == [6]
     assert await store.entries(kinds=[]) == []
     assert await store.newest_entries(0) == []
@@ -104,7 +129,9 @@ async def test_match_finds_what_was_said_and_answered(store: Store) -> None:
     assert [entry.kind for entry in found] == ["room", "turn_ended"]
     assert [entry.seq for entry in await store.newest_entries(1, match="cafe")] == [4]
     assert [entry.seq for entry in await store.entries(match="cafe", kinds=["room"])] == [1]
-    assert [entry.seq for entry in await store.entries(match="cafe OR closed", conversation=B)] == [3]
+    assert [entry.seq for entry in await store.entries(match="cafe OR closed", conversation=B)] == [
+        3
+    ]
     assert [entry.seq for entry in await store.entries(match="cafe", after=1)] == [4]
     for broken in ("c++", '"', "AND", ""):
         with pytest.raises(BadSearchQuery):
@@ -124,7 +151,14 @@ async def test_due_and_unread(store: Store) -> None:
     assert await store.due_conversations(AMBIENT) == [(A, NORMAL), (B, AMBIENT)]
     assert await store.due_conversations(LOW) == [(A, NORMAL)]
     assert await store.due_conversations(URGENT) == []
-    for newest, shown in {0: [], 1: [5], 2: [1, 5], 3: [1, 5, 9], 4: [1, 5, 7, 9], 9: [1, 3, 5, 7, 9]}.items():
+    for newest, shown in {
+        0: [],
+        1: [5],
+        2: [1, 5],
+        3: [1, 5, 9],
+        4: [1, 5, 7, 9],
+        9: [1, 3, 5, 7, 9],
+    }.items():
         unread = await store.unread_entries(A, most=newest)
         assert [one.seq for one in unread.messages] == shown
         assert (unread.omitted, unread.upto) == (5 - len(shown), 9)
@@ -186,7 +220,9 @@ async def test_turns_begin_where_the_view_does(store: Store) -> None:
     await store.append([fact(ViewFolded(start=Seq(6), reason="size"), A)])
     assert [one.seq for one in (await store.view_entries(A)).turns] == [6, 9]
     await store.append([fact(ViewFolded(start=Seq(9), reason="size"), A), turn(A, text="alone")])
-    assert [one.fact for one in (await store.view_entries(A)).turns][1:] == [turn(A, text="alone").fact]
+    assert [one.fact for one in (await store.view_entries(A)).turns][1:] == [
+        turn(A, text="alone").fact
+    ]
     assert [one.seq for one in (await store.view_entries(B)).turns] == [10]
     assert (await store.view_entries(place("#c").conversation)).turns == []
 
@@ -196,7 +232,9 @@ async def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
         return [(part.state, part.reason, part.attempts) for part in parts]
 
     async with await opened(tmp_path / "s.db") as store:
-        await store.append([fact(PostQueued(post=post("p"))), fact(PostQueued(post=post("q", "other")))])
+        await store.append(
+            [fact(PostQueued(post=post("p"))), fact(PostQueued(post=post("q", "other")))]
+        )
         (first, second) = await store.undelivered_posts()
         assert (first.seq, first.at, first.post, first.parts) == (1, NOW, post("p"), ())
         key = first.post.key
@@ -217,7 +255,11 @@ async def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
             ]
         )
         (first, _) = await store.undelivered_posts()
-        assert states(first.parts) == [("sent", "", 1), ("uncertain", "cut", 2), ("pending", "slow down", 1)]
+        assert states(first.parts) == [
+            ("sent", "", 1),
+            ("uncertain", "cut", 2),
+            ("pending", "slow down", 1),
+        ]
         await store.append([delivered("p", "uncertain")])
         (left,) = await store.undelivered_posts()
         assert left.post.key == "q"
@@ -228,24 +270,40 @@ async def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
 async def test_small_states(tmp_path: Path) -> None:
     irc, discord = ChannelName("irc.test"), ChannelName("discord.main")
     async with await opened(tmp_path / "s.db") as store:
-        assert (await store.dmn_state("a"), await store.saved_cursor(irc), await store.connection_states()) == (
+        assert (
+            await store.dmn_state("a"),
+            await store.saved_cursor(irc),
+            await store.connection_states(),
+        ) == (
             None,
             None,
             [],
         )
         for value in ("1", "2"):
             await store.append(
-                [fact(DmnStateSaved(state=value, agent="a")), fact(CursorMoved(channel=irc, value=value))]
+                [
+                    fact(DmnStateSaved(state=value, agent="a")),
+                    fact(CursorMoved(channel=irc, value=value)),
+                ]
             )
-        assert (await store.dmn_state("a"), await store.saved_cursor(irc), await store.saved_cursor(discord)) == (
+        assert (
+            await store.dmn_state("a"),
+            await store.saved_cursor(irc),
+            await store.saved_cursor(discord),
+        ) == (
             "2",
             "2",
             None,
         )
         for number, (channel, up) in enumerate([(irc, True), (discord, True), (irc, False)]):
-            link = ConnectionChanged(id=EventId(str(number)), channel=channel, up=up, reason=f"why {number}", sent=NOW)
+            link = ConnectionChanged(
+                id=EventId(str(number)), channel=channel, up=up, reason=f"why {number}", sent=NOW
+            )
             await store.append([fact(link)])
-        assert await store.connection_states() == [(discord, True, "why 1", NOW), (irc, False, "why 2", NOW)]
+        assert await store.connection_states() == [
+            (discord, True, "why 1", NOW),
+            (irc, False, "why 2", NOW),
+        ]
 
 
 async def test_why(store: Store) -> None:
@@ -256,7 +314,11 @@ async def test_why(store: Store) -> None:
     verdict = await store.find_judgement(1)
     assert verdict is not None
     assert verdict.rule == "default"
-    assert (await store.entry(99), await store.entry_by_key("x"), await store.find_judgement(2)) == (None, None, None)
+    assert (
+        await store.entry(99),
+        await store.entry_by_key("x"),
+        await store.find_judgement(2),
+    ) == (None, None, None)
     for beyond in (2**63, 10**30):
         assert await store.entry(beyond) is None
         assert await store.caused_by(beyond) == []
@@ -270,7 +332,9 @@ HERE = place("#a").conversation
 
 
 @pytest.mark.parametrize(("told", "became"), TABLE)
-async def test_the_fate_of_the_first_event(told: list[Happened], became: EventOutcome, store: Store) -> None:
+async def test_the_fate_of_the_first_event(
+    told: list[Happened], became: EventOutcome, store: Store
+) -> None:
     async with await OverviewReader.open(store.location) as looking:
         await wrote(store, told)
         (first, *_) = await looking.notifications(9, oldest=True)
@@ -281,7 +345,10 @@ async def test_the_fate_of_the_first_event(told: list[Happened], became: EventOu
 @given(told=logs)
 def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
     async def story(path: Path) -> None:
-        async with await opened(path) as store, await OverviewReader.open(store.location) as looking:
+        async with (
+            await opened(path) as store,
+            await OverviewReader.open(store.location) as looking,
+        ):
             whole = compute_outcomes(await wrote(store, told))
             found = await looking.notifications(99)
             assert {event.seq: find_outcome(event) for event in found} == whole
@@ -300,10 +367,17 @@ async def test_pages_are_bounded_on_both_sides(store: Store) -> None:
         seqs = [1, 3, 5, 7, 9, 11]
         assert [one.seq for one in await looking.notifications(3)] == [11, 9, 7]
         assert [one.seq for one in await looking.notifications(3, before=7)] == [5, 3, 1]
-        assert [one.seq for one in await looking.notifications(3, after=5, oldest=True)] == [7, 9, 11]
+        assert [one.seq for one in await looking.notifications(3, after=5, oldest=True)] == [
+            7,
+            9,
+            11,
+        ]
         assert [one.seq for one in await looking.notifications(9, after=3, before=9)] == [7, 5]
         assert [one.seq for one in await looking.notifications(9, conversation=HERE)] == [11, 7, 3]
-        assert [one.seq for one in await looking.notifications(9, after=3, conversation=HERE, oldest=True)] == [7, 11]
+        assert [
+            one.seq
+            for one in await looking.notifications(9, after=3, conversation=HERE, oldest=True)
+        ] == [7, 11]
         assert [one.seq for one in await looking.notifications_at([11, 2, 5, 99, 5])] == [5, 11]
         assert await looking.count_missed(0, 10**9) == len(seqs)
         assert await looking.count_missed(8, 10**9) == 2
@@ -334,15 +408,25 @@ async def test_places_tell_what_was_said_last(store: Store) -> None:
 
 async def test_turns_come_without_what_was_said_in_them(store: Store) -> None:
     async with await OverviewReader.open(store.location) as looking:
-        plain = spent(HERE, account(read=10, written=5, plain=3, cost=0.25), account(plain=1), senders=["u"])
+        plain = spent(
+            HERE, account(read=10, written=5, plain=3, cost=0.25), account(plain=1), senders=["u"]
+        )
         assert isinstance(plain.fact, TurnRecord)
         calls = tuple(
-            ToolCallRecord(id=str(number), name=name, arguments="{}", result="x") for number, name in enumerate("ab")
+            ToolCallRecord(id=str(number), name=name, arguments="{}", result="x")
+            for number, name in enumerate("ab")
         )
-        worked = replace(plain.fact, steps=(TurnStep(text="", calls=calls), TurnStep(text="", calls=calls[:1])))
+        worked = replace(
+            plain.fact, steps=(TurnStep(text="", calls=calls), TurnStep(text="", calls=calls[:1]))
+        )
         await store.append([replace(plain, fact=worked), turn(place("#b").conversation)])
         other, one = await looking.recent_turns(9)
-        assert (one.tools, one.requests, one.cost_usd, one.agent) == (("a", "b", "a"), 2, 0.25, "reverie")
+        assert (one.tools, one.requests, one.cost_usd, one.agent) == (
+            ("a", "b", "a"),
+            2,
+            0.25,
+            "reverie",
+        )
         assert (one.read_tokens, one.input_tokens, one.output_tokens) == (10, 4, 14)
         assert (other.cost_usd, other.autonomous, other.cause) == (0.0, False, "addressed")
         assert [one.seq for one in await looking.recent_turns(9, conversation=HERE)] == [1]
@@ -383,12 +467,18 @@ async def test_modes_and_positions_by_time(store: Store) -> None:
         assert await looking.first_entry_since(NOW) == 1  # nothing is there
         for number, mode in enumerate(("resting", "engaged", "foraging")):
             at = NOW + timedelta(minutes=number)
-            saved = NewEntry(fact=DmnStateSaved(state=f'{{"mode": "{mode}"}}', agent="reverie"), at=at)
+            saved = NewEntry(
+                fact=DmnStateSaved(state=f'{{"mode": "{mode}"}}', agent="reverie"), at=at
+            )
             await store.append([replace(said(number), at=at), saved])
         assert [
-            await looking.first_entry_since(NOW + timedelta(seconds=wait)) for wait in (-9, 0, 1, 60, 119, 121)
+            await looking.first_entry_since(NOW + timedelta(seconds=wait))
+            for wait in (-9, 0, 1, 60, 119, 121)
         ] == [1, 1, 3, 3, 5, 7]
-        assert [mode for _, _, mode in await looking.dmn_modes(NOW + timedelta(seconds=30))] == ["engaged", "foraging"]
+        assert [mode for _, _, mode in await looking.dmn_modes(NOW + timedelta(seconds=30))] == [
+            "engaged",
+            "foraging",
+        ]
 
 
 @pytest.mark.sqlite
@@ -444,14 +534,30 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
     [
         (queries.ENTRY, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.ENTRY_BY_KEY, 1, "SEARCH log USING INDEX sqlite_autoindex_log_1 (key=?)"),
-        (queries.ENTRIES_BY_KEY, 1, "SEARCH log USING INDEX sqlite_autoindex_log_1 (key>? AND key<?)"),
+        (
+            queries.ENTRIES_BY_KEY,
+            1,
+            "SEARCH log USING INDEX sqlite_autoindex_log_1 (key>? AND key<?)",
+        ),
         (queries.CAUSED_BY, 1, "SEARCH log USING INDEX log_cause (cause=?)"),
         (queries.HANDLED_BY, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (queries.HANDLED_BY, 3, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
-        (queries.FIRST_LOOKED_AT_BY, 3, "SEARCH log USING INDEX log_turn (conversation>? AND conversation<?)"),
-        (queries.NEXT_FINISHED_TURN, 2, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
+        (
+            queries.FIRST_LOOKED_AT_BY,
+            3,
+            "SEARCH log USING INDEX log_turn (conversation>? AND conversation<?)",
+        ),
+        (
+            queries.NEXT_FINISHED_TURN,
+            2,
+            "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)",
+        ),
         (queries.TURNS_IN_VIEW, 1, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
-        (queries.TURNS_IN_VIEW, 1, "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first>? AND first<?)"),
+        (
+            queries.TURNS_IN_VIEW,
+            1,
+            "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first>? AND first<?)",
+        ),
         (queries.NEWEST_FOLD, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
         (queries.NEWEST_FOLD, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.LAST_FRESH_START, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
@@ -460,38 +566,78 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         (queries.COMPACTION_LOCK, 1, "SEARCH compaction_locks_v1 USING PRIMARY KEY (session_id=?)"),
         (queries.NEWEST_TURNS, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE_CONVERSATIONS, 1, "SCAN unread USING COVERING INDEX unread_due"),
-        (queries.UNREAD_ENTRIES, 3, "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)"),
         (
             queries.UNREAD_ENTRIES,
             3,
-            "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)",
+            "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)",
         ),
         (
             queries.UNREAD_ENTRIES,
             3,
-            "SEARCH unread USING INDEX unread_conversation (conversation=? AND rowid>? AND rowid<?)",
+            (
+                "SEARCH unread USING COVERING INDEX unread_conversation (conversation=? AND rowid>? "
+                "AND rowid<?)"
+            ),
         ),
         (
             queries.UNREAD_ENTRIES,
             3,
-            "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency=? AND rowid>? AND rowid<?)",
+            (
+                "SEARCH unread USING INDEX unread_conversation (conversation=? AND rowid>? AND "
+                "rowid<?)"
+            ),
         ),
-        (queries.UNREAD_ENTRIES, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
-        (queries.MESSAGE_CHANGES, 3, "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)"),
+        (
+            queries.UNREAD_ENTRIES,
+            3,
+            (
+                "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency=? AND "
+                "rowid>? AND rowid<?)"
+            ),
+        ),
+        (
+            queries.UNREAD_ENTRIES,
+            3,
+            "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)",
+        ),
+        (
+            queries.MESSAGE_CHANGES,
+            3,
+            "SEARCH log USING INDEX log_changed (conversation=? AND rowid>?)",
+        ),
         (
             queries.LATEST_MESSAGE_CHANGE,
             4,
-            "SEARCH log USING INDEX log_reworded (conversation=? AND <expr>=? AND kind=? AND rowid>?)",
+            (
+                "SEARCH log USING INDEX log_reworded (conversation=? AND <expr>=? AND kind=? AND "
+                "rowid>?)"
+            ),
         ),
         (queries.LATEST_MESSAGE_CHANGE, 4, "SEARCH judged USING INDEX log_cause (cause=?)"),
-        (queries.TURNS_BETWEEN, 4, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"),
-        (queries.SEQ_AFTER_TURNS, 4, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"),
+        (
+            queries.TURNS_BETWEEN,
+            4,
+            "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)",
+        ),
+        (
+            queries.SEQ_AFTER_TURNS,
+            4,
+            "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)",
+        ),
         (queries.OWN_POST, 2, "SEARCH part USING INDEX log_ours (conversation=? AND <expr>=?)"),
         (queries.OWN_POST, 2, "SEARCH post USING INDEX sqlite_autoindex_log_1 (key=?)"),
-        (queries.SQLITE.word_uses, 3, "SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>?)"),
+        (
+            queries.SQLITE.word_uses,
+            3,
+            "SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>?)",
+        ),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"),
-        (queries.ENTRY_LOCATIONS, 1, "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first<?)"),
+        (
+            queries.ENTRY_LOCATIONS,
+            1,
+            "SEARCH view_cut USING PRIMARY KEY (conversation=? AND first<?)",
+        ),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH taken_back USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.ENTRY_LOCATIONS, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
         (queries.OPEN_PREVIEWS, 0, "SCAN preview"),
@@ -508,7 +654,9 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         (queries.DMN_STATE, 1, "SEARCH dmn_state USING PRIMARY KEY (agent=?)"),
     ],
 )
-def test_each_question_uses_its_index(connection: SqliteLog, sql: str, params: int, expected: str) -> None:
+def test_each_question_uses_its_index(
+    connection: SqliteLog, sql: str, params: int, expected: str
+) -> None:
     steps = plan(connection, sql, [1] * params)
     assert expected in steps
     assert not [step for step in steps if step.startswith("SCAN log")]
@@ -523,7 +671,12 @@ def test_each_question_uses_its_index(connection: SqliteLog, sql: str, params: i
         (["room"], None, None, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
         (["room", "judged"], None, None, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
         (None, "a/b", None, "SEARCH log USING INDEX log_conversation (conversation=? AND rowid>?)"),
-        (["room"], "a/b", None, "SEARCH log USING INDEX log_conversation (conversation=? AND rowid>?)"),
+        (
+            ["room"],
+            "a/b",
+            None,
+            "SEARCH log USING INDEX log_conversation (conversation=? AND rowid>?)",
+        ),
         (["room"], "a/b", "words", "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
     ],
 )
@@ -561,8 +714,16 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
 @pytest.mark.parametrize(
     ("sql", "params", "expected"),
     [
-        (overview.NOTIFICATIONS["newest"], 3, [JUDGED, "SEARCH event USING INTEGER PRIMARY KEY (rowid=?)"]),
-        (overview.NOTIFICATIONS["oldest"], 3, [JUDGED, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"]),
+        (
+            overview.NOTIFICATIONS["newest"],
+            3,
+            [JUDGED, "SEARCH event USING INTEGER PRIMARY KEY (rowid=?)"],
+        ),
+        (
+            overview.NOTIFICATIONS["oldest"],
+            3,
+            [JUDGED, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
+        ),
         (overview.NOTIFICATIONS_IN["newest"], 4, [JUDGED_THERE]),
         (overview.NOTIFICATIONS_IN["oldest"], 4, [JUDGED_THERE]),
         (
@@ -570,20 +731,47 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
             3,
             [
                 "SEARCH turn USING INDEX log_turn (conversation=? AND rowid>?)",
-                "SEARCH decided USING INDEX log_conversation (conversation=? AND rowid>? AND rowid<?)",
+                (
+                    "SEARCH decided USING INDEX log_conversation (conversation=? AND rowid>? AND "
+                    "rowid<?)"
+                ),
                 "SEARCH inner_ USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)",
                 "SEARCH later USING INDEX log_turn (conversation=? AND rowid>?)",
             ],
         ),
         (overview.NOTIFICATIONS_AT, 1, ["SEARCH judged USING INDEX log_cause (cause=?)"]),
         (overview.SPOKEN_ENTRIES, 2, ["SEARCH said USING INDEX log_conversation (conversation=?)"]),
-        (overview.RECENT_CONVERSATIONS, 1, ["SEARCH log USING COVERING INDEX log_conversation (conversation>?)"]),
-        (overview.RECENT_CONVERSATIONS, 1, ["SEARCH log USING INDEX log_conversation (conversation=?)"]),
-        (overview.RECENT_TURNS, 3, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
-        (overview.RECENT_TURNS_IN, 4, ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"]),
-        (overview.COUNT_MISSED, 2, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
+        (
+            overview.RECENT_CONVERSATIONS,
+            1,
+            ["SEARCH log USING COVERING INDEX log_conversation (conversation>?)"],
+        ),
+        (
+            overview.RECENT_CONVERSATIONS,
+            1,
+            ["SEARCH log USING INDEX log_conversation (conversation=?)"],
+        ),
+        (
+            overview.RECENT_TURNS,
+            3,
+            ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"],
+        ),
+        (
+            overview.RECENT_TURNS_IN,
+            4,
+            ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"],
+        ),
+        (
+            overview.COUNT_MISSED,
+            2,
+            ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"],
+        ),
         (queries.FIRST_ENTRY_SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
-        (overview.HOURLY_SPENDING["channel"], 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
+        (
+            overview.HOURLY_SPENDING["channel"],
+            1,
+            ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"],
+        ),
         (DAILY_SPENDING["model"], 1, ["SEARCH spending USING PRIMARY KEY (day>?)"]),
         (overview.DMN_MODES, 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
     ],
@@ -594,7 +782,15 @@ def test_each_question_of_whoever_looks_on_uses_its_index(
     steps = plan(connection, sql, [1] * params)
     for step in expected:
         assert step in steps
-    named = ("SCAN log", "SCAN judged", "SCAN event", "SCAN turn", "SCAN said", "SCAN later", "SCAN decided")
+    named = (
+        "SCAN log",
+        "SCAN judged",
+        "SCAN event",
+        "SCAN turn",
+        "SCAN said",
+        "SCAN later",
+        "SCAN decided",
+    )
     assert not [step for step in steps if step.startswith(named)]
 
 
@@ -607,7 +803,8 @@ def test_looking_up_keys_and_opening_scan_nothing(connection: SqliteLog) -> None
 
 
 async def _steps(path: Path, turns_before: int) -> int:
-    """Count instructions of SQLite's virtual machine for the turns of a conversation with two in view."""
+    """Count instructions of SQLite's virtual machine for the turns of a conversation with two in
+    view."""
     conversation = place().conversation
     async with await opened(path) as store:
         for number in range(turns_before + 2):
@@ -630,7 +827,9 @@ async def _steps(path: Path, turns_before: int) -> int:
 
 
 @pytest.mark.sqlite
-async def test_turns_cost_the_same_however_much_stands_before_the_view_and_was_taken_back(tmp_path: Path) -> None:
+async def test_turns_cost_the_same_however_much_stands_before_the_view_and_was_taken_back(
+    tmp_path: Path,
+) -> None:
     assert await _steps(tmp_path / "short.db", 2) == await _steps(tmp_path / "long.db", 200)
 
 
@@ -652,5 +851,8 @@ async def _uses_steps(path: Path, texts: int) -> int:
 
 @pytest.mark.sqlite
 async def test_uses_cost_the_same_however_many_there_are(tmp_path: Path) -> None:
-    short, long = await _uses_steps(tmp_path / "short.db", 10), await _uses_steps(tmp_path / "long.db", 2_000)
+    short, long = (
+        await _uses_steps(tmp_path / "short.db", 10),
+        await _uses_steps(tmp_path / "long.db", 2_000),
+    )
     assert long < short + 20, "a page more of the index is read"

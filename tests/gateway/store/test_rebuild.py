@@ -1,4 +1,5 @@
-"""Derived tables and counters, and what is kept in memory: equal by append and by rebuild, and repaired if changed."""
+"""Derived tables and counters, and what is kept in memory: equal by append and by rebuild, and
+repaired if changed."""
 
 import asyncio
 import re
@@ -99,7 +100,14 @@ _models = st.sampled_from(["a", "b"])
 
 close_facts: st.SearchStrategy[Fact] = st.one_of(
     st.builds(Judgement, urgency=st.sampled_from([0, 1, 2, 3])),
-    st.builds(TurnRecord, covers=st.just(()), omitted=_small, upto=_near, usage=strategies.usages, requests=_small),
+    st.builds(
+        TurnRecord,
+        covers=st.just(()),
+        omitted=_small,
+        upto=_near,
+        usage=strategies.usages,
+        requests=_small,
+    ),
     st.builds(
         TurnRecord,
         covers=st.just(()),
@@ -123,11 +131,18 @@ close_facts: st.SearchStrategy[Fact] = st.one_of(
         ).map(tuple),
     ),
     st.builds(ViewFolded, start=_near),
-    st.builds(ConversationRewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple)),
+    st.builds(
+        ConversationRewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple)
+    ),
     strategies.locks,
     strategies.folds,
     st.builds(PostQueued, post=_keys.map(post)),
-    st.builds(PartSendStarted, post=_keys, part=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])),
+    st.builds(
+        PartSendStarted,
+        post=_keys,
+        part=_small,
+        bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")]),
+    ),
     st.builds(PartSendEnded, post=_keys, part=_small),
     _keys.map(lambda key: delivered(key).fact),
     strategies.messages,
@@ -150,7 +165,9 @@ batches = st.lists(st.lists(entries, min_size=1, max_size=6), max_size=8)
 
 @settings(max_examples=examples(80))
 @given(batches)
-def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list[list[NewEntry]]) -> None:
+def test_rebuilding_what_the_writer_made_finds_no_difference(
+    given_batches: list[list[NewEntry]],
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.db"
 
@@ -201,12 +218,22 @@ def test_statements_keep_their_order_within_a_table(some: list[NewEntry]) -> Non
     for table in PROJECTED_TABLES:
         expected = _last_of_each_key([(one.sql, one.params) for one in flat if one.table == table])
         if table == "notification_type" and expected:  # many types are one statement
-            expected = [(COUNT_TYPES, (merge_sightings([TypeSighting._make(params) for _, params in expected]),))]
+            expected = [
+                (
+                    COUNT_TYPES,
+                    (merge_sightings([TypeSighting._make(params) for _, params in expected]),),
+                )
+            ]
         assert regrouped[table] == expected
 
 
 def test_grouping_joins_runs_and_only_runs() -> None:
-    some = [Statement("a", "x", (1,)), Statement("b", "y", (2,)), Statement("a", "x", (3,)), Statement("a", "z", ())]
+    some = [
+        Statement("a", "x", (1,)),
+        Statement("b", "y", (2,)),
+        Statement("a", "x", (3,)),
+        Statement("a", "z", ()),
+    ]
     assert list(group_statements(some)) == [("x", [(1,), (3,)]), ("z", [()]), ("y", [(2,)])]
 
 
@@ -218,7 +245,9 @@ async def _story(path: Path) -> None:
         await store.append(
             [
                 NewEntry(fact=PostQueued(post=post("p")), at=NOW),
-                NewEntry(fact=PartSendStarted(post=PostKey("p"), part=0, bodies=("a", "b")), at=NOW),
+                NewEntry(
+                    fact=PartSendStarted(post=PostKey("p"), part=0, bodies=("a", "b")), at=NOW
+                ),
                 NewEntry(fact=ViewFolded(start=Seq(7), reason="size"), at=NOW, conversation=A),
                 NewEntry(fact=DmnStateSaved(state="resting", agent="a"), at=NOW),
             ]
@@ -227,7 +256,9 @@ async def _story(path: Path) -> None:
 
 _ON_SERVER = {
     "INSERT INTO search (search) VALUES ('delete-all')": "DELETE FROM search",
-    "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')": "DELETE FROM search WHERE rowid = 1",
+    (
+        "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')"
+    ): "DELETE FROM search WHERE rowid = 1",
 }
 """The same in PostgreSQL, whose index is a table."""
 
@@ -242,7 +273,9 @@ def _dump(path: Path) -> list[list[object]]:
     connection = look_into(path)
     tables = [connection.fetch(f"SELECT * FROM {table}") for table in PROJECTED_TABLES]
     match = connection.dialect.match.format("$1")
-    tables.append(connection.fetch(f"SELECT rowid FROM search WHERE {match}", ("number OR answer",)))
+    tables.append(
+        connection.fetch(f"SELECT rowid FROM search WHERE {match}", ("number OR answer",))
+    )
     connection.close()
     return tables
 
@@ -251,7 +284,10 @@ def _dump(path: Path) -> list[list[object]]:
     ("sql", "expected"),
     [
         ("DELETE FROM unread WHERE seq = 3", TableDifference(table="unread", missing=1, extra=0)),
-        ("INSERT INTO unread VALUES (99, 'x/y', 3)", TableDifference(table="unread", missing=0, extra=1)),
+        (
+            "INSERT INTO unread VALUES (99, 'x/y', 3)",
+            TableDifference(table="unread", missing=0, extra=1),
+        ),
         (
             "UPDATE outbox_part SET state = 'sent' WHERE part = 0",
             TableDifference(table="outbox_part", missing=1, extra=1),
@@ -259,20 +295,43 @@ def _dump(path: Path) -> list[list[object]]:
         ("DELETE FROM outbox", TableDifference(table="outbox", missing=1, extra=0)),
         ("UPDATE view SET start = 1", TableDifference(table="view", missing=1, extra=1)),
         ("UPDATE view SET fresh = 1", TableDifference(table="view", missing=1, extra=1)),
-        ("UPDATE dmn_state SET state = 'off'", TableDifference(table="dmn_state", missing=1, extra=1)),
-        ("INSERT INTO cursor VALUES ('a', 'b')", TableDifference(table="cursor", missing=0, extra=1)),
-        ("UPDATE spending SET read = read + 1", TableDifference(table="spending", missing=1, extra=1)),
-        ("UPDATE notification_type SET count = 7", TableDifference(table="notification_type", missing=1, extra=1)),
-        ("INSERT INTO link VALUES ('a', 1, '', '')", TableDifference(table="link", missing=0, extra=1)),
-        ("INSERT INTO search (search) VALUES ('delete-all')", TableDifference(table="search", missing=4, extra=0)),
-        ("INSERT INTO search (rowid, text) VALUES (2, 'number')", TableDifference(table="search", missing=0, extra=1)),
+        (
+            "UPDATE dmn_state SET state = 'off'",
+            TableDifference(table="dmn_state", missing=1, extra=1),
+        ),
+        (
+            "INSERT INTO cursor VALUES ('a', 'b')",
+            TableDifference(table="cursor", missing=0, extra=1),
+        ),
+        (
+            "UPDATE spending SET read = read + 1",
+            TableDifference(table="spending", missing=1, extra=1),
+        ),
+        (
+            "UPDATE notification_type SET count = 7",
+            TableDifference(table="notification_type", missing=1, extra=1),
+        ),
+        (
+            "INSERT INTO link VALUES ('a', 1, '', '')",
+            TableDifference(table="link", missing=0, extra=1),
+        ),
+        (
+            "INSERT INTO search (search) VALUES ('delete-all')",
+            TableDifference(table="search", missing=4, extra=0),
+        ),
+        (
+            "INSERT INTO search (rowid, text) VALUES (2, 'number')",
+            TableDifference(table="search", missing=0, extra=1),
+        ),
         (
             "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')",
             TableDifference(table="search", missing=1, extra=0),
         ),
     ],
 )
-async def test_a_tampered_table_is_reported_and_mended(tmp_path: Path, sql: str, expected: TableDifference) -> None:
+async def test_a_tampered_table_is_reported_and_mended(
+    tmp_path: Path, sql: str, expected: TableDifference
+) -> None:
     path = tmp_path / "s.db"
     await _story(path)
     before = _dump(path)
@@ -301,7 +360,11 @@ async def test_progress_is_told_and_a_fact_that_is_none_stops_it(tmp_path: Path)
     told: list[tuple[int, int]] = []
     await rebuild(located(path), progress=lambda done, whole: told.append((done, whole)))
     assert told == [(11, 11)]
-    _tamper(path, "INSERT INTO log (seq, at, kind, body) VALUES (12, '2026-01-01T00:00:00+00:00', 'odd', '{}')")
+    _tamper(
+        path,
+        "INSERT INTO log (seq, at, kind, body) VALUES (12, '2026-01-01T00:00:00+00:00', 'odd', "
+        "'{}')",
+    )
     with pytest.raises(StoreUnreadable, match="entry 12"):
         await rebuild(located(path))
     await _open_again(path)
@@ -315,7 +378,11 @@ async def _open_again(path: Path) -> None:
 async def test_the_view_said_names_the_kinds_that_are_said(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     await _story(path)
-    text = "sql FROM sqlite_master WHERE name = 'said'" if ENGINE.server is None else "pg_get_viewdef('said')"
+    text = (
+        "sql FROM sqlite_master WHERE name = 'said'"
+        if ENGINE.server is None
+        else "pg_get_viewdef('said')"
+    )
     with closing(look_into(path)) as connection:
         ((sql,),) = connection.fetch(f"SELECT {text}")
     assert set(re.findall(r"'(\w+)'", sql.rpartition("kind")[2])) == SEARCHABLE_KINDS
@@ -328,7 +395,9 @@ _rooms = st.sampled_from(ROOMS)
 _close_by = st.integers(1, 40).map(Seq)
 _senders = st.sampled_from([Sender(id=SenderId(name), name=name) for name in ("ann", "bob", "cid")])
 _judgements = st.builds(
-    Judgement, urgency=st.sampled_from([0, 1, 1, 1, 2, 3]), fate=st.sampled_from(["due", "due", "context", "refused"])
+    Judgement,
+    urgency=st.sampled_from([0, 1, 1, 1, 2, 3]),
+    fate=st.sampled_from(["due", "due", "context", "refused"]),
 )
 _events: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
@@ -361,7 +430,12 @@ def _arrivals(draw: st.DrawFn) -> list[NewEntry]:
 _anything = st.builds(
     NewEntry,
     fact=_judgements
-    | st.builds(ConversationRewound, first=_close_by, last=_close_by, again=st.lists(_close_by, max_size=2).map(tuple))
+    | st.builds(
+        ConversationRewound,
+        first=_close_by,
+        last=_close_by,
+        again=st.lists(_close_by, max_size=2).map(tuple),
+    )
     | strategies.facts,
     at=st.just(NOW),
     conversation=st.none() | _rooms,
@@ -402,7 +476,9 @@ _ends = st.builds(
     back=_back,
     looked=st.lists(st.tuples(_rooms, _back), max_size=2).map(tuple),
 )
-_appends = st.one_of(_arrivals(), _arrivals(), _arrivals(), _ends, st.lists(_anything, min_size=1, max_size=2))
+_appends = st.one_of(
+    _arrivals(), _arrivals(), _arrivals(), _ends, st.lists(_anything, min_size=1, max_size=2)
+)
 _steps = st.lists(st.tuples(_appends, st.sets(_rooms)), max_size=15)
 """Appends, each while these rooms become active."""
 Steps = Sequence[tuple[Sequence[NewEntry] | End, set[ConversationId]]]
@@ -412,7 +488,9 @@ async def compare(store: Store) -> None:
     """Compare what the store answers for each room with its tables."""
     for room in ROOMS:
         assert await store.unread_urgency(room) == await StoreReader.unread_urgency(store, room)
-        assert (await store.view_entries(room))[:2] == (await StoreReader.view_entries(store, room))[:2]
+        assert (await store.view_entries(room))[:2] == (
+            await StoreReader.view_entries(store, room)
+        )[:2]
         assert await store.pinned_card(room) == await StoreReader.pinned_card(store, room)
         for most, after in ((0, 0), (1, 0), (2, 3), (7, 0), (50, 0), (50, 9)):
             told = await store.unread_entries(room, most=most, after=after)
@@ -426,8 +504,14 @@ async def play(path: Path, steps: Steps) -> None:
     async with await opened(path) as store:
         for appended, rooms in steps:
             newest = await store.newest_entries(1)
-            entries = appended.entries(newest[0].seq if newest else 0) if isinstance(appended, End) else appended
-            await asyncio.gather(store.append(entries), *[store.activate(room) for room in ROOMS if room in rooms])
+            entries = (
+                appended.entries(newest[0].seq if newest else 0)
+                if isinstance(appended, End)
+                else appended
+            )
+            await asyncio.gather(
+                store.append(entries), *[store.activate(room) for room in ROOMS if room in rooms]
+            )
             await compare(store)
 
 
@@ -442,7 +526,12 @@ def test_memory_and_tables_agree(steps: Steps) -> None:
 @given(_steps)
 def test_memory_and_tables_agree_also_at_the_limits(steps: Steps) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for name, value in {"MAX_CONVERSATIONS": 1, "MAX_UNREAD": 4, "MAX_SENDERS": 6, "READ_SENDERS": 3}.items():
+        for name, value in {
+            "MAX_CONVERSATIONS": 1,
+            "MAX_UNREAD": 4,
+            "MAX_SENDERS": 6,
+            "READ_SENDERS": 3,
+        }.items():
             patch.setattr(active, name, value)
         run(play(Path(folder) / "s.db", steps))
 
@@ -459,12 +548,16 @@ async def test_an_active_conversation_costs_no_read(store: Store) -> None:
     assert len(await store.newest_senders(ROOMS[0], before=3, most=9)) == 1
     assert await store.pinned_card(ROOMS[0]) is None
     await store.append([turn(ROOMS[0], 1, 3)])
-    assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
+    assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(
+        messages=(), omitted=0, upto=Seq(0)
+    )
     with pytest.raises(ValueError, match="losed"):
         await store.unread_entries(ROOMS[1], most=9)
 
 
-async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it_is(tmp_path: Path) -> None:
+async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it_is(
+    tmp_path: Path,
+) -> None:
     """An append is durable before its subscribers are called, so a read may be ahead of them."""
     told = list[Sequence[LogEntry]]()
     async with await opened(tmp_path / "s.db") as store:
@@ -488,7 +581,9 @@ async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it
         conversations.end_read(ROOMS[0], appends, found)
         kept = conversations.get(ROOMS[0])
         assert kept is not None
-        assert kept.unread_entries(most=9, after=0) == await StoreReader.unread_entries(store, ROOMS[0], most=9)
+        assert kept.unread_entries(most=9, after=0) == await StoreReader.unread_entries(
+            store, ROOMS[0], most=9
+        )
         assert len(kept.newest_senders(before=100, most=9) or ()) == 4
         conversations.on_appended(told[1])
         assert conversations.get(ROOMS[0]) is None
@@ -510,14 +605,20 @@ def came(number: int, room: str = "#a", hours: int = 0) -> list[NewEntry]:
     assert isinstance(made.fact, Judgement)
     return [
         message,
-        replace(made, fact=replace(made.fact, type=f"irc.test.room.{room}"), at=NOW + timedelta(hours=hours)),
+        replace(
+            made,
+            fact=replace(made.fact, type=f"irc.test.room.{room}"),
+            at=NOW + timedelta(hours=hours),
+        ),
     ]
 
 
 @pytest.mark.parametrize("room", ["#python", "#a.b", "a/b", "100%", "*", "-1001"])
 @pytest.mark.parametrize("thread", [None, "7", "a/b%2Fc"])
 def test_the_family_is_the_type_without_its_place(room: str, thread: str | None) -> None:
-    at = Address(channel=ChannelName("irc.x"), room=RoomId(room), thread=ThreadId(thread) if thread else None)
+    at = Address(
+        channel=ChannelName("irc.x"), room=RoomId(room), thread=ThreadId(thread) if thread else None
+    )
     dotted = f"irc.x.mention.{room}" + (f".{thread}" if thread else "")
     assert type_family(dotted, at.conversation) == "irc.x.mention"
 
@@ -544,7 +645,9 @@ async def test_each_type_counts_and_tells_when_it_was_seen(tmp_path: Path) -> No
 async def test_made_up_rooms_fill_neither_the_table_nor_another_family(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with await opened(path) as store:
-        await store.append([one for number in range(MAX_FAMILY_TYPES + 50) for one in came(number, f"#{number}")])
+        await store.append(
+            [one for number in range(MAX_FAMILY_TYPES + 50) for one in came(number, f"#{number}")]
+        )
         for number in range(3):
             await store.append(came(1_000 + number, f"#late{number}"))
         await store.append(came(2_000, "#7"))
@@ -553,31 +656,42 @@ async def test_made_up_rooms_fill_neither_the_table_nor_another_family(tmp_path:
     rows = table(path)
     assert len(rows) == MAX_FAMILY_TYPES + 2
     counts = {row[1]: row[2] for row in rows}
-    assert (counts["irc.test.room.*"], counts["irc.test.room.#7"], counts["irc.test.link"]) == (53, 2, 1)
+    assert (counts["irc.test.room.*"], counts["irc.test.room.#7"], counts["irc.test.link"]) == (
+        53,
+        2,
+        1,
+    )
     assert await rebuild(located(path)) == []
     assert table(path) == rows
 
 
-few = st.sampled_from(["x.room.1", "x.room.2", "x.room.3", "x.room.4", "x.room.*", "x.link", "y.link"])
+few = st.sampled_from(
+    ["x.room.1", "x.room.2", "x.room.3", "x.room.4", "x.room.*", "x.link", "y.link"]
+)
 
 
 def _fold(batches: Iterable[Sequence[TypeSighting]]) -> list[Row]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(
-            "CREATE TABLE notification_type (family, type, count, first_at, last_at, PRIMARY KEY (family, type))"
+            "CREATE TABLE notification_type (family, type, count, first_at, last_at, PRIMARY KEY "
+            "(family, type))"
         )
         small = COUNT_TYPES.replace(f"<= {MAX_FAMILY_TYPES}", "<= 2")
         assert small != COUNT_TYPES
         for batch in batches:
             connection.execute(small, {"1": merge_sightings(batch)})
-        return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
+        return connection.execute(
+            "SELECT * FROM notification_type ORDER BY family, type"
+        ).fetchall()
 
 
 @given(st.lists(st.lists(few, min_size=1, max_size=8), max_size=6))
 def test_it_does_not_matter_how_the_log_is_cut(cut: list[list[str]]) -> None:
     told = [
         [
-            sight_type(one, ConversationId(f"x/{one[-1]}") if "room" in one else None, f"{block}-{index}")
+            sight_type(
+                one, ConversationId(f"x/{one[-1]}") if "room" in one else None, f"{block}-{index}"
+            )
             for index, one in enumerate(batch)
         ]
         for block, batch in enumerate(cut)

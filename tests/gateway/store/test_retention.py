@@ -1,4 +1,5 @@
-"""Retention: whole months that are old leave the log for a file beside it; nothing is lost, nothing else changes."""
+"""Retention: whole months that are old leave the log for a file beside it; nothing is lost, nothing
+else changes."""
 
 import asyncio
 import gzip
@@ -34,7 +35,19 @@ from gateway.store.types import LogError
 from tests.gateway.store.test_rebuild import entries as any_entries
 from tests.kits.backup import configured, made, put
 from tests.kits.examples import examples
-from tests.kits.store import ENGINE, NOW, heard, judged, located, look_into, place, post, run, said, turn
+from tests.kits.store import (
+    ENGINE,
+    NOW,
+    heard,
+    judged,
+    located,
+    look_into,
+    place,
+    post,
+    run,
+    said,
+    turn,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 LATER = NOW + timedelta(days=500)
@@ -68,13 +81,18 @@ async def in_log(store: Store) -> list[LogRow]:
 
 def tables(path: Path) -> dict[str, list[Any]]:
     with closing(look_into(path)) as connection:
-        return {name: sorted(connection.fetch(f"SELECT * FROM {name}"), key=repr) for name in PROJECTED_TABLES}
+        return {
+            name: sorted(connection.fetch(f"SELECT * FROM {name}"), key=repr)
+            for name in PROJECTED_TABLES
+        }
 
 
 def _same(found: list[LogRow], expected: list[LogRow]) -> bool:
     """Equal rows in the order of the log; JSON may be written in other ways."""
     found = sorted(found)
-    return [(*row[:6], json.loads(row[6])) for row in found] == [(*row[:6], json.loads(row[6])) for row in expected]
+    return [(*row[:6], json.loads(row[6])) for row in found] == [
+        (*row[:6], json.loads(row[6])) for row in expected
+    ]
 
 
 def without_months(rows: list[LogRow]) -> list[LogRow]:
@@ -82,7 +100,10 @@ def without_months(rows: list[LogRow]) -> list[LogRow]:
 
 
 @settings(max_examples=examples(60), phases=[Phase.generate])
-@given(st.lists(st.lists(any_entries, min_size=1, max_size=6), max_size=8), st.lists(st.integers(0, 7), max_size=3))
+@given(
+    st.lists(st.lists(any_entries, min_size=1, max_size=6), max_size=8),
+    st.lists(st.integers(0, 7), max_size=3),
+)
 def test_whatever_is_in_the_log_nothing_is_lost_and_no_table_changes(
     batches: list[list[NewEntry]], passes: list[int]
 ) -> None:
@@ -92,7 +113,9 @@ def test_whatever_is_in_the_log_nothing_is_lost_and_no_table_changes(
             async with await opened(path) as store:
                 for entry, result in zip(batch, await store.append(batch), strict=True):
                     if entry.key is not None:
-                        assert appended.setdefault(entry.key, result.seq) == result.seq, "a key counts for good"
+                        assert appended.setdefault(entry.key, result.seq) == result.seq, (
+                            "a key counts for good"
+                        )
                 if number not in passes:
                     continue
                 rows = [*in_files(path), *await in_log(store)]
@@ -123,7 +146,9 @@ def _line(number: int, room: str = "#a", at: datetime = NOW, urgency: int = 0) -
 
 async def talked(store: Store, lines: int, *, first: int = 0, at: datetime = NOW) -> None:
     """Lines of a room in one append, and a turn that deals with all of them."""
-    await store.append([entry for number in range(first, first + lines) for entry in _line(number, at=at)])
+    await store.append(
+        [entry for number in range(first, first + lines) for entry in _line(number, at=at)]
+    )
     await store.append([replace(turn(A, upto=store.last), at=at)])
 
 
@@ -172,10 +197,16 @@ def test_what_counts_or_waits_stays_and_leaves_when_it_is_over(tmp_path: Path) -
             note = NoteWritten(agent="ana", scope="", title="", text="x", lasting=False)
             folded = ViewFolded(start=Seq(21), reason="size", head="what was before")
             begun = PartSendStarted(post=post("p").key, part=0, bodies=("one",))
-            await store.append([NewEntry(fact=note, at=NOW), NewEntry(fact=folded, at=NOW, conversation=A)])
+            await store.append(
+                [NewEntry(fact=note, at=NOW), NewEntry(fact=folded, at=NOW, conversation=A)]
+            )
             await store.append(_line(50, "#b", urgency=3))
             await store.append([turn(B, text="not of that", upto=1)])
-            queued = NewEntry(fact=PostQueued(post=post("p", room="#c")), at=NOW, conversation=place("#c").conversation)
+            queued = NewEntry(
+                fact=PostQueued(post=post("p", room="#c")),
+                at=NOW,
+                conversation=place("#c").conversation,
+            )
             await store.append([queued, replace(queued, fact=begun)])
             assert await moved(store) == 42
             kinds = [row[2] for row in await in_log(store)]
@@ -245,7 +276,8 @@ asyncio.run(main())
 @pytest.mark.integration
 @pytest.mark.parametrize("step", range(5))
 def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(tmp_path: Path, step: int) -> None:
-    """After the file, after the fact, after two steps of deletions; after the file of the next month."""
+    """After the file, after the fact, after two steps of deletions; after the file of the next
+    month."""
     path = tmp_path / "s.db"
 
     async def prepare() -> list[LogRow]:
@@ -257,17 +289,25 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(tmp_path: Path, 
     rows = run(prepare())
     store = located(path)
     url = store.url if isinstance(store, ServerStore) else ""
-    child = subprocess.run([sys.executable, "-c", KILLED, str(path), str(step), url], cwd=ROOT, check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path), str(step), url], cwd=ROOT, check=False
+    )
     assert child.returncode == -signal.SIGKILL
     if step < 3:  # it was killed while it wrote the file
-        month_file(path, "2026-03").with_name(".s.db.2026-03.jsonl.gz.new").write_bytes(b"\x1f\x8b\x08\x00torn")
+        month_file(path, "2026-03").with_name(".s.db.2026-03.jsonl.gz.new").write_bytes(
+            b"\x1f\x8b\x08\x00torn"
+        )
 
     async def resume() -> None:
         async with await opened(path) as store:
-            assert {row[0] for row in rows} <= {row[0] for row in [*in_files(path), *await in_log(store)]}
+            assert {row[0] for row in rows} <= {
+                row[0] for row in [*in_files(path), *await in_log(store)]
+            }
             await moved(store)
             assert _same(in_files(path), rows), "each once, and in its order"
-            assert [row[2] for row in await in_log(store)] == ["archived"] * len(await in_log(store))
+            assert [row[2] for row in await in_log(store)] == ["archived"] * len(
+                await in_log(store)
+            )
             assert await store.append(_line(3)) == await store.append(_line(3))
         assert [file.name for file in sorted(tmp_path.glob("*.gz*"))] == [
             "s.db.2026-03.jsonl.gz",
@@ -291,7 +331,9 @@ def test_the_log_still_refuses_to_be_changed(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_file_of_another_store_keeps_what_it_has_and_a_damaged_one_stops_the_pass(tmp_path: Path) -> None:
+def test_a_file_of_another_store_keeps_what_it_has_and_a_damaged_one_stops_the_pass(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "s.db"
 
     async def story() -> None:
@@ -374,10 +416,15 @@ def test_old_months_are_in_a_backup_and_printed_as_the_log_is(
     assert main(["log", "show"]) == 2
     assert "name the log" in capsys.readouterr().err
     assert main(["log", "show", "--store", str(other.store.path)]) == 0
-    assert "the log is whole since 2026-04-01; older months: reverie log show" in capsys.readouterr().err
+    assert (
+        "the log is whole since 2026-04-01; older months: reverie log show"
+        in capsys.readouterr().err
+    )
 
 
-def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(tmp_path: Path) -> None:
+def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             young = await store.growth(LATER)
@@ -385,14 +432,18 @@ def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(tmp
             assert "known after a day" in young.describe(LATER, 0)
             for day in range(60):
                 at = LATER - timedelta(days=60 - day, hours=-1)
-                await store.append([one for number in range(50) for one in _line(day * 100 + number, at=at)])
+                await store.append(
+                    [one for number in range(50) for one in _line(day * 100 + number, at=at)]
+                )
             growth = await store.growth(LATER)
             assert growth.bytes_per_day is not None
             used = growth.size_bytes - growth.unused_bytes
             assert growth.bytes_per_day == pytest.approx(used / 60, rel=0.01)
             days = 100
             free = int(growth.bytes_per_day * days) - growth.unused_bytes
-            assert growth.full_on(LATER, free) in {(LATER + timedelta(days=n)).date() for n in (days - 1, days)}
+            assert growth.full_on(LATER, free) in {
+                (LATER + timedelta(days=n)).date() for n in (days - 1, days)
+            }
             assert "its disk is full on 2027-" in growth.describe(LATER, free)
             assert growth.full_on(LATER, 10**15) is None
             await store.append([turn(A, upto=10_000)])
@@ -400,7 +451,9 @@ def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(tmp
             assert await moved(store, 31.0) > 0
             later = await store.growth(LATER)
             assert later.bytes_per_day is not None
-            assert later.unused_bytes > 0 or ENGINE.server is not None, "PostgreSQL does not tell what is free"
+            assert later.unused_bytes > 0 or ENGINE.server is not None, (
+                "PostgreSQL does not tell what is free"
+            )
             assert 0.3 * before < later.bytes_per_day < 3 * before
             quiet = await store.growth(LATER + timedelta(days=40))
             assert quiet.full_on(LATER, 0) is None, "nothing came lately"

@@ -68,7 +68,9 @@ asyncio.run(main())
 
 
 def child(code: str, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, *args], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *args], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
 
 
 async def test_folders_and_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
@@ -85,7 +87,9 @@ async def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: P
     with child(HOLD, str(path)) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
-        with pytest.raises(StoreInUse, match=f"process {holder.pid} .*kill {holder.pid}") as refusal:
+        with pytest.raises(
+            StoreInUse, match=f"process {holder.pid} .*kill {holder.pid}"
+        ) as refusal:
             await opened(path)
         assert refusal.value.pid == holder.pid
         said = json.loads((tmp_path / "s.db.lock").read_text())
@@ -105,7 +109,9 @@ async def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: P
 
 
 @pytest.mark.parametrize("way", ["link", "hard link", "link to the folder", "lock file deleted"])
-async def test_a_second_process_is_refused_whatever_path_leads_to_the_store(tmp_path: Path, way: str) -> None:
+async def test_a_second_process_is_refused_whatever_path_leads_to_the_store(
+    tmp_path: Path, way: str
+) -> None:
     path = tmp_path / "data" / "s.db"
     with child(HOLD, str(path)) as holder:
         assert holder.stdout is not None
@@ -137,7 +143,9 @@ async def test_a_store_is_refused_to_its_own_process_too(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.system)])
-async def test_kill_9_loses_nothing_acknowledged_and_leaves_nothing_half(tmp_path: Path, rounds: int) -> None:
+async def test_kill_9_loses_nothing_acknowledged_and_leaves_nothing_half(
+    tmp_path: Path, rounds: int
+) -> None:
     path = tmp_path / "s.db"
     acknowledged: dict[int, list[int]] = {}
     for number in range(rounds):
@@ -164,7 +172,9 @@ async def _check(path: Path, acknowledged: dict[int, list[int]]) -> None:
         assert keys[f"message:irc.test/#a:-{number}"] == mirrored
     numbers = [int(key.rpartition(":")[2]) for key in keys]
     assert sorted(numbers) == sorted(-number for number in numbers), "each transaction is whole"
-    assert [row[5] for row in rows if row[2] == "judged"] == [row[0] for row in rows if row[2] == "room"]
+    assert [row[5] for row in rows if row[2] == "judged"] == [
+        row[0] for row in rows if row[2] == "room"
+    ]
 
 
 def _foreign(path: Path) -> None:
@@ -205,7 +215,11 @@ def _torn(path: Path) -> None:
         (lambda path: path.write_text("dear diary, " * 400), StoreUnreadable, "not a database"),
         (lambda path: path.mkdir(), StoreUnreadable, "cannot use"),
         (_newer, StoreTooNew, "schema 999"),
-        (_unreleased, StoreUnreadable, "of a reverie before 0.2.0, whose stores are read no more: look into it with"),
+        (
+            _unreleased,
+            StoreUnreadable,
+            "of a reverie before 0.2.0, whose stores are read no more: look into it with",
+        ),
         (_torn, StoreUnreadable, "malformed"),
     ],
 )
@@ -303,11 +317,15 @@ def version_of(path: Path) -> int:
         return found
 
 
-async def test_a_migration_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_migration_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, made = tmp_path / "s.db", "ALTER TABLE view ADD COLUMN colour TEXT"
     await _touch(path)
     before = log_of(path)
-    done = subprocess.run([sys.executable, "-c", KILLED, path, str(NEWEST + 1), made], check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, path, str(NEWEST + 1), made], check=False, timeout=60
+    )
     assert done.returncode == -signal.SIGKILL
     assert (version_of(path), log_of(path)) == (NEWEST, before)
     steps = (*migrations(), (NEWEST + 1, f"{made};"))
@@ -323,7 +341,8 @@ async def test_a_migration_is_whole_or_not_there(tmp_path: Path, monkeypatch: py
     whole = path.read_bytes()
     for trying in (opened(path), Store.open_readonly(path), rebuild(path)):
         with pytest.raises(
-            StoreTooNew, match=rf"schema {NEWEST + 1} and this reverie knows up to {NEWEST}: run a newer"
+            StoreTooNew,
+            match=rf"schema {NEWEST + 1} and this reverie knows up to {NEWEST}: run a newer",
         ):
             await trying
     assert path.read_bytes() == whole
@@ -337,7 +356,9 @@ async def grown_of_files(path: Path) -> Path:
     async with await opened(path) as store:
         for batch in range(30):
             lines = range(200 * batch, 200 * (batch + 1))
-            await store.append([one for line in lines for one in heard(line, "a line of a talk " * 30)])
+            await store.append(
+                [one for line in lines for one in heard(line, "a line of a talk " * 30)]
+            )
     return path
 
 
@@ -347,7 +368,9 @@ def entries(path: Path) -> int:
         return found
 
 
-async def test_who_writes_between_any_two_steps_is_not_waited_for_and_not_in_it(tmp_path: Path) -> None:
+async def test_who_writes_between_any_two_steps_is_not_waited_for_and_not_in_it(
+    tmp_path: Path,
+) -> None:
     path = await grown_of_files(tmp_path / "s.db")
     before, steps = entries(path), 0
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
@@ -357,7 +380,12 @@ async def test_who_writes_between_any_two_steps_is_not_waited_for_and_not_in_it(
             steps += 1
             assert steps < 100, "it begins again with each write, and never ends"
             assert done <= whole
-            row = (before + steps, "2026-03-04T05:06:07.000000+00:00", "dmn", '{"state": "x", "kind": "dmn"}')
+            row = (
+                before + steps,
+                "2026-03-04T05:06:07.000000+00:00",
+                "dmn",
+                '{"state": "x", "kind": "dmn"}',
+            )
             writer.execute("INSERT INTO log (seq, at, kind, body) VALUES (?, ?, ?, ?)", row)
 
         copy_store(path, tmp_path / "copy.db", write)
@@ -372,7 +400,9 @@ async def test_it_is_one_file_and_can_be_read_without_another(tmp_path: Path) ->
     path = await grown_of_files(tmp_path / "s.db")
     copy_store(path, tmp_path / "copy.db")
     assert not list(tmp_path.glob("copy.db?*"))
-    with closing(sqlite3.connect(f"file:{tmp_path / 'copy.db'}?immutable=1", uri=True)) as connection:
+    with closing(
+        sqlite3.connect(f"file:{tmp_path / 'copy.db'}?immutable=1", uri=True)
+    ) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 

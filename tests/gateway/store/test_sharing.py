@@ -1,4 +1,5 @@
-"""Several processes append to one log in PostgreSQL: one order for all, and nothing of a removed process."""
+"""Several processes append to one log in PostgreSQL: one order for all, and nothing of a removed
+process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -38,7 +39,8 @@ class Process:
     async def join(self, *, follows: bool = True) -> None:
         with closing(connect(located(self.store.path))) as other:  # beside a proxy
             ((self.number,),) = other.fetch(
-                "INSERT INTO process (name, host, pid, version) VALUES ('p', 'h', 1, '1') RETURNING number"
+                "INSERT INTO process (name, host, pid, version) VALUES ('p', 'h', 1, '1') "
+                "RETURNING number"
             )
         assert isinstance(self.store, SharedStore)
         await self.store.join(self.number)
@@ -77,23 +79,31 @@ async def process_behind_proxy(path: Path) -> AsyncIterator[tuple[Process, Proxy
 async def test_all_processes_see_one_log_in_one_order(tmp_path: Path) -> None:
     async with processes(tmp_path / "s.db", 3) as found:
         appends = [
-            one.store.append(heard(1000 * place + number)) for place, one in enumerate(found) for number in range(40)
+            one.store.append(heard(1000 * place + number))
+            for place, one in enumerate(found)
+            for number in range(40)
         ]
         results = await asyncio.gather(*appends)
         for one in found:
             await one.store.follow()
         assert [one.positions for one in found] == [list(range(1, 241))] * 3
-        assert sorted(seq for result in results for seq in [one.seq for one in result]) == list(range(1, 241))
+        assert sorted(seq for result in results for seq in [one.seq for one in result]) == list(
+            range(1, 241)
+        )
         assert sorted(one.seq for process in found for one in process.own) == list(range(1, 241))
         assert all(len(one.own) == 80 for one in found)
     assert await rebuild(located(tmp_path / "s.db")) == []
 
 
-async def test_what_others_appended_is_published_before_an_own_append_succeeds(tmp_path: Path) -> None:
+async def test_what_others_appended_is_published_before_an_own_append_succeeds(
+    tmp_path: Path,
+) -> None:
     async with processes(tmp_path / "s.db") as (first, second):
         for number in range(5):
             await first.store.append(heard(number))
-            ((seq, _), *_) = [(one.seq, one.is_new) for one in await second.store.append(heard(100 + number))]
+            ((seq, _), *_) = [
+                (one.seq, one.is_new) for one in await second.store.append(heard(100 + number))
+            ]
             assert second.positions[-4:] == [seq - 2, seq - 1, seq, seq + 1]
         assert second.store.last == 20
 
@@ -116,7 +126,8 @@ async def test_processes_that_start_together_on_an_empty_database_wait_for_each_
     with closing(slow):
         assert slow.schema_version() == 0
         opening = [
-            asyncio.create_task(Store.open(location, SystemClock(), patient=True, is_shared=True)) for _ in range(3)
+            asyncio.create_task(Store.open(location, SystemClock(), patient=True, is_shared=True))
+            for _ in range(3)
         ]
         done, _ = await asyncio.wait(opening, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
         assert not done
@@ -124,9 +135,13 @@ async def test_processes_that_start_together_on_an_empty_database_wait_for_each_
         await store.close()
 
 
-async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_does(tmp_path: Path) -> None:
+async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_does(
+    tmp_path: Path,
+) -> None:
     async with processes(tmp_path / "s.db") as (first, second):
-        late = await Store.open(located(tmp_path / "s.db"), SystemClock(), patient=True, is_shared=True)
+        late = await Store.open(
+            located(tmp_path / "s.db"), SystemClock(), patient=True, is_shared=True
+        )
         async with late:
             third = Process(late)
             await third.join(follows=False)
@@ -139,7 +154,9 @@ async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_doe
 
 async def test_a_key_is_written_once_whoever_writes_it(tmp_path: Path) -> None:
     async with processes(tmp_path / "s.db", 3) as found:
-        results = await asyncio.gather(*[one.store.append(heard(7)) for one in found for _ in range(5)])
+        results = await asyncio.gather(
+            *[one.store.append(heard(7)) for one in found for _ in range(5)]
+        )
         assert sum(result[0].is_new for result in results) == 1
         assert {result[0].seq for result in results} == {1}
 
@@ -158,7 +175,9 @@ async def test_what_one_process_answers_is_read_in_the_memory_of_the_other(tmp_p
         assert (await first.store.unread_entries(place, most=5)).messages == ()
 
 
-async def test_an_entry_of_a_newer_version_is_left_out_and_its_position_counts(tmp_path: Path) -> None:
+async def test_an_entry_of_a_newer_version_is_left_out_and_its_position_counts(
+    tmp_path: Path,
+) -> None:
     async with processes(tmp_path / "s.db", 1) as (one,):
         await one.store.append(heard(1))
         append_newer(tmp_path / "s.db")
@@ -201,8 +220,13 @@ async def test_a_removed_process_writes_nothing_any_more(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("cut_at", ["before", "after"])
-async def test_a_commit_that_is_cut_is_done_once_beside_others(tmp_path: Path, cut_at: str, *, closes: bool) -> None:
-    async with process_behind_proxy(tmp_path / "s.db") as (one, proxy), processes(tmp_path / "s.db", 1) as (other,):
+async def test_a_commit_that_is_cut_is_done_once_beside_others(
+    tmp_path: Path, cut_at: str, *, closes: bool
+) -> None:
+    async with (
+        process_behind_proxy(tmp_path / "s.db") as (one, proxy),
+        processes(tmp_path / "s.db", 1) as (other,),
+    ):
         await other.store.append(heard(1))
         proxy.cut_at, proxy.closes_at_cut = cut_at, closes
         appending = asyncio.create_task(one.store.append([moved("2"), *heard(2)]))
@@ -221,7 +245,9 @@ async def test_a_commit_that_is_cut_is_done_once_beside_others(tmp_path: Path, c
     assert await rebuild(located(tmp_path / "s.db")) == []
 
 
-async def test_a_process_that_hangs_in_a_transaction_stops_others_only_for_a_while(tmp_path: Path) -> None:
+async def test_a_process_that_hangs_in_a_transaction_stops_others_only_for_a_while(
+    tmp_path: Path,
+) -> None:
     async with processes(tmp_path / "s.db", 1) as (one,):
         hung = PostgresLog(one.store.location.url, "sharer")  # type: ignore[union-attr]
         with closing(hung):
@@ -251,7 +277,9 @@ async def test_a_process_that_was_cut_off_while_a_newer_version_migrated_the_sto
             await appending
 
 
-async def test_who_needs_the_store_alone_is_refused_while_processes_share_it(tmp_path: Path) -> None:
+async def test_who_needs_the_store_alone_is_refused_while_processes_share_it(
+    tmp_path: Path,
+) -> None:
     path, other = tmp_path / "s.db", tmp_path / "other"
     async with processes(path, 1) as (one,):
         assert isinstance(one.store.location, ServerStore)

@@ -36,7 +36,11 @@ async def filled(path: Path, batches_: list[list[NewEntry]]) -> None:
 @given(batches)
 def test_there_and_back_all_is_the_same(given_batches: list[list[NewEntry]]) -> None:
     with TemporaryDirectory() as folder:
-        start, middle, end = Path(folder, "a.db"), located(Path(folder, "b.db")), Path(folder, "c.db")
+        start, middle, end = (
+            Path(folder, "a.db"),
+            located(Path(folder, "b.db")),
+            Path(folder, "c.db"),
+        )
         run(filled(start, given_batches))
         report = copied(start, middle)
         assert copied(middle, end) == report
@@ -55,7 +59,9 @@ def test_files_of_old_months_come_along_and_the_copy_goes_on(tmp_path: Path) -> 
             again = await store.append([said(3, "line 3 of the garden")])
             assert (again[0].seq, again[0].is_new) == (7, False), "a key counts for good"
             await store.append(heard(9_000))
-            assert [row[0] for row in [*in_files(path), *await store.entry_rows()]] == list(range(1, 65))
+            assert [row[0] for row in [*in_files(path), *await store.entry_rows()]] == list(
+                range(1, 65)
+            )
             assert len(await store.entries(match='"line 9000"')) == 1
 
     run(fill())
@@ -80,7 +86,9 @@ def test_nothing_is_copied_over_a_log_or_from_nowhere(tmp_path: Path) -> None:
         copied(tmp_path / "missing.db", located(tmp_path / "c.db"))
 
 
-def test_the_command_copies_the_configured_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_copies_the_configured_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(filled(tmp_path / "a.db", [heard(1), heard(2)]))
     configuration = {
         "channels": {"here": {"platform": "console"}},
@@ -96,7 +104,9 @@ def test_the_command_copies_the_configured_store(tmp_path: Path, capsys: pytest.
     assert "holds all 4 entries of" in capsys.readouterr().out
     assert main([*command, "--to", target.url]) == 2
     assert "holds a log already" in capsys.readouterr().err
-    (tmp_path / "reverie.yaml").write_text(json.dumps(configuration | {"store": store | {"url": target.url}}))
+    (tmp_path / "reverie.yaml").write_text(
+        json.dumps(configuration | {"store": store | {"url": target.url}})
+    )
     assert main(["log", "rebuild", "--config", str(tmp_path)]) == 0
     assert main(["log", "show", "--config", str(tmp_path)]) == 0
     assert "line 2" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Attention: defaults, rules, thresholds also set by command, bindings, and salience of room talk."""
+"""Attention: defaults, rules, thresholds also set by command, bindings, and salience of room
+talk."""
 
 import asyncio
 import math
@@ -83,9 +84,13 @@ REACTION = ReactionChanged(
     id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), reaction="+", added=True, sent=NOW
 )
 JOIN = MembershipChanged(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
-LINK = ConnectionChanged(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
+LINK = ConnectionChanged(
+    id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW
+)
 FINISHED = TaskFinished(id=EventId("1"), what="dream", ok=True, text="", sent=NOW)
-FAILED = DeliveryReport(id=EventId("1"), at=AT, post=PostKey("1"), state="failed", reason="", sent=NOW)
+FAILED = DeliveryReport(
+    id=EventId("1"), at=AT, post=PostKey("1"), state="failed", reason="", sent=NOW
+)
 ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
 
 
@@ -108,7 +113,10 @@ def test_a_changed_topic_is_told_at_the_next_turn(
 def test_rules_and_thresholds_hold_for_topics_too() -> None:
     change = replace(JOIN, change="topic")
     loud = AttentionPolicy(rules=(AttentionRule(type="irc.libera", urgency=3),), thresholds={})
-    assert (judge(loud, change, YES, "mention").fate, judge(loud, change, YES, "mention").urgency) == ("due", 3)
+    assert (
+        judge(loud, change, YES, "mention").fate,
+        judge(loud, change, YES, "mention").urgency,
+    ) == ("due", 3)
     assert judge(AttentionPolicy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
 
 
@@ -121,7 +129,12 @@ def test_rules_and_thresholds_hold_for_topics_too() -> None:
             said("direct", at=Address(channel=ChannelName("telegram.main"), room=RoomId("42"))),
             "telegram.main.direct.42",
         ),
-        (said("room", at=Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("2"))), "d.room.1.2"),
+        (
+            said(
+                "room", at=Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("2"))
+            ),
+            "d.room.1.2",
+        ),
         (REACTION, "irc.libera.reaction.#python"),
         (LINK, "irc.libera.link"),
         (ALARM, "agent.alarm"),
@@ -180,7 +193,9 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert judge(policy, said("room"), YES, "ambient").urgency == 2
     assert judge(policy, said("mention"), YES, "ambient").urgency == 0
     elsewhere = Address(channel=ChannelName("ircx.y"), room=RoomId("r"))
-    assert judge(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3  # `irc` is a prefix by dots
+    assert (
+        judge(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3
+    )  # `irc` is a prefix by dots
 
 
 def test_thresholds_walk_up_the_dots() -> None:
@@ -194,7 +209,12 @@ def test_thresholds_walk_up_the_dots() -> None:
 
 @pytest.mark.parametrize("event", [REACTION, LINK, ALARM, FINISHED, FAILED])
 def test_what_the_operator_calls_ambient_is_noted_if_nobody_said_it(event: Notification) -> None:
-    judged = judge(AttentionPolicy(rules=(AttentionRule(type="*", urgency=0),), thresholds={}), event, YES, "all")
+    judged = judge(
+        AttentionPolicy(rules=(AttentionRule(type="*", urgency=0),), thresholds={}),
+        event,
+        YES,
+        "all",
+    )
     assert (judged.urgency, judged.fate, judged.rule) == (0, "noted", "attention.rules[0]")
 
 
@@ -218,7 +238,9 @@ CUT = "attention.thresholds.irc is 2"
 def test_presence_shifts_a_threshold_by_one(
     urgency: Urgency, level: PresenceLevel, fate: str, now: int, rule: str
 ) -> None:
-    policy = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=urgency),), thresholds={"irc": 2})
+    policy = AttentionPolicy(
+        rules=(AttentionRule(type="irc", urgency=urgency),), thresholds={"irc": 2}
+    )
     for event in (said("mention"), said("room"), REACTION, LINK):
         judged = judge(policy, event, YES, "ambient", level=level)
         assert (judged.fate, judged.urgency) == (fate, now)
@@ -227,26 +249,36 @@ def test_presence_shifts_a_threshold_by_one(
 
 def test_offsets_stay_within_the_levels_and_shift_nothing_that_is_not_set() -> None:
     top, bottom = AttentionPolicy(thresholds={"irc": 3}), AttentionPolicy(thresholds={"irc": 0})
-    assert judge(top, said("mention"), YES, "mention", level="focused").fate == "due", "urgent always passes"
+    assert judge(top, said("mention"), YES, "mention", level="focused").fate == "due", (
+        "urgent always passes"
+    )
     assert judge(bottom, said("room"), YES, "ambient", level="away").fate == "context"
     for level in LEVELS:
         assert judge(DEFAULT, REACTION, YES, "mention", level=level).fate == "due"
         for event in (said("room"), said("mention"), JOIN, ALARM):
-            assert judge(DEFAULT, event, YES, "ambient", level=level) == judge(DEFAULT, event, YES, "ambient")
+            assert judge(DEFAULT, event, YES, "ambient", level=level) == judge(
+                DEFAULT, event, YES, "ambient"
+            )
     focused = judge(bottom, REACTION, YES, "all", level="focused")
     assert (focused.fate, focused.urgency) == ("due", 1), "ambient, one higher, is low"
     assert judge(bottom, said("room"), YES, "mention", level="focused").rule == "listen: mention"
 
 
 @given(
-    st.sampled_from([said("mention"), said("room"), said("direct"), REACTION, LINK, ALARM, FAILED, FINISHED]),
+    st.sampled_from(
+        [said("mention"), said("room"), said("direct"), REACTION, LINK, ALARM, FAILED, FINISHED]
+    ),
     st.sampled_from([0, 1, 2, 3]),
     st.integers(INHERIT, 3),
     st.sampled_from(["mention", "ambient", "all", "off"]),
 )
-def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold: int, listen: ListenMode) -> None:
+def test_presence_loses_nothing(
+    event: Notification, urgency: Urgency, threshold: int, listen: ListenMode
+) -> None:
     dotted = format_event_type(event).split(".")[0]
-    policy = AttentionPolicy(rules=(AttentionRule(type="*", urgency=urgency),), thresholds={dotted: threshold})
+    policy = AttentionPolicy(
+        rules=(AttentionRule(type="*", urgency=urgency),), thresholds={dotted: threshold}
+    )
     usual = judge(policy, event, YES, listen)
     for level in LEVELS:
         judged = judge(policy, event, YES, listen, level=level)
@@ -259,7 +291,10 @@ def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold
 
 
 def test_whose_account_a_channel_is() -> None:
-    one, two = ConversationBinding(listen="off", agent="one"), ConversationBinding(listen="all", agent="two")
+    one, two = (
+        ConversationBinding(listen="off", agent="one"),
+        ConversationBinding(listen="all", agent="two"),
+    )
     bindings = Bindings(
         [
             BindingPattern(channel="irc.*", room="#only", thread=None, binding=one),
@@ -272,7 +307,10 @@ def test_whose_account_a_channel_is() -> None:
 
 
 def test_bindings_first_match_wins() -> None:
-    quiet, loud = ConversationBinding(listen="mention", prompt="short"), ConversationBinding(listen="all")
+    quiet, loud = (
+        ConversationBinding(listen="mention", prompt="short"),
+        ConversationBinding(listen="all"),
+    )
     bindings = Bindings(
         [
             BindingPattern(channel="irc.*", room="#python", thread=None, binding=quiet),
@@ -282,18 +320,27 @@ def test_bindings_first_match_wins() -> None:
     )
     assert bindings.find(AT) is quiet
     assert bindings.find(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
-    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
+    assert (
+        bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7")))
+        is loud
+    )
     assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"))) is UNBOUND
     odd = Bindings([BindingPattern(channel="*", room="#[foo]", thread=None, binding=loud)])
     assert odd.find(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud
 
 
 def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
-    policy = AttentionPolicy(rules=(AttentionRule(type="*", urgency=3, role="member"),), thresholds={})
+    policy = AttentionPolicy(
+        rules=(AttentionRule(type="*", urgency=3, role="member"),), thresholds={}
+    )
     roles: list[Role] = ["guest", "member", "admin", "owner"]
-    found = [judge(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles]
+    found = [
+        judge(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles
+    ]
     assert found == [0, 3, 3, 3]
-    anybody = AttentionPolicy(rules=(AttentionRule(type="*", urgency=3, role="guest"),), thresholds={})
+    anybody = AttentionPolicy(
+        rules=(AttentionRule(type="*", urgency=3, role="guest"),), thresholds={}
+    )
     assert judge(anybody, JOIN, YES, "ambient").urgency == 3
     assert judge(anybody, LINK, YES, "ambient").rule == "link is low"
 
@@ -307,12 +354,16 @@ def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
     judged = judge(policy, said("room", "the site is DOWN!"), YES, "ambient")
     assert (judged.urgency, judged.fate, judged.rule) == (2, "due", "attention.rules[0]")
     assert judge(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
-    assert judge(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", "what has no text has an empty one"
+    assert judge(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", (
+        "what has no text has an empty one"
+    )
 
 
 def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
     slow = AttentionRule(type="*", urgency=3, regex=GuardedRegex(r"(a|a)*b|(a+)+$c"))
-    policy = AttentionPolicy(rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={})
+    policy = AttentionPolicy(
+        rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={}
+    )
     bad = "a" * 5_000 + "!"
     assert judge(policy, said("mention", bad), YES, "ambient").rule == (
         "attention.rules[1]; too slow: the regex of attention.rules[0]"
@@ -322,9 +373,18 @@ def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
     )
 
 
-@given(notifications, st.sampled_from(LEVELS), st.sampled_from(["mention", "ambient", "all", "off"]), st.booleans())
-def test_every_event_has_one_fate(event: Notification, level: PresenceLevel, listen: ListenMode, allowed: bool) -> None:
-    judged = judge(AttentionPolicy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level)
+@given(
+    notifications,
+    st.sampled_from(LEVELS),
+    st.sampled_from(["mention", "ambient", "all", "off"]),
+    st.booleans(),
+)
+def test_every_event_has_one_fate(
+    event: Notification, level: PresenceLevel, listen: ListenMode, allowed: bool
+) -> None:
+    judged = judge(
+        AttentionPolicy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level
+    )
     assert judged.rule
     assert (judged.fate == "refused") is not allowed
     assert judged.fate != "due" or judged.urgency > 0
@@ -336,15 +396,26 @@ def test_every_event_has_one_fate(event: Notification, level: PresenceLevel, lis
 def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> None:
     keyword = AttentionPolicy(thresholds={}, rules=(AttentionRule(type="*", urgency=3),))
     for policy in (DEFAULT, keyword):
-        judged = judge(policy, replace(said(kind), history=True), YES, listen, lambda _: "a keyword", level="focused")
+        judged = judge(
+            policy,
+            replace(said(kind), history=True),
+            YES,
+            listen,
+            lambda _: "a keyword",
+            level="focused",
+        )
         assert judged.fate != "due"
-        assert (judged.fate == "context") == (listen != "off" and not (kind == "room" and listen == "mention"))
+        assert (judged.fate == "context") == (
+            listen != "off" and not (kind == "room" and listen == "mention")
+        )
 
 
-# Thresholds set by command, and rules of the file: their effect on attention, also after a restart or a reload
+# Thresholds set by command, and rules of the file: their effect on attention, also after a restart
+# or a reload
 
 CONFIGURED = AttentionPolicy(
-    rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1, "irc.libera.mention": 3}
+    rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),),
+    thresholds={"irc.libera": 1, "irc.libera.mention": 3},
 )
 
 
@@ -358,7 +429,9 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, LiveAttention]]:
 
 
 async def write(store: Store, *facts: Fact) -> None:
-    await store.append([NewEntry(fact=fact, at=NOW, conversation=AT.conversation) for fact in facts])
+    await store.append(
+        [NewEntry(fact=fact, at=NOW, conversation=AT.conversation) for fact in facts]
+    )
 
 
 def bar(type: str, value: int | None) -> AttentionThresholdSet:  # noqa: A002 - it is what it is
@@ -383,19 +456,29 @@ async def test_a_rule_of_the_file_holds_once_it_is_read_again(tmp_path: Path) ->
         assert judge(overrides.policy, said("room", "coffee"), YES, "ambient").fate == "noted"
 
 
-async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_reset(tmp_path: Path) -> None:
+async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_reset(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path) as (store, overrides):
         assert judge(policy(overrides), ALARM, YES, "all").fate == "due"
         await write(store, bar("agent", 3), bar("irc.libera.mention", 0), bar("irc.libera", 2))
         judged = judge(policy(overrides), ALARM, YES, "all")
         assert (judged.fate, judged.rule) == ("noted", "notify threshold agent is 3")
-        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "notify threshold irc.libera is 2"
-        assert judge(policy(overrides), said("mention", "hi"), YES, "all", level="focused").fate == "due"
+        assert (
+            judge(policy(overrides), said("room", "tea?"), YES, "all").rule
+            == "notify threshold irc.libera is 2"
+        )
+        assert (
+            judge(policy(overrides), said("mention", "hi"), YES, "all", level="focused").fate
+            == "due"
+        )
         await write(store, bar("irc.libera", None), bar("never", None))
     async with opened(tmp_path) as (_, overrides):
         assert judge(policy(overrides), ALARM, YES, "all").rule == "notify threshold agent is 3"
         assert overrides.thresholds == {"agent": 3, "irc.libera.mention": 0}
-        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        assert (
+            judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        )
         assert judge(policy(overrides), said("room", "tea?"), YES, "all").fate == "due"
 
 
@@ -474,21 +557,33 @@ def test_questions_to_nobody(text: str, asked: bool) -> None:
         (SalienceConfig(), spoken("anybody? fire!"), None),
         (SalienceConfig(people=("irc.x:a",)), spoken(), "attention.salience.people"),
         (SalienceConfig(people=("irc.y:a",)), spoken(), None),
-        (SalienceConfig(keywords=("FIRE", "flood")), spoken("a fire!"), "attention.salience.keywords"),
+        (
+            SalienceConfig(keywords=("FIRE", "flood")),
+            spoken("a fire!"),
+            "attention.salience.keywords",
+        ),
         (SalienceConfig(keywords=("fire",)), spoken("tea"), None),
         (SalienceConfig(questions=True), spoken("tea?"), "attention.salience.questions"),
-        (SalienceConfig(questions=True), replace(spoken("tea?"), sender=replace(ANN, is_bot=True)), None),
+        (
+            SalienceConfig(questions=True),
+            replace(spoken("tea?"), sender=replace(ANN, is_bot=True)),
+            None,
+        ),
         (SalienceConfig(activity=0.001), spoken(), None),
     ],
 )
-def test_each_is_named_by_its_key(salience: SalienceConfig, message: Message, rule: str | None) -> None:
+def test_each_is_named_by_its_key(
+    salience: SalienceConfig, message: Message, rule: str | None
+) -> None:
     assert Salient(salience).find_reason(message, NOW) == rule
 
 
 def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
     salient = Salient(SalienceConfig(questions=True))
     assert salient.find_reason(spoken("a?"), NOW)
-    assert [salient.find_reason(spoken("b?"), after(second)) for second in (0, 1, 299, -500)] == [None] * 4
+    assert [salient.find_reason(spoken("b?"), after(second)) for second in (0, 1, 299, -500)] == [
+        None
+    ] * 4
     assert salient.find_reason(spoken("b?", "#other"), after(1))
     assert salient.find_reason(spoken("c"), after(301)) is None
     assert salient.find_reason(spoken("c?"), after(302))
@@ -496,7 +591,10 @@ def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
 
 def test_a_raid_is_lifted_once() -> None:
     salient = Salient(SalienceConfig(questions=True, keywords=("raid",), activity=2))
-    lifted = [salient.find_reason(spoken(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
+    lifted = [
+        salient.find_reason(spoken(f"raid {number}?"), after(number / 100))
+        for number in range(6_000)
+    ]
     assert len([one for one in lifted if one]) == 1
 
 
@@ -517,7 +615,9 @@ def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
     assert _talk(salient, 5, 7_400, start=7_200) == ["attention.salience.activity"]
     steady = Salient(SalienceConfig(activity=5))
     assert _talk(steady, 5, 10_800) == [], "the same pace is usual for this room"
-    assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
+    assert _talk(steady, 2, 11_400, start=10_800) == [], (
+        "and a little more is not five times as many"
+    )
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
@@ -567,10 +667,14 @@ def test_rules_come_first_and_thresholds_hold() -> None:
     assert judge(normal, spoken(), YES, "ambient", lift).fate == "due"
 
 
-async def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rule(tmp_path: Path) -> None:
+async def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rule(
+    tmp_path: Path,
+) -> None:
     attention = {"coalesce": 0, "salience": {"questions": True, "people": ["console:bob"]}}
     pace = {"engaged": "20ms", "working": "20ms", "foraging": "20ms", "resting": "20ms"}
-    async with running(tmp_path, rooms=("lobby", "cellar"), attention=attention, dmn=pace) as gateway:
+    async with running(
+        tmp_path, rooms=("lobby", "cellar"), attention=attention, dmn=pace
+    ) as gateway:
         await gateway.console.receive_message("nice weather", sender="ann", room="lobby")
         await gateway.console.receive_message("anybody here?", sender="ann", room="lobby")
         await gateway.took(1)
@@ -581,7 +685,10 @@ async def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_i
     assert (len(lobby.covers), len(cellar.covers)) == (2, 1)
     assert (lobby.cause, cellar.cause) == ("digest", "digest")
     async with await Store.open_readonly(gateway.path) as reader:
-        told = [(await explain_event(reader, entry.seq) or [])[2] for entry in await reader.entries(kinds=["room"])]
+        told = [
+            (await explain_event(reader, entry.seq) or [])[2]
+            for entry in await reader.entries(kinds=["room"])
+        ]
     assert told == [
         "context for the next turn: room talk is ambient",
         "due for a turn: attention.salience.questions",
@@ -608,7 +715,9 @@ class Listener:
         self.noticed_s.append(self.clock.monotonic())
 
 
-def listened(clock: ManualClock, live: LiveSettings | None = None) -> tuple[ConversationInbox, list[float]]:
+def listened(
+    clock: ManualClock, live: LiveSettings | None = None
+) -> tuple[ConversationInbox, list[float]]:
     """Return an inbox, and the times at which it announces something."""
     live = live or live_settings(attention=AttentionConfig(coalesce=1.5))
     inbox, listener = ConversationInbox(clock, live), Listener(clock)
@@ -677,7 +786,10 @@ def test_nothing_waits_longer_than_its_window(gaps_s: list[float], data: st.Data
             await settle()
             await passes(clock, gap_s)
         await passes(clock, FLOOD_WINDOW_S + STEP_S)
-        assert all(any(at_s <= told_s <= at_s + most_s + STEP_S for told_s in noticed) for at_s, most_s in bounds)
+        assert all(
+            any(at_s <= told_s <= at_s + most_s + STEP_S for told_s in noticed)
+            for at_s, most_s in bounds
+        )
         await inbox.close()
 
     asyncio.run(run())

@@ -45,7 +45,9 @@ ROLES = {
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def said(who: str, number: int, *, bot: bool = False, kind: Literal["mention", "room"] = "mention") -> Message:
+def said(
+    who: str, number: int, *, bot: bool = False, kind: Literal["mention", "room"] = "mention"
+) -> Message:
     return Message(
         id=MessageId(f"m{number}"),
         at=Address(channel=CONSOLE, room=RoomId("lobby")),
@@ -80,7 +82,9 @@ def broken(limit: int) -> tuple[str, str]:
 async def test_a_talk_between_bots_ends_until_a_person_speaks(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": 2}) as gateway:
         await emit(gateway, [said("b0t", number, bot=True) for number in range(4)])
-        await emit(gateway, [said("mal", 10, kind="room")])  # who is not heard does not go on with it either
+        await emit(
+            gateway, [said("mal", 10, kind="room")]
+        )  # who is not heard does not go on with it either
         await emit(gateway, [said("b0t", 11, bot=True, kind="room")])
         await emit(gateway, [said("b0t", 12, bot=True)])
         await emit(gateway, [said("ann", 13, kind="room"), said("b0t", 14, bot=True)])
@@ -102,7 +106,8 @@ async def test_the_count_outlives_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bot", "limit", "expected"), [("b0t", 0, broken(0)), ("other", 5, ("refused", "bots are not answered"))]
+    ("bot", "limit", "expected"),
+    [("b0t", 0, broken(0)), ("other", 5, ("refused", "bots are not answered"))],
 )
 async def test_bots_are_not_answered_unless_listed_and_allowed(
     tmp_path: Path, bot: str, limit: int, expected: tuple[str, str]
@@ -130,7 +135,9 @@ def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judgement:
         (2, False, "refused", 2),
     ],
 )
-def test_what_counts(before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int) -> None:
+def test_what_counts(
+    before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int
+) -> None:
     assert attention.count_exchanges(before, said("x", 1, bot=bot), verdict(fate)) == after
 
 
@@ -189,7 +196,9 @@ async def test_an_invitation_is_followed_once_and_failures_are_only_logged(
     rooms = ["lobby", "banned", "odd"]
     screen = Screen()
     console = Mobile(screen)
-    async with running(tmp_path, Script(), channels={CONSOLE: console}, rooms=rooms, access=ROLES) as gateway:
+    async with running(
+        tmp_path, Script(), channels={CONSOLE: console}, rooms=rooms, access=ROLES
+    ) as gateway:
         gateway.console = console
         asked = [invitation(OWNER, room, number) for number, room in enumerate([*rooms, "cellar"])]
         await emit(gateway, [*asked, asked[0], invitation(STRANGER, number=9)])
@@ -219,7 +228,9 @@ class Chat:
     def ours(self) -> None:
         self.loops.record_sending(PLACE, self.now_s)
 
-    def theirs(self, text: str, *, after_s: float, sender: str = "eve", is_answered: bool = True) -> bool:
+    def theirs(
+        self, text: str, *, after_s: float, sender: str = "eve", is_answered: bool = True
+    ) -> bool:
         """Let them write so long after the last line. Return whether it is answered."""
         self.now_s += after_s
         pause = self.loops.check_line(PLACE, sender, text, self.now_s)
@@ -235,9 +246,15 @@ class Chat:
 
 @pytest.mark.parametrize(
     ("text", "after_s"),
-    [("Pardon?", 0.05), ("Pardon?", 0.5), ("An answer that no person types in this time, word by word.", 1.5)],
+    [
+        ("Pardon?", 0.05),
+        ("Pardon?", 0.5),
+        ("An answer that no person types in this time, word by word.", 1.5),
+    ],
 )
-def test_who_answers_faster_than_anybody_reads_or_types_is_a_program(text: str, after_s: float) -> None:
+def test_who_answers_faster_than_anybody_reads_or_types_is_a_program(
+    text: str, after_s: float
+) -> None:
     chat = Chat()
     for _ in range(300):
         chat.theirs(text, after_s=after_s)
@@ -264,13 +281,17 @@ def test_a_person_who_types_fast_and_ahead_is_none(seed: int) -> None:
 def test_a_person_who_answers_at_once_with_short_words_is_none() -> None:
     chat = Chat()
     for number in range(100):
-        assert chat.theirs(["yes", "no", "go on", "lol", "ok", "north", "again"][number % 7], after_s=1.2)
+        assert chat.theirs(
+            ["yes", "no", "go on", "lol", "ok", "north", "again"][number % 7], after_s=1.2
+        )
 
 
 def test_a_person_who_plays_a_game_is_none() -> None:
     chat = Chat()
     for number in range(60):
-        assert chat.theirs("roll" if number % 9 else "how many points is that?", after_s=2.0 + number % 5)
+        assert chat.theirs(
+            "roll" if number % 9 else "how many points is that?", after_s=2.0 + number % 5
+        )
 
 
 def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() -> None:

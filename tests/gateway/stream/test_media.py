@@ -49,12 +49,18 @@ from tests.servers.model_api import ModelApi
 
 def png(width: int = 2, height: int = 1, extra: bytes = b"") -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = zlib.compress(b"".join(b"\0" + b"\xff\0\0" * width for _ in range(height)))
     return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"tEXt", extra) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", rows)
+        + chunk(b"tEXt", extra)
+        + chunk(b"IEND", b"")
     )
 
 
@@ -80,7 +86,9 @@ async def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_p
         )
         await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
         await gateway.screen.until(1)
-        assert heard(gateway).endswith(f"ann (guest): look [image my photo .jpg, 64x48, {len(png(64, 48))} bytes]")
+        assert heard(gateway).endswith(
+            f"ann (guest): look [image my photo .jpg, 64x48, {len(png(64, 48))} bytes]"
+        )
         (image,) = shown(gateway)
         assert (image.media_type, image.data) == ("image/png", png(64, 48))
         await gateway.console.receive_message("and?", sender="ann")
@@ -91,7 +99,9 @@ async def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_p
         await again.console.receive_message("still?", sender="ann")
         await again.screen.until(1)
         (third,) = again.scripted.requests
-    assert third.conversation[: len(second.conversation)] == second.conversation  # also over a restart
+    assert (
+        third.conversation[: len(second.conversation)] == second.conversation
+    )  # also over a restart
     (kept,) = (tmp_path / "media").iterdir()
     turn = (await again.turns())[0]
     assert kept.name == turn.media[0].sha256
@@ -142,7 +152,9 @@ def pdf(*pages: str, password: str = "") -> bytes:
         page = writer.add_blank_page(200, 200)
         stream = StreamObject()
         stream.set_data(f"BT /F1 12 Tf 10 100 Td ({line}) Tj ET".encode())
-        font = DictionaryObject({NameObject("/" + key): NameObject("/" + value) for key, value in FONT.items()})
+        font = DictionaryObject(
+            {NameObject("/" + key): NameObject("/" + value) for key, value in FONT.items()}
+        )
         page[NameObject("/Contents")] = writer._add_object(stream)
         page[NameObject("/Resources")] = DictionaryObject(
             {NameObject("/Font"): DictionaryObject({NameObject("/F1"): font})}
@@ -153,7 +165,9 @@ def pdf(*pages: str, password: str = "") -> bytes:
     return file.getvalue()
 
 
-async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_its_text(tmp_path: Path) -> None:
+async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_its_text(
+    tmp_path: Path,
+) -> None:
     short, long = pdf("Plan", "Costs"), pdf("One", "Two", "Three")
     async with running(tmp_path, seeing(), media={"pdf_pages": 2}) as gateway:
         files = [
@@ -163,9 +177,17 @@ async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_it
         await gateway.console.receive_message("read these", sender="ann", attachments=tuple(files))
         await gateway.screen.until(1)
         (shown_now,) = shown(gateway)
-        assert (shown_now.media_type, shown_now.data, shown_now.pages) == ("application/pdf", short, 2)
+        assert (shown_now.media_type, shown_now.data, shown_now.pages) == (
+            "application/pdf",
+            short,
+            2,
+        )
         assert "[file short.pdf" in shown_now.description
-        assert re.search(r"short.pdf.*\[page 2\]\s+Costs.*long.pdf.*\[page 3\]\s+Three", heard(gateway), re.DOTALL)
+        assert re.search(
+            r"short.pdf.*\[page 2\]\s+Costs.*long.pdf.*\[page 3\]\s+Three",
+            heard(gateway),
+            re.DOTALL,
+        )
         await gateway.console.receive_message("and?", sender="ann")
         await gateway.screen.until(2)
     first, second = gateway.scripted.requests
@@ -175,7 +197,9 @@ async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_it
         await again.screen.until(1)
         (third,) = again.scripted.requests
         assert third.conversation[: len(second.conversation)] == second.conversation
-        new = again.console.add_attachment(pdf("Other"), "file", name="new.pdf", content_type="application/pdf")
+        new = again.console.add_attachment(
+            pdf("Other"), "file", name="new.pdf", content_type="application/pdf"
+        )
         await again.console.receive_message("by default?", sender="ann", attachments=(new,))
         await again.screen.until(2)
         assert len(shown(again)) == 1
@@ -184,13 +208,17 @@ async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_it
     assert [(one.media_type, one.pages) for one in turn.media] == [("application/pdf", 2)]
 
 
-async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered(tmp_path: Path) -> None:
+async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered(
+    tmp_path: Path,
+) -> None:
     async with ModelApi() as api:
         model = AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
         async with running(tmp_path, model, media={"pdf_pages": 5}) as gateway:
             good, bad = pdf("Fine"), pdf("Fine") + b"/Encrypt"  # as the fake knows one
             for number, data in enumerate((good, bad)):
-                file = gateway.console.add_attachment(data, "file", name="a.pdf", content_type="application/pdf")
+                file = gateway.console.add_attachment(
+                    data, "file", name="a.pdf", content_type="application/pdf"
+                )
                 await gateway.console.receive_message("read", sender="ann", attachments=(file,))
                 await gateway.screen.until(number + 1)
     assert [str(one.body["messages"]).count("'document'") for one in api.seen] == [1, 2, 1]
@@ -248,18 +276,24 @@ async def test_a_document_can_open_nothing_while_it_is_read() -> None:
     assert ran.output.splitlines() == [b"Too many open files"] * 2
 
 
-async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handle(tmp_path: Path) -> None:
+async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handle(
+    tmp_path: Path,
+) -> None:
     log = "\n".join(f"line {number} of <<<it" for number in range(1, 1_001))
     async with running(tmp_path) as gateway:
         attached = (
             gateway.console.add_attachment(b"x", "image"),
             gateway.console.add_attachment(log.encode(), "file", name="a.log"),
-            gateway.console.add_attachment(pdf("All of it"), "file", name="b.bin", content_type="application/pdf"),
+            gateway.console.add_attachment(
+                pdf("All of it"), "file", name="b.bin", content_type="application/pdf"
+            ),
         )
         await gateway.console.receive_message("what is wrong?", sender="ann", attachments=attached)
         await gateway.screen.until(1)
         told = heard(gateway)
-    start = re.search(r'\[file a.log, 18 KB, 4000 of \d+ characters follow, fetch_evidence\("(a\d+\.2)"\)', told)
+    start = re.search(
+        r'\[file a.log, 18 KB, 4000 of \d+ characters follow, fetch_evidence\("(a\d+\.2)"\)', told
+    )
     assert start is not None, told
     assert "<<<untrusted" in told
     assert "line 228 of" in told
@@ -271,11 +305,15 @@ async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handl
         ScriptRule(match="seven", calls=(("fetch_evidence", json.dumps(wanted)),)),
         ScriptRule(match=".", reply="ok"),
     )
-    async with running(tmp_path, seeing(Script(rules=rules))) as again:  # the document is no longer on the platform
+    async with running(
+        tmp_path, seeing(Script(rules=rules))
+    ) as again:  # the document is no longer on the platform
         await again.console.receive_message("and line seven hundred?", sender="ann")
         await again.screen.until(1)
         (result,) = [
-            part for part in again.scripted.requests[-1].conversation[-1].parts if isinstance(part, ToolResult)
+            part
+            for part in again.scripted.requests[-1].conversation[-1].parts
+            if isinstance(part, ToolResult)
         ]
     assert "line 700 of <<<it\nline 701 of" in result.text
     assert "line 699" not in result.text
@@ -293,7 +331,9 @@ async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handl
 )
 async def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None, told: str) -> None:
     async with running(tmp_path, seeing()) as gateway:
-        photo = gateway.console.add_attachment(data or png(), "image", name="x.png", content_type="image/png")
+        photo = gateway.console.add_attachment(
+            data or png(), "image", name="x.png", content_type="image/png"
+        )
         if data is None:
             photo = Attachment(id="elsewhere", form="image")
         await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
@@ -307,12 +347,17 @@ async def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None,
 def script(tmp_path: Path, body: str) -> list[str]:
     """Return a command that runs some Python with `{file}` as its argument."""
     file = tmp_path / "listen.py"
-    file.write_text(f"import sys, time, os, subprocess\npath = sys.argv[1]\n{body}\n", encoding="utf-8")
+    file.write_text(
+        f"import sys, time, os, subprocess\npath = sys.argv[1]\n{body}\n", encoding="utf-8"
+    )
     return [sys.executable, str(file), "{file}"]
 
 
 async def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
-    command = script(tmp_path, "assert path.endswith('.ogg'); print('\"hello]', open(path, 'rb').read()[4:].decode())")
+    command = script(
+        tmp_path,
+        "assert path.endswith('.ogg'); print('\"hello]', open(path, 'rb').read()[4:].decode())",
+    )
     async with running(tmp_path, media={"transcribe": command}) as gateway:
         note = gateway.console.add_attachment(b"OggS from ann", "audio", duration_s=12)
         await gateway.console.receive_message("", sender="ann", attachments=(note,))
@@ -323,7 +368,10 @@ async def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> None:
     folder = tmp_path / "media"
-    before, old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, old = (
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, old[1]))
     try:
         with pytest.raises(OSError, match="too large"):
@@ -337,7 +385,11 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
 @pytest.mark.parametrize("marker", [b"\xff", b"\xff\xd0", b"\xff\xe0\0\2"])
 def test_a_picture_of_nothing_but_markers_takes_no_time(marker: bytes) -> None:
     def identify(size: int) -> None:
-        assert identify_image(b"\xff\xd8\xff" + marker * (size // len(marker))) == ("image/jpeg", 0, 0)
+        assert identify_image(b"\xff\xd8\xff" + marker * (size // len(marker))) == (
+            "image/jpeg",
+            0,
+            0,
+        )
 
     assert_in_proportion(identify, MAX_IMAGE_BYTES // 16, times=16, at_most=8)
 
@@ -354,7 +406,8 @@ async def test_a_command_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path)
 async def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     body = (
-        f"child = subprocess.Popen(['sleep', '600']); open({str(marker)!r}, 'w').write(str(child.pid)); time.sleep(600)"
+        f"child = subprocess.Popen(['sleep', '600']); open({str(marker)!r}, "
+        "'w').write(str(child.pid)); time.sleep(600)"
     )
     with pytest.raises(TranscriptionError, match="longer than"):
         await transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=1.5)
@@ -386,23 +439,31 @@ def gone(pid: int) -> bool:
         (png(640, 480), ("image/png", 640, 480)),
         (b"GIF89a" + struct.pack("<HH", 3, 5), ("image/gif", 3, 5)),
         (
-            b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc4\x00\x02\xff\xc2\x00\x11\x08" + struct.pack(">HH", 48, 64) + b"\3",
+            b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc4\x00\x02\xff\xc2\x00\x11\x08"
+            + struct.pack(">HH", 48, 64)
+            + b"\3",
             ("image/jpeg", 64, 48),
         ),
         (b"RIFF\0\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0\x0f\x00\x00\x07\x00\x00", ("image/webp", 16, 8)),
-        (b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + struct.pack("<I", 9 | 4 << 14), ("image/webp", 10, 5)),
+        (
+            b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + struct.pack("<I", 9 | 4 << 14),
+            ("image/webp", 10, 5),
+        ),
         (b"RIFF\0\0\0\0WEBPVP8 " + b"\0" * 10 + struct.pack("<HH", 30, 20), ("image/webp", 30, 20)),
         (b"\xff\xd8\xff", ("image/jpeg", 0, 0)),
         (b"<svg/>", None),
         (b"RIFF\0\0\0\0WAVE", None),
     ],
 )
-def test_a_picture_is_known_by_its_bytes(data: bytes, expected: tuple[str, int, int] | None) -> None:
+def test_a_picture_is_known_by_its_bytes(
+    data: bytes, expected: tuple[str, int, int] | None
+) -> None:
     assert identify_image(data) == expected
 
 
 @given(
-    st.binary(max_size=60), st.sampled_from([b"", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF0000WEBPVP8"])
+    st.binary(max_size=60),
+    st.sampled_from([b"", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF0000WEBPVP8"]),
 )
 def test_no_bytes_break_the_sniffing(data: bytes, head: bytes) -> None:
     identify_image(head + data)

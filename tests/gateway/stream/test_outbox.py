@@ -1,4 +1,5 @@
-"""The outbox: delivery under faults, files, resending, and channels that go and come back meanwhile."""
+"""The outbox: delivery under faults, files, resending, and channels that go and come back
+meanwhile."""
 
 import asyncio
 import hashlib
@@ -74,10 +75,18 @@ from tests.kits.waiting import until
 
 NAME = ChannelName("x")
 EVERYWHERE = Bindings(
-    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="mention", agent="reverie"))]
+    [
+        BindingPattern(
+            channel="*",
+            room="*",
+            thread=None,
+            binding=ConversationBinding(listen="mention", agent="reverie"),
+        )
+    ]
 )
 _STEPS = 10
-"""Steps of the event loop: more than it takes from one wait for the clock or the disk to the next."""
+"""Steps of the event loop: more than it takes from one wait for the clock or the disk to the
+next."""
 
 
 class Postman:
@@ -86,7 +95,9 @@ class Postman:
     name = NAME
 
     def __init__(self, *ends: SendError | None, window: int = 1, resend_s: float = 0.0) -> None:
-        self.capabilities = Capabilities(platform="test", formatting="", max_in_flight=window, resend_window_s=resend_s)
+        self.capabilities = Capabilities(
+            platform="test", formatting="", max_in_flight=window, resend_window_s=resend_s
+        )
         self.ends = list(ends)
         self.sent: list[str] = []
         self.attempts: list[str] = []
@@ -120,12 +131,16 @@ class Books(Store):
 
     writing = 0
 
-    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None) -> None:
+    def subscribe(
+        self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None
+    ) -> None:
         super().subscribe(subscriber, *fact_types, own=own)
         if PostQueued in fact_types:
             self.subscribers = [*self.__dict__.get("subscribers", ()), subscriber]
 
-    async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
+    async def append(
+        self, entries: Sequence[NewEntry], *, lazily: bool = False
+    ) -> tuple[AppendResult, ...]:
         self.writing += 1
         try:
             return await super().append(entries, lazily=lazily)
@@ -157,21 +172,28 @@ class Office:
         self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {NAME: postman}
         if told is None:
-            self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=cluster)
+            self.outbox = Outbox(
+                store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=cluster
+            )
         else:
             inward = InternalIntake(store, clock, attention_of(store), EVERYWHERE, present(clock))
             store.subscribe(lambda entries: told.extend(ready_conversations(entries)))
-            self.outbox = Outbox(store, self.channels, clock, self.tasks, internal=inward, redactor=Redactor())
+            self.outbox = Outbox(
+                store, self.channels, clock, self.tasks, internal=inward, redactor=Redactor()
+            )
 
     async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
         to = Address(channel=ChannelName(channel), room=RoomId(room))
         post = Post(key=PostKey(f"{room}:{text[:20]}"), to=to, text=text)
         now = self.clock.now()
-        await self.store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation)])
+        await self.store.append(
+            [NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation)]
+        )
         return post.key
 
     async def ended(self, count: int) -> list[DeliveryReport]:
-        """Return all deliveries, once there are `count`. Advances the manual clock while nothing else happens."""
+        """Return all deliveries, once there are `count`. Advances the manual clock while nothing
+        else happens."""
         async with asyncio.timeout(120):
             while True:
                 await self.store.settled()
@@ -183,7 +205,12 @@ class Office:
 
 @asynccontextmanager
 async def office(
-    tmp: Path, postman: Postman, *, up: bool = True, later_s: float = 0.0, told: list[ReadyConversation] | None = None
+    tmp: Path,
+    postman: Postman,
+    *,
+    up: bool = True,
+    later_s: float = 0.0,
+    told: list[ReadyConversation] | None = None,
 ) -> AsyncIterator[Office]:
     """Open an outbox; `later_s`: seconds since the story began."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
@@ -266,7 +293,9 @@ async def test_a_failed_part_ends_the_post(tmp_path: Path) -> None:
         ("late\n2", "uncertain", "part 1 of 2: internal error: KeyError"),
     ],
 )
-async def test_a_bug_in_an_adapter_ends_that_post_only(tmp_path: Path, text: str, state: str, reason: str) -> None:
+async def test_a_bug_in_an_adapter_ends_that_post_only(
+    tmp_path: Path, text: str, state: str, reason: str
+) -> None:
     async with office(tmp_path, Buggy()) as work:
         await work.post(text)
         await work.post("fine")
@@ -338,7 +367,14 @@ def _end(part: int) -> PartSendEnded:
         ((SENDING, SENDING_2, _end(0)), "3", "uncertain"),
         ((SENDING, _end(0), SENDING_2, _end(1)), "3", "sent"),
         (
-            (SENDING, _end(0), SENDING_2, _end(1), PartSendStarted(post=PostKey("p"), part=2, bodies=None), _end(2)),
+            (
+                SENDING,
+                _end(0),
+                SENDING_2,
+                _end(1),
+                PartSendStarted(post=PostKey("p"), part=2, bodies=None),
+                _end(2),
+            ),
             "",
             "sent",
         ),
@@ -372,10 +408,30 @@ async def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> N
         (Unreachable("x"), 1, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
         (Unreachable("x"), 4, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=8.0)),
         (Unreachable("x"), 999, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=60.0)),
-        (Unreachable("x"), 999, 86_400, outbox.RetryDecision(state="failed", reason="gave up after 24 h: x")),
-        (RecipientAway("x"), 9, 604_799, outbox.RetryDecision(state="waiting", reason="x", wait_s=600.0)),
-        (RecipientAway("x"), 9, 604_800, outbox.RetryDecision(state="failed", reason="gave up after 168 h: x")),
-        (RateLimited("x", retry_after_s=33), 1, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=33)),
+        (
+            Unreachable("x"),
+            999,
+            86_400,
+            outbox.RetryDecision(state="failed", reason="gave up after 24 h: x"),
+        ),
+        (
+            RecipientAway("x"),
+            9,
+            604_799,
+            outbox.RetryDecision(state="waiting", reason="x", wait_s=600.0),
+        ),
+        (
+            RecipientAway("x"),
+            9,
+            604_800,
+            outbox.RetryDecision(state="failed", reason="gave up after 168 h: x"),
+        ),
+        (
+            RateLimited("x", retry_after_s=33),
+            1,
+            0,
+            outbox.RetryDecision(state="waiting", reason="x", wait_s=33),
+        ),
         (
             RateLimited("x", retry_after_s=33),
             1,
@@ -387,7 +443,9 @@ async def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> N
         (Denied("x"), 1, 0, outbox.RetryDecision(state="failed", reason="x")),
     ],
 )
-def test_retry_policy(error: SendError, attempts: int, age_s: float, expected: outbox.RetryDecision) -> None:
+def test_retry_policy(
+    error: SendError, attempts: int, age_s: float, expected: outbox.RetryDecision
+) -> None:
     assert outbox.decide_retry(error, attempts=attempts, age_s=age_s) == expected
 
 
@@ -410,14 +468,20 @@ class Doorman(Postman):
         await self.sign.wait()
 
 
-async def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_restart(tmp_path: Path) -> None:
+async def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_restart(
+    tmp_path: Path,
+) -> None:
     first = Doorman()
     async with office(tmp_path, first) as work:
         await work.post("secret", room="boss!account:boss")
         await work.post("hello")
         assert [one.state for one in await work.ended(1)] == ["sent"], "nobody else waits for it"
-        (queued, *_) = [entry for entry in await work.store.entries(kinds=["post"]) if "boss" in str(entry.fact)]
-        assert "still to be delivered: boss is not there; it waits" in str(await explain_event(work.store, queued.seq))
+        (queued, *_) = [
+            entry for entry in await work.store.entries(kinds=["post"]) if "boss" in str(entry.fact)
+        ]
+        assert "still to be delivered: boss is not there; it waits" in str(
+            await explain_event(work.store, queued.seq)
+        )
         await asyncio.wait_for(work.outbox.drain(60), 10)  # it is not waited for when we stop
     assert first.sent == ["hello"]
     again = Doorman()
@@ -427,7 +491,9 @@ async def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_rest
         again.sign.set()
         assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
         parts = [one.fact for one in await work.store.entries(kinds=["part"])]
-        assert [one.state for one in parts if isinstance(one, PartSendEnded)].count("waiting") == 2, "each start once"
+        assert [one.state for one in parts if isinstance(one, PartSendEnded)].count(
+            "waiting"
+        ) == 2, "each start once"
     assert again.sent == ["secret"]
 
 
@@ -440,14 +506,18 @@ async def two_offices(tmp: Path, *postmen: Postman) -> AsyncIterator[list[Office
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     peers = list[ManualCluster]()
     async with await Books.open(tmp / "s.db", clock) as store:
-        offices = [Office(store, postman, clock, cluster=ManualCluster(peers)) for postman in postmen]
+        offices = [
+            Office(store, postman, clock, cluster=ManualCluster(peers)) for postman in postmen
+        ]
         yield offices
         for work in offices:
             await work.outbox.drain(0)
             await work.outbox.close()
 
 
-async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_next_goes_on(tmp_path: Path) -> None:
+async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_next_goes_on(
+    tmp_path: Path,
+) -> None:
     first, second = Postman(), Postman()
     async with two_offices(tmp_path, first, second) as (a, b):
         await a.post("1")
@@ -484,7 +554,9 @@ async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_nex
 
 
 @pytest.mark.parametrize(
-    ("resend_s", "sent", "state"), [(0.0, ["b"], "uncertain"), (300.0, ["a", "b"], "sent")], ids=["irc", "discord"]
+    ("resend_s", "sent", "state"),
+    [(0.0, ["b"], "uncertain"), (300.0, ["a", "b"], "sent")],
+    ids=["irc", "discord"],
 )
 async def test_what_was_in_flight_when_its_process_died_ends_as_after_a_crash(
     tmp_path: Path, resend_s: float, sent: list[str], state: str
@@ -507,7 +579,9 @@ async def test_what_was_in_flight_when_its_process_died_ends_as_after_a_crash(
         assert (delivery.state, second.sent, first.sent) == (state, sent, [])
 
 
-async def test_a_post_that_the_holder_before_has_delivered_is_not_delivered_again(tmp_path: Path) -> None:
+async def test_a_post_that_the_holder_before_has_delivered_is_not_delivered_again(
+    tmp_path: Path,
+) -> None:
     """Also if this process reads of it in the log only after it has taken the channel over."""
     first, second = Postman(), Postman()
     async with two_offices(tmp_path, first, second) as (a, b):
@@ -537,7 +611,9 @@ BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 class Carrier(Postman):
     """Takes files of a few bytes."""
 
-    def __init__(self, *ends: RateLimited | Uncertain, window: int = 1, file_bytes: int = 100) -> None:
+    def __init__(
+        self, *ends: RateLimited | Uncertain, window: int = 1, file_bytes: int = 100
+    ) -> None:
         super().__init__(*ends, window=window)
         self.capabilities = replace(self.capabilities, max_file_bytes=file_bytes)
         self.files: list[tuple[str, OutgoingFile | None]] = []
@@ -557,7 +633,9 @@ def with_file(text: str, *, room: str = "#a", name: str = "cat.png") -> Post:
 async def queue(store: Store, post: Post, now: datetime = BEGIN) -> OutboxPost:
     """Queue a post with a file as a tool does, in one step."""
     async with OutgoingFiles(store).store_file(DATA):
-        (at,) = await store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=post.to.conversation)])
+        (at,) = await store.append(
+            [NewEntry(fact=PostQueued(post=post), at=now, conversation=post.to.conversation)]
+        )
     return OutboxPost(seq=at.seq, at=now, post=post, parts=())
 
 
@@ -581,7 +659,9 @@ async def test_the_next_process_sends_it_once(tmp_path: Path) -> None:
     assert kept(tmp_path) == []
 
 
-async def test_what_may_have_been_seen_before_a_crash_is_uncertain_and_not_sent(tmp_path: Path) -> None:
+async def test_what_may_have_been_seen_before_a_crash_is_uncertain_and_not_sent(
+    tmp_path: Path,
+) -> None:
     carrier = Carrier()
     async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
         post = (await queue(store, with_file("look"))).post
@@ -611,7 +691,10 @@ async def test_a_post_without_its_file_is_not_sent(tmp_path: Path, how: str) -> 
                 path.unlink()
         work.outbox.set_link_up(NAME, up=True)
         (delivery,) = await work.ended(1)
-        assert (delivery.state, "the file that goes with it is gone" in delivery.reason) == ("failed", True)
+        assert (delivery.state, "the file that goes with it is gone" in delivery.reason) == (
+            "failed",
+            True,
+        )
     assert carrier.attempts == []
     assert kept(tmp_path) == []
 
@@ -649,7 +732,11 @@ def again(wait_s: float) -> outbox.RetryDecision:
         (Uncertain("x"), 99.0, UNCERTAIN),  # the next attempt would come when the window is over
         (Uncertain("x"), 500, UNCERTAIN),
         (Uncertain("x"), -5, UNCERTAIN),  # the clock went back: nobody knows how long ago it was
-        (Uncertain("x"), -0.5, UNCERTAIN),  # also if the wait until the next attempt would make up for it
+        (
+            Uncertain("x"),
+            -0.5,
+            UNCERTAIN,
+        ),  # also if the wait until the next attempt would make up for it
         (Unreachable("x"), 10, again(1.0)),
         (Unreachable("x"), 100, UNCERTAIN),
         (Unreachable("x"), None, outbox.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
@@ -663,7 +750,9 @@ def again(wait_s: float) -> outbox.RetryDecision:
 def test_verdicts_within_and_beyond_the_window(
     error: SendError, since_s: float | None, expected: outbox.RetryDecision
 ) -> None:
-    assert outbox.decide_retry(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
+    assert (
+        outbox.decide_retry(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
+    )
 
 
 def test_an_old_post_that_may_have_been_seen_ends_uncertain_not_failed() -> None:
@@ -685,8 +774,14 @@ RECENT, LONG_AGO = NOW - timedelta(seconds=10), NOW - timedelta(hours=1)
         ([part(0, "sending", LONG_AGO)], {0: "uncertain"}),
         ([part(0, "sending", NOW + timedelta(seconds=1))], {0: "uncertain"}),
         ([part(0, "sending", None)], {0: "uncertain"}),
-        ([part(0, "sent", RECENT), part(1, "sending", RECENT), part(2, "pending", None)], {1: "waiting"}),
-        ([part(0, "sending", RECENT), part(1, "sent", RECENT)], {0: "uncertain"}),  # would come after its successor
+        (
+            [part(0, "sent", RECENT), part(1, "sending", RECENT), part(2, "pending", None)],
+            {1: "waiting"},
+        ),
+        (
+            [part(0, "sending", RECENT), part(1, "sent", RECENT)],
+            {0: "uncertain"},
+        ),  # would come after its successor
         ([part(0, "sending", RECENT), part(1, "sending", RECENT)], {0: "uncertain", 1: "waiting"}),
         ([part(0, "sending", RECENT), part(1, "pending", RECENT)], {0: "uncertain"}),
         ([part(0, "sent", RECENT), part(1, "pending", RECENT)], {}),
@@ -726,7 +821,9 @@ async def test_it_ends_uncertain_when_the_window_is_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("back_s", "sent"), [(0, True), (50, False), (3600, False)])
-async def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: Path, back_s: float, sent: bool) -> None:
+async def test_a_clock_that_is_set_back_does_not_lengthen_the_window(
+    tmp_path: Path, back_s: float, sent: bool
+) -> None:
     postman = Postman(Uncertain("cut"), resend_s=60)
     async with office(tmp_path, postman) as work:
         await work.post("1")
@@ -748,7 +845,9 @@ async def _a_while() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_waits_for_a_channel_that_is_not_there_goes_out_once_it_comes(tmp_path: Path) -> None:
+async def test_what_waits_for_a_channel_that_is_not_there_goes_out_once_it_comes(
+    tmp_path: Path,
+) -> None:
     postman, late = Postman(), ChannelName("late")
     async with office(tmp_path, postman) as work:
         await work.post("hello", channel=late)
@@ -768,7 +867,8 @@ async def test_what_waits_for_a_channel_that_is_not_there_goes_out_once_it_comes
 
 # Posts that did not arrive, or may not have: who is told, where, and what `again` repeats
 
-# Reports of undelivered posts: in the conversation of the post, in the same append, and nowhere else
+# Reports of undelivered posts: in the conversation of the post, in the same append, and nowhere
+# else
 
 AT = Address(channel=NAME, room=RoomId("#a"))
 ANN = Sender(id=SenderId("ann"), name="ann")
@@ -777,7 +877,15 @@ POST = Post(key=PostKey("p"), to=AT, text="hello")
 
 TURN = turn(AT.conversation)
 COMMAND = NewEntry(
-    fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", args="", sent=UNDELIVERED_NOW, origin="text"),
+    fact=Command(
+        id=EventId("c"),
+        at=AT,
+        sender=ANN,
+        name="help",
+        args="",
+        sent=UNDELIVERED_NOW,
+        origin="text",
+    ),
     at=UNDELIVERED_NOW,
 )
 
@@ -794,12 +902,19 @@ COMMAND = NewEntry(
     ],
 )
 async def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR0917 - a table
-    tmp_path: Path, end: SendError | None, post: Post, cause: NewEntry | None, state: str, told: bool
+    tmp_path: Path,
+    end: SendError | None,
+    post: Post,
+    cause: NewEntry | None,
+    state: str,
+    told: bool,
 ) -> None:
     postman, arrived = Postman(*([end] if end else [])), list[ReadyConversation]()
     async with office(tmp_path, postman, told=arrived) as work:
         now, place = work.clock.now(), post.to.conversation
-        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key="post:p", cause=cause)
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=place, key="post:p", cause=cause
+        )
         await work.store.append([*([cause] if cause else []), queued])
         (delivery,) = await work.ended(1)
         assert delivery.state == state
@@ -840,7 +955,9 @@ async def test_the_next_turn_there_is_told_which_of_its_answers_nobody_got(tmp_p
         await screen.until(2)
     first, second = await gateway.turns()
     failed, question = second.heard.splitlines()
-    assert failed.endswith(f'] (your message "{first.text[:80]}" could not be delivered: "part 1 of 1: no such nick")')
+    assert failed.endswith(
+        f'] (your message "{first.text[:80]}" could not be delivered: "part 1 of 1: no such nick")'
+    )
     assert question.endswith("ann (guest): are you there?")
     assert (len(second.covers), second.senders) == (2, ("", "ann"))
 
@@ -859,9 +976,13 @@ SCRIPT = Script(
 class Doubtful(ConsoleChannel):
     """A connection that is cut after some parts."""
 
-    def __init__(self, screen: Screen, *, replies: bool = True, seen: bool = False, cuts: int = 0) -> None:
+    def __init__(
+        self, screen: Screen, *, replies: bool = True, seen: bool = False, cuts: int = 0
+    ) -> None:
         super().__init__(CONSOLE, screen.show)
-        self.capabilities = replace(Capabilities(platform="console", formatting=""), replies=replies)
+        self.capabilities = replace(
+            Capabilities(platform="console", formatting=""), replies=replies
+        )
         self.cuts, self.seen, self.tried = cuts, seen, list[str]()
 
     async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
@@ -884,7 +1005,9 @@ class Talk(Running):
 
     async def delivered(self, *states: str) -> None:
         async def found() -> bool:
-            return [one.state for one in await self.log("delivery") if isinstance(one, DeliveryReport)] == list(states)
+            return [
+                one.state for one in await self.log("delivery") if isinstance(one, DeliveryReport)
+            ] == list(states)
 
         await until(found)
 
@@ -902,7 +1025,9 @@ async def talk(tmp_path: Path, rates: object = UNHURRIED, **more: Any) -> AsyncI
         yield Talk(gateway, channel)
 
 
-async def test_a_person_is_told_before_the_next_answer_and_again_repeats_it_once(tmp_path: Path) -> None:
+async def test_a_person_is_told_before_the_next_answer_and_again_repeats_it_once(
+    tmp_path: Path,
+) -> None:
     async with talk(tmp_path) as it:
         it.channel.cuts = 1
         await it.console.receive_message("one", sender="ann")
@@ -921,10 +1046,14 @@ async def test_a_person_is_told_before_the_next_answer_and_again_repeats_it_once
         assert len(it.scripted.requests) == asked, "the model is not asked for it"
         await it.console.receive_message("again", sender="ann")
         await it.screen.until(4)
-        assert it.screen.said("ann")[3] == "No.", "nothing is in doubt by now: it is a word like any"
+        assert it.screen.said("ann")[3] == "No.", (
+            "nothing is in doubt by now: it is a word like any"
+        )
 
 
-async def test_after_a_minute_it_is_told_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_minute_it_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.05)
     async with talk(tmp_path) as it:
         it.channel.cuts = 1

@@ -26,16 +26,35 @@ from gateway.core.facts import AudienceReported, NoteWritten, Seq, inner_convers
 from gateway.core.labels import INTEGRITIES, Integrity, Label
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
-from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import (
+    MAX_ASKED_SCOPES,
+    BindingPattern,
+    Bindings,
+    ConversationBinding,
+    PrivacyCache,
+)
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, heard, opened, place, said
 
-ANY = Bindings([BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient"))])
+ANY = Bindings(
+    [
+        BindingPattern(
+            channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient")
+        )
+    ]
+)
 
 
 OPEN = Bindings(
-    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient", private=False))]
+    [
+        BindingPattern(
+            channel="*",
+            room="*",
+            thread=None,
+            binding=ConversationBinding(listen="ambient", private=False),
+        )
+    ]
 )
 ROOM, ULLA, NEVER = place("#room"), place("ulla"), place("#never")
 
@@ -46,22 +65,33 @@ async def test_a_place_is_its_own_unless_somebody_says_more(tmp_path: Path) -> N
             await store.append(heard(1, room="#room"))
             await store.append([said(2, room="ulla", kind="direct")])
             places = privacy(store, bindings)
-            asked = [ROOM.conversation, ULLA.conversation, NEVER.conversation, ConversationId(inner_conversation("a"))]
+            asked = [
+                ROOM.conversation,
+                ULLA.conversation,
+                NEVER.conversation,
+                ConversationId(inner_conversation("a")),
+            ]
             return [(await places.is_private(one), await places.scope(one)) for one in asked]
 
     own = [(True, "irc.test/ulla"), (True, "irc.test/#never"), (False, "agent/a")]
     assert await look(ANY) == [(False, "irc.test/#room"), *own], "nobody says who can read there"
-    assert await look(OPEN) == [(False, PUBLIC), *own], "the operator opens rooms, and no direct chats"
+    assert await look(OPEN) == [(False, PUBLIC), *own], (
+        "the operator opens rooms, and no direct chats"
+    )
 
 
 async def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
-    """Messages from before it opened stay private; when it closes, all are; the same after a restart."""
+    """Messages from before it opened stay private; when it closes, all are; the same after a
+    restart."""
     told: dict[Address, str] = {}
 
     def known(number: int) -> list[NewEntry]:
         message = said(number, room="#room")
         audience = AudienceReported(at=ROOM, scope=told[ROOM])
-        return [message, NewEntry(fact=audience, at=NOW, conversation=ROOM.conversation, cause=message)]
+        return [
+            message,
+            NewEntry(fact=audience, at=NOW, conversation=ROOM.conversation, cause=message),
+        ]
 
     async with await opened(tmp_path / "s.db") as store:
         places = privacy(store, ANY, PlayedChannels(scope_of=told.get))
@@ -81,21 +111,31 @@ async def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
         await again.load()
         assert await scopes(again) == [ROOM.conversation, PUBLIC, PUBLIC]
         told[ROOM] = ROOM.conversation
-        assert await scopes(places) == [ROOM.conversation] * 3, "closed, though nothing was said there since"
+        assert await scopes(places) == [ROOM.conversation] * 3, (
+            "closed, though nothing was said there since"
+        )
         await store.append(known(4))
         told[ROOM] = PUBLIC
-        assert await scopes(places) == [ROOM.conversation] * 3, "it opens for what is said from then on"
+        assert await scopes(places) == [ROOM.conversation] * 3, (
+            "it opens for what is said from then on"
+        )
         await store.append(known(5))
         (last,) = await store.append([said(6, room="#room")])
         assert await scopes(places) == [ROOM.conversation] * 3
         assert await places.scope(ROOM.conversation, last.seq) == PUBLIC
 
 
-async def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is_opened(tmp_path: Path) -> None:
+async def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is_opened(
+    tmp_path: Path,
+) -> None:
     ops = replace(ROOM, thread=ThreadId("@"))
     async with await opened(tmp_path / "s.db") as store:
         await store.append(heard(1, room="#room"))
-        places = privacy(store, OPEN, PlayedChannels(scope_of=lambda at: at.conversation if at.thread else PUBLIC))
+        places = privacy(
+            store,
+            OPEN,
+            PlayedChannels(scope_of=lambda at: at.conversation if at.thread else PUBLIC),
+        )
         places.record_direct(ops.conversation, direct=False)
         assert await places.scope(ROOM.conversation) == PUBLIC
         assert await places.scope(ops.conversation) == ops.conversation
@@ -117,10 +157,14 @@ async def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(store: S
     told[ROOM] = ROOM.conversation
     assert places.find_new_audience(message) == AudienceReported(at=ROOM, scope=ROOM.conversation)
     told.clear()
-    assert places.find_new_audience(message) is None, "it does not tell now, so what it told last holds"
+    assert places.find_new_audience(message) is None, (
+        "it does not tell now, so what it told last holds"
+    )
 
 
-async def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(tmp_path: Path) -> None:
+async def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(
+    tmp_path: Path,
+) -> None:
     space = space_scope(ChannelName("irc.test"), RoomId("9"))
     closed = place("#staff")
     thread = replace(closed, thread=ThreadId("7"))
@@ -132,18 +176,32 @@ async def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_do
             await store.append([said(number, room=at.room)])
         within = said(9, room="#staff").fact
         assert isinstance(within, Message)
-        await store.append([NewEntry(fact=replace(within, at=thread), at=NOW, conversation=thread.conversation)])
+        await store.append(
+            [NewEntry(fact=replace(within, at=thread), at=NOW, conversation=thread.conversation)]
+        )
         places = privacy(
-            store, ANY, PlayedChannels(scope_of=told.get, space_of=lambda at: RoomId("9") if at != public else None)
+            store,
+            ANY,
+            PlayedChannels(
+                scope_of=told.get, space_of=lambda at: RoomId("9") if at != public else None
+            ),
         )
 
         async def seen(at: Address) -> set[str]:
             sight = await places.visibility(at.conversation)
-            everywhere = {PUBLIC, space, closed.conversation, thread.conversation, ROOM.conversation}
+            everywhere = {
+                PUBLIC,
+                space,
+                closed.conversation,
+                thread.conversation,
+                ROOM.conversation,
+            }
             return {scope for scope in everywhere if sight.can_see(scope)}
 
         assert await seen(ROOM) == {PUBLIC, space, ROOM.conversation}
-        assert await seen(closed) == {PUBLIC, space, closed.conversation}, "who is there is in that space"
+        assert await seen(closed) == {PUBLIC, space, closed.conversation}, (
+            "who is there is in that space"
+        )
         assert await seen(thread) == {PUBLIC, space, closed.conversation, thread.conversation}
         assert await seen(public) == {PUBLIC}, "who reads there need not be in that space"
         assert await seen(ULLA) == {PUBLIC}
@@ -153,7 +211,12 @@ async def test_closed_rooms_that_the_operator_groups_share_an_audience(tmp_path:
     grouped = ConversationBinding(listen="ambient", group="staff")
     bindings = Bindings(
         [
-            BindingPattern(channel="*", room="#closed", thread=None, binding=ConversationBinding(listen="ambient")),
+            BindingPattern(
+                channel="*",
+                room="#closed",
+                thread=None,
+                binding=ConversationBinding(listen="ambient"),
+            ),
             BindingPattern(channel="*", room="*", thread=None, binding=grouped),
         ]
     )
@@ -164,34 +227,69 @@ async def test_closed_rooms_that_the_operator_groups_share_an_audience(tmp_path:
             await store.append([said(number, room=at.room)])
         within = said(9, room="#room").fact
         assert isinstance(within, Message)
-        await store.append([NewEntry(fact=replace(within, at=thread), at=NOW, conversation=thread.conversation)])
+        await store.append(
+            [NewEntry(fact=replace(within, at=thread), at=NOW, conversation=thread.conversation)]
+        )
         await store.append([said(10, room="ulla", kind="direct")])
         places = privacy(store, bindings, PlayedChannels(scope_of=told.get))
         staff = await places.scope(ROOM.conversation)
-        scopes = [await places.scope(one.conversation) for one in (place("#other"), public, closed, thread, ULLA)]
-        assert scopes == [staff, PUBLIC, closed.conversation, thread.conversation, ULLA.conversation]
-        sees = [(await places.visibility(one.conversation)).can_see(staff) for one in (ROOM, public, closed, ULLA)]
+        scopes = [
+            await places.scope(one.conversation)
+            for one in (place("#other"), public, closed, thread, ULLA)
+        ]
+        assert scopes == [
+            staff,
+            PUBLIC,
+            closed.conversation,
+            thread.conversation,
+            ULLA.conversation,
+        ]
+        sees = [
+            (await places.visibility(one.conversation)).can_see(staff)
+            for one in (ROOM, public, closed, ULLA)
+        ]
         assert sees == [True, False, False, False]
 
 
-def says(number: int, room: str, sender: str = "ulla", kind: Literal["room", "direct"] = "room") -> NewEntry:
+def says(
+    number: int, room: str, sender: str = "ulla", kind: Literal["room", "direct"] = "room"
+) -> NewEntry:
     """Somebody whom the platform vouches for says something."""
     entry = said(number, room=room, kind=kind)
     assert isinstance(entry.fact, Message)
-    return replace(entry, fact=replace(entry.fact, sender=Sender(id=SenderId(sender), name=sender, verified=True)))
+    return replace(
+        entry,
+        fact=replace(entry.fact, sender=Sender(id=SenderId(sender), name=sender, verified=True)),
+    )
 
 
 async def test_somebody_alone_may_be_shown_what_they_are_a_member_of(tmp_path: Path) -> None:
-    """Asked for what is to be shown only, and never of another platform's rooms, private rooms and direct chats."""
-    closed, bob, far = place("#staff"), place("bob"), Address(channel=ChannelName("irc.far"), room=RoomId("#staff"))
+    """Asked for what is to be shown only, and never of another platform's rooms, private rooms and
+    direct chats."""
+    closed, bob, far = (
+        place("#staff"),
+        place("bob"),
+        Address(channel=ChannelName("irc.far"), room=RoomId("#staff")),
+    )
     grouped, space = place("#grouped"), space_scope(ChannelName("irc.test"), RoomId("9"))
     bindings = Bindings(
         [
-            BindingPattern(channel="*", room=room, thread=None, binding=ConversationBinding(listen="ambient", **more))
-            for room, more in (("#mine", {"private": True}), ("#grouped", {"group": "staff"}), ("*", {}))
+            BindingPattern(
+                channel="*",
+                room=room,
+                thread=None,
+                binding=ConversationBinding(listen="ambient", **more),
+            )
+            for room, more in (
+                ("#mine", {"private": True}),
+                ("#grouped", {"group": "staff"}),
+                ("*", {}),
+            )
         ]
     )
-    reads: dict[str, Membership] = dict.fromkeys(("#staff", "#grouped", "#mine", "bob", "9"), "reads_all")
+    reads: dict[str, Membership] = dict.fromkeys(
+        ("#staff", "#grouped", "#mine", "bob", "9"), "reads_all"
+    )
     asked = list[Address]()
 
     def membership(at: Address, person: SenderId) -> Membership | None:
@@ -205,7 +303,10 @@ async def test_somebody_alone_may_be_shown_what_they_are_a_member_of(tmp_path: P
         await store.append([NewEntry(fact=reported, at=NOW, conversation=grouped.conversation)])
         places = privacy(store, bindings, PlayedChannels(membership=membership))
         await places.load()
-        here, rooms = await places.visibility(ULLA.conversation), await places.visibility(closed.conversation)
+        here, rooms = (
+            await places.visibility(ULLA.conversation),
+            await places.visibility(closed.conversation),
+        )
 
         async def shown(*scopes: str, to: Visibility = here) -> list[str]:
             asked.clear()
@@ -215,7 +316,9 @@ async def test_somebody_alone_may_be_shown_what_they_are_a_member_of(tmp_path: P
         known = [closed.conversation, group_scope("staff"), space]
         assert await shown(*known) == known
         assert asked == [closed, grouped, place("9")]
-        assert not await shown(far.conversation, place("#mine").conversation, bob.conversation, PUBLIC, OWNER_SCOPE)
+        assert not await shown(
+            far.conversation, place("#mine").conversation, bob.conversation, PUBLIC, OWNER_SCOPE
+        )
         assert not await shown(here.scope, inner_conversation("a"), group_scope("other"))
         assert not asked
         assert not await shown(place("#other").conversation)
@@ -228,7 +331,9 @@ async def test_somebody_alone_may_be_shown_what_they_are_a_member_of(tmp_path: P
         assert not asked
 
 
-async def test_a_member_who_cannot_read_what_was_said_before_is_shown_it_from_their_joining_on(store: Store) -> None:
+async def test_a_member_who_cannot_read_what_was_said_before_is_shown_it_from_their_joining_on(
+    store: Store,
+) -> None:
     closed = place("#staff")
     places = privacy(store, ANY, PlayedChannels(membership=lambda _, __: "reads_new"))
     await store.append([says(1, "ulla", kind="direct")])
@@ -238,11 +343,17 @@ async def test_a_member_who_cannot_read_what_was_said_before_is_shown_it_from_th
         """Where what they are shown begins."""
         seen = await places.with_memberships(here, [closed.conversation])
         newest = await store.newest_entries(1)
-        return next((n for n in range(1, newest[0].seq + 1) if seen.can_see(closed.conversation, n)), None)  # type: ignore[return-value]
+        return next(
+            (n for n in range(1, newest[0].seq + 1) if seen.can_see(closed.conversation, n)), None
+        )  # type: ignore[return-value]
 
-    def changes(number: int, change: Literal["join", "part", "kick"], sender: str = "ulla") -> NewEntry:
+    def changes(
+        number: int, change: Literal["join", "part", "kick"], sender: str = "ulla"
+    ) -> NewEntry:
         who = Sender(id=SenderId(sender), name=sender, verified=True)
-        fact = MembershipChanged(id=EventId(f"c{number}"), at=closed, sender=who, change=change, sent=NOW)
+        fact = MembershipChanged(
+            id=EventId(f"c{number}"), at=closed, sender=who, change=change, sent=NOW
+        )
         return NewEntry(fact=fact, at=NOW, conversation=closed.conversation)
 
     await store.append([says(2, "#staff", "bob"), changes(1, "join", "bob")])
@@ -265,9 +376,14 @@ async def test_a_note_is_known_as_far_as_whoever_had_it_written_is_trusted(store
     places = privacy(store, OPEN)
 
     async def scope(
-        integrity: Integrity, at: str = ROOM.conversation, scope: str = PUBLIC, who: PrivacyCache = places
+        integrity: Integrity,
+        at: str = ROOM.conversation,
+        scope: str = PUBLIC,
+        who: PrivacyCache = places,
     ) -> str:
-        noted = NoteWritten(agent="a", scope=scope, title="", text="x", lasting=True, label=Label(integrity))
+        noted = NoteWritten(
+            agent="a", scope=scope, title="", text="x", lasting=True, label=Label(integrity)
+        )
         return await who.note_scope(ConversationId(at), first.seq, noted)
 
     for integrity in INTEGRITIES[:3]:
@@ -283,9 +399,14 @@ async def test_the_operator_can_make_a_room_private(tmp_path: Path) -> None:
     bindings = Bindings(
         [
             BindingPattern(
-                channel="*", room="#staff", thread=None, binding=ConversationBinding(listen="ambient", private=True)
+                channel="*",
+                room="#staff",
+                thread=None,
+                binding=ConversationBinding(listen="ambient", private=True),
             ),
-            BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient")),
+            BindingPattern(
+                channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient")
+            ),
         ]
     )
 
@@ -305,7 +426,9 @@ _SCOPES = st.sampled_from([PUBLIC, "irc.test/ulla", "irc.test/vera", "telegram.m
 
 
 @given(_SCOPES, _SCOPES, st.booleans())
-def test_nothing_private_is_told_anywhere_else_but_to_an_owner(scope: str, here: str, everything: bool) -> None:
+def test_nothing_private_is_told_anywhere_else_but_to_an_owner(
+    scope: str, here: str, everything: bool
+) -> None:
     seen = Visibility(scope=here, sees_everything=everything).only_visible([scope], lambda one: one)
     assert bool(seen) == (everything or scope in {PUBLIC, here})
 
@@ -329,18 +452,25 @@ class Guild(ConsoleChannel):
 
 
 async def test_the_log_tells_every_process_the_space_of_a_room(tmp_path: Path) -> None:
-    """Also of a room that was reported before its space was known; then what was readable to all stays so."""
+    """Also of a room that was reported before its space was known; then what was readable to all
+    stays so."""
     guild, name = RoomId("9"), ChannelName("irc.test")
     adapter, far = Guild(name), Guild(name)
     async with await opened(tmp_path / "s.db") as store:
-        near, elsewhere = Channels(live_settings(), {name: adapter}), Channels(live_settings(), {name: far})
+        near, elsewhere = (
+            Channels(live_settings(), {name: adapter}),
+            Channels(live_settings(), {name: far}),
+        )
         here, there = privacy(store, ANY, near), privacy(store, ANY, elsewhere)
         store.subscribe(here.on_appended)
         store.subscribe(there.on_appended)
         adapter.known_audience = "everybody"
         first = said(1, room="#room")
         early = NewEntry(
-            fact=AudienceReported(at=ROOM, scope=PUBLIC), at=NOW, conversation=ROOM.conversation, cause=first
+            fact=AudienceReported(at=ROOM, scope=PUBLIC),
+            at=NOW,
+            conversation=ROOM.conversation,
+            cause=first,
         )
         written, _ = await store.append([first, early])
         adapter.known_space = guild
@@ -349,7 +479,9 @@ async def test_the_log_tells_every_process_the_space_of_a_room(tmp_path: Path) -
         found = here.find_new_audience(message.fact)
         assert found == AudienceReported(at=ROOM, scope=PUBLIC, space=guild, since=written.seq)
         assert elsewhere.space_of(ROOM) is None
-        await store.append([message, NewEntry(fact=found, at=NOW, conversation=ROOM.conversation, cause=message)])
+        await store.append(
+            [message, NewEntry(fact=found, at=NOW, conversation=ROOM.conversation, cause=message)]
+        )
         assert elsewhere.space_of(ROOM) == guild
         assert here.find_new_audience(message.fact) is None
         again = Channels(live_settings(), {name: far})
@@ -366,7 +498,9 @@ async def test_a_closed_thread_stays_so_while_its_platform_cannot_be_asked(tmp_p
         message = said(1, room="#room").fact
         assert isinstance(message, Message)
         entry = NewEntry(fact=replace(message, at=ops), at=NOW, conversation=ops.conversation)
-        await store.append([entry, NewEntry(fact=closed, at=NOW, conversation=ops.conversation, cause=entry)])
+        await store.append(
+            [entry, NewEntry(fact=closed, at=NOW, conversation=ops.conversation, cause=entry)]
+        )
         places = privacy(store, OPEN)
         await places.load()
         assert await places.scope(ops.conversation) == ops.conversation

@@ -48,7 +48,11 @@ HABITS = [
     SHY,
     PresencePolicy(sleep_hours=NIGHT),
     PresencePolicy(idle_s=0, away_s=0),
-    PresencePolicy(idle_s=60, away_s=90_000, sleep_hours=SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH)),
+    PresencePolicy(
+        idle_s=60,
+        away_s=90_000,
+        sleep_hours=SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH),
+    ),
 ]
 
 
@@ -124,7 +128,9 @@ talks = st.lists(minutes_, max_size=30).map(sorted)
 
 
 @given(talks, minutes_, st.sampled_from(HABITS))
-def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: float, habits: PresencePolicy) -> None:
+def test_a_level_lasts_exactly_until_its_next_change(
+    said: list[float], more: float, habits: PresencePolicy
+) -> None:
     made = watcher(said, habits)
     at = later((said[-1] if said else 0) + more)
     for _ in range(6):
@@ -146,7 +152,9 @@ def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: fl
 def test_focus_needs_a_pace_and_is_held_over_a_lower_one(said: list[float], seconds: int) -> None:
     made = watcher(said)
     at = later(said[-1] if said else 0) + timedelta(seconds=seconds)
-    pace = sum(0.2 * 2.718281828459045 ** (-(at - later(one)).total_seconds() / 300) for one in said)
+    pace = sum(
+        0.2 * 2.718281828459045 ** (-(at - later(one)).total_seconds() / 300) for one in said
+    )
     if pace >= 1.5 + 1e-6:
         assert made.level(at) == "focused"
     if pace < 0.75 - 1e-6:
@@ -154,7 +162,10 @@ def test_focus_needs_a_pace_and_is_held_over_a_lower_one(said: list[float], seco
 
 
 def said(
-    kind: Literal["direct", "mention", "reply", "room"] = "direct", *, bot: bool = False, minutes: float = 0
+    kind: Literal["direct", "mention", "reply", "room"] = "direct",
+    *,
+    bot: bool = False,
+    minutes: float = 0,
 ) -> Message:
     return Message(
         id=MessageId("1"),
@@ -182,19 +193,30 @@ def said(
         (said("direct", bot=True), "member", False, False),
     ],
 )
-def test_whose_words_show_that_people_are_there(message: Message, role: Role, *, named: bool, shows: bool) -> None:
+def test_whose_words_show_that_people_are_there(
+    message: Message, role: Role, *, named: bool, shows: bool
+) -> None:
     assert shows_presence(message, role, named=named) is shows
 
 
 def pending(name: str, urgent: int = 0, ambient: int = 0) -> PendingCounts:
     place = ConversationId(name)
-    return PendingCounts(conversation=place, urgent=urgent, normal=0, low=0, ambient=ambient, oldest=Seq(1), since=NOON)
+    return PendingCounts(
+        conversation=place,
+        urgent=urgent,
+        normal=0,
+        low=0,
+        ambient=ambient,
+        oldest=Seq(1),
+        since=NOON,
+    )
 
 
 def test_what_the_agent_is_told_when_its_person_is_back() -> None:
     rooms = [pending("irc.libera/#python", 2, 39), pending("x/#a", 0, 1)]
     assert render_away_note(timedelta(hours=3, minutes=20), rooms) == (
-        "Your owner was away for 3 h 20 min. Unread elsewhere: irc.libera/#python 41 lines (2 for you), x/#a 1 line."
+        "Your owner was away for 3 h 20 min. Unread elsewhere: irc.libera/#python 41 lines (2 for "
+        "you), x/#a 1 line."
     )
     assert render_away_note(timedelta(days=2, seconds=5), []) == "Your owner was away for 2 d."
     many = render_away_note(timedelta(seconds=10), [pending(f"x/#{n}", 1) for n in range(10)])
@@ -228,7 +250,10 @@ async def log(store: Store, messages: Iterable[Message], *, refused: bool = Fals
         noticed = NewEntry(fact=message, at=message.sent, conversation=AT.conversation)
         fate = "refused" if refused else "due"
         judged = Judgement(type="t", urgency=0, fate=fate, rule="", role="guest")  # type: ignore[arg-type]  # of two
-        entries += [noticed, NewEntry(fact=judged, at=message.sent, conversation=AT.conversation, cause=noticed)]
+        entries += [
+            noticed,
+            NewEntry(fact=judged, at=message.sent, conversation=AT.conversation, cause=noticed),
+        ]
     await store.append(entries)
 
 
@@ -254,7 +279,13 @@ class Levels:
     ],
 )
 async def test_after_a_restart_they_are_as_near_as_before(
-    tmp_path: Path, who: identity.AccessPolicy, minutes: list[float], noise: int, *, refused: bool, level: PresenceLevel
+    tmp_path: Path,
+    who: identity.AccessPolicy,
+    minutes: list[float],
+    noise: int,
+    *,
+    refused: bool,
+    level: PresenceLevel,
 ) -> None:
     clock, told = ManualClock(NOW), list[PresenceLevel]()
     async with await Store.open(tmp_path / "s.db", clock) as store:

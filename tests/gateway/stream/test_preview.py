@@ -34,12 +34,17 @@ from tests.kits.scripted_turn import Played
 from tests.kits.waiting import until
 
 LONG = Script(
-    rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),), pace_s=0.02
+    rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),),
+    pace_s=0.02,
 )
 
 
 SILENT = Script(
-    rules=(ScriptRule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),)),),
+    rules=(
+        ScriptRule(
+            match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),)
+        ),
+    ),
     pace_s=0.02,
 )
 
@@ -122,17 +127,27 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "status"),
     [
-        ("web_fetch", '{"url": "https://docs.Example.org:8080/a?b=c"}', "Reading docs.example.org…"),
+        (
+            "web_fetch",
+            '{"url": "https://docs.Example.org:8080/a?b=c"}',
+            "Reading docs.example.org…",
+        ),
         ("web_fetch", '{"url": "http://10.0.0.1/"}', "Reading a page…"),
         ("web_fetch", '{"url": "https://wiki.internal/"}', "Reading a page…"),
         ("web_fetch", '{"url": "https://me:pw@example.org/"}', "Reading a page…"),
         ("web_fetch", "[]", "Reading a page…"),
-        ("call_capability", '{"capability": "web_search", "args": {"query": "me"}}', "Searching the web…"),
+        (
+            "call_capability",
+            '{"capability": "web_search", "args": {"query": "me"}}',
+            "Searching the web…",
+        ),
         ("mcp_github_list_issues", "{}", "Using the tool github_list_issues…"),
         ("journal", "{}", ""),
     ],
 )
-def test_a_tool_at_work_is_told_without_what_may_not_be_for_the_room(name: str, arguments: str, status: str) -> None:
+def test_a_tool_at_work_is_told_without_what_may_not_be_for_the_room(
+    name: str, arguments: str, status: str
+) -> None:
     assert describe_tool_call(ToolCall(id="c", name=name, arguments=arguments)) == status
 
 
@@ -144,7 +159,8 @@ def test_each_status_is_of_a_tool_that_there_is() -> None:
 async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
     console, key = Showing(), "sk-ant-api03-" + "a1b2c3d4" * 40
     script = Script(
-        rules=(ScriptRule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),), pace_s=0.01
+        rules=(ScriptRule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),),
+        pace_s=0.01,
     )
     async with running(tmp_path, script, channels={CONSOLE: console}):
         await console.receive_message("hello", sender="ann")
@@ -158,7 +174,9 @@ async def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
     console, model = Showing(), Held()
     async with running(tmp_path, model, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
-        await until(lambda: console.of("typing").count("True") >= 3)  # for as long as the model takes
+        await until(
+            lambda: console.of("typing").count("True") >= 3
+        )  # for as long as the model takes
         model.go.set()
         await gateway.took(1)
         await until(lambda: console.of("typing")[-1:] == ["False"])
@@ -177,9 +195,17 @@ async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) ->
         assert all(turn.text.startswith(text) for text in grown)
         assert [len(text) for text in grown] == sorted(len(text) for text in grown)
         kinds = [kind for kind, _ in console.seen if kind != "typing"]
-        assert kinds == ["preview"] * len(grown) + ["finished", "sent"]  # half of it never stands beside the whole
+        assert kinds == ["preview"] * len(grown) + [
+            "finished",
+            "sent",
+        ]  # half of it never stands beside the whole
         facts = await gateway.log("previewed", "preview_ended")
-        assert [type(fact) for fact in facts] == [PreviewShown, PreviewShown, PreviewEnded, PreviewEnded]
+        assert [type(fact) for fact in facts] == [
+            PreviewShown,
+            PreviewShown,
+            PreviewEnded,
+            PreviewEnded,
+        ]
     assert not console.standing
     assert await rebuild(tmp_path / "reverie.db") == []
 
@@ -192,7 +218,9 @@ class Short(Showing):
 
 
 @pytest.mark.parametrize("drafts", [False, True])
-async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(tmp_path: Path, drafts: bool) -> None:
+async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(
+    tmp_path: Path, drafts: bool
+) -> None:
     console = Short(drafts=drafts)
     async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
@@ -202,7 +230,10 @@ async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(tm
         grown = console.of("preview")
         assert all(any(part.startswith(text) for part in parts) for text in grown)
         for part in parts[:-1]:
-            assert grown.count(part) in (1, 2)  # 2: a draft that is full before more is known becomes a message
+            assert grown.count(part) in (
+                1,
+                2,
+            )  # 2: a draft that is full before more is known becomes a message
         assert [text for text in grown if parts[-1].startswith(text)]
         assert console.of("sent") == list(parts)
         assert len(console.of("finished")) == len(parts) - drafts, "a draft is not there any more"
@@ -210,13 +241,17 @@ async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(tm
     assert await rebuild(tmp_path / "reverie.db") == []
 
 
-async def test_an_answer_shorter_than_what_was_shown_leaves_no_message_of_it(tmp_path: Path) -> None:
+async def test_an_answer_shorter_than_what_was_shown_leaves_no_message_of_it(
+    tmp_path: Path,
+) -> None:
     console, before = Short(), "Let me look something up first. " * 6
     steps = (
         ScriptRule(match="hello", reply=before, calls=(("glob", '{"pattern": "*"}'),)),
         ScriptRule(match="", reply="There is nothing."),
     )
-    async with running(tmp_path, Script(rules=steps, pace_s=0.05), channels={CONSOLE: console}) as gateway:
+    async with running(
+        tmp_path, Script(rules=steps, pace_s=0.05), channels={CONSOLE: console}
+    ) as gateway:
         await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         assert len(set(console.of("preview"))) > 3
@@ -227,9 +262,13 @@ async def test_an_answer_shorter_than_what_was_shown_leaves_no_message_of_it(tmp
         assert await reader.open_previews() == []
 
 
-async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(tmp_path: Path) -> None:
+async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(
+    tmp_path: Path,
+) -> None:
     class Deleted(Short):
-        async def preview(self, at: Address, body: str, shown: MessageId | None, **more: Any) -> MessageId | None:
+        async def preview(
+            self, at: Address, body: str, shown: MessageId | None, **more: Any
+        ) -> MessageId | None:
             if shown is not None and len(self.standing) > 1:
                 raise Rejected("there is no such message")
             return await super().preview(at, body, shown, **more)
@@ -242,10 +281,14 @@ async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(tmp
 
 
 async def test_a_reminder_is_posted_as_a_whole_for_an_edit_notifies_nobody(tmp_path: Path) -> None:
-    asked = ScriptRule(match="remind me of the tea", calls=(("remind", '{"text":"the tea","at":"in 1 s"}'),))
+    asked = ScriptRule(
+        match="remind me of the tea", calls=(("remind", '{"text":"the tea","at":"in 1 s"}'),)
+    )
     script = Script(rules=(asked, *LONG.rules), pace_s=LONG.pace_s)
     console = Showing()
-    async with running(tmp_path, script, channels={CONSOLE: console}, access={"dm": "open"}, dmn={"dream_every": 0}):
+    async with running(
+        tmp_path, script, channels={CONSOLE: console}, access={"dm": "open"}, dmn={"dream_every": 0}
+    ):
         await console.receive_message("remind me of the tea", sender="ann")
         await until(lambda: len(console.of("sent")) == 1)
         answered = len(console.seen)
@@ -273,7 +316,9 @@ async def test_a_turn_that_ends_in_silence_leaves_no_preview(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("error", [Rejected("no"), Unreachable("down"), RuntimeError("bug")])
-async def test_a_preview_that_fails_ends_previews_and_nothing_else(tmp_path: Path, error: Exception) -> None:
+async def test_a_preview_that_fails_ends_previews_and_nothing_else(
+    tmp_path: Path, error: Exception
+) -> None:
     console = Showing()
     console.fails = error
     async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
@@ -289,7 +334,9 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
 ) -> None:
     monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
     console = kind()
-    async with running(tmp_path, Script(rules=LONG.rules, pace_s=0.5), channels={CONSOLE: console}) as gateway:
+    async with running(
+        tmp_path, Script(rules=LONG.rules, pace_s=0.5), channels={CONSOLE: console}
+    ) as gateway:
         await console.receive_message("hello", sender="ann")
         await until(lambda: len(console.standing) == count)
         await until(lambda: gateway.log("previewed"))
@@ -297,7 +344,11 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
     again = kind()
     async with running(tmp_path, Script(), channels={CONSOLE: again}) as gateway:
         await gateway.took(1)
-        await until(lambda: bool(again.of("sent")) and console.of("unpreview") + again.of("unpreview") == others)
+        await until(
+            lambda: (
+                bool(again.of("sent")) and console.of("unpreview") + again.of("unpreview") == others
+            )
+        )
         assert again.of("finished") == [first]
     async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
         assert await reader.open_previews() == []
@@ -305,9 +356,14 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
 
 async def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
     console = Showing()
-    reply = 'Let me look it up. <tool_call>{"name": "look", "arguments": {}}</tool_call> ' + "and so on " * 10
+    reply = (
+        'Let me look it up. <tool_call>{"name": "look", "arguments": {}}</tool_call> '
+        + "and so on " * 10
+    )
     async with running(
-        tmp_path, Script(rules=(ScriptRule(match="", reply=reply),), pace_s=0.02), channels={CONSOLE: console}
+        tmp_path,
+        Script(rules=(ScriptRule(match="", reply=reply),), pace_s=0.02),
+        channels={CONSOLE: console},
     ) as gateway:
         await console.receive_message("hello", sender="ann")
         await gateway.took(1)
@@ -329,10 +385,16 @@ async def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it
         console.hold.set()
         await until(lambda: bool(console.of("unpreview")))
         await until(lambda: gateway.log("preview_ended"))
-    assert [kind for kind, _ in console.seen if kind != "typing"] == ["sent", "preview", "unpreview"]
+    assert [kind for kind, _ in console.seen if kind != "typing"] == [
+        "sent",
+        "preview",
+        "unpreview",
+    ]
 
 
-async def test_a_preview_of_an_answer_that_is_interrupted_becomes_the_next_one(tmp_path: Path) -> None:
+async def test_a_preview_of_an_answer_that_is_interrupted_becomes_the_next_one(
+    tmp_path: Path,
+) -> None:
     console, ended = Showing(), list[TurnRecord]()
     agents = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "arrivals": "interrupt"}]}]
     async with running(tmp_path, LONG, channels={CONSOLE: console}, agents=agents) as gateway:
@@ -341,7 +403,10 @@ async def test_a_preview_of_an_answer_that_is_interrupted_becomes_the_next_one(t
         await console.receive_message("no, wait", sender="ann")
         await until(lambda: bool(console.of("sent")))
         ended.extend(await gateway.turns())
-    assert [(turn.outcome, len(turn.covers)) for turn in ended] == [("interrupted", 1), ("replied", 1)]
+    assert [(turn.outcome, len(turn.covers)) for turn in ended] == [
+        ("interrupted", 1),
+        ("replied", 1),
+    ]
     assert (len(console.of("sent")), console.standing) == (1, {})
     assert (len(console.of("finished")), console.of("unpreview")) == (1, [])
 
@@ -352,7 +417,9 @@ async def _asked_held(console: ConsoleChannel, model: Held) -> None:
     await until(lambda: len(model.requests) == 1)
 
 
-async def test_a_slow_model_is_told_of_in_the_preview_which_the_answer_replaces(tmp_path: Path) -> None:
+async def test_a_slow_model_is_told_of_in_the_preview_which_the_answer_replaces(
+    tmp_path: Path,
+) -> None:
     console, clock, model = Showing(), ManualClock(), Held()
     async with running(tmp_path, model, channels={CONSOLE: console}, clock=clock):
         await _asked_held(console, model)
@@ -368,7 +435,9 @@ async def test_a_slow_model_is_told_of_in_the_preview_which_the_answer_replaces(
     assert len(console.of("sent")) == 1
 
 
-async def test_a_slow_model_is_told_of_in_one_line_where_there_are_no_previews(tmp_path: Path) -> None:
+async def test_a_slow_model_is_told_of_in_one_line_where_there_are_no_previews(
+    tmp_path: Path,
+) -> None:
     clock, model = ManualClock(), Held()
     async with running(tmp_path, model, clock=clock) as gateway:
         await _asked_held(gateway.console, model)
@@ -410,10 +479,14 @@ async def test_an_answer_that_stalls_in_the_middle_is_told_of_as_soon_as_one_tha
     tmp_path: Path, *, previews: bool
 ) -> None:
     clock, model, console = ManualClock(), Stalled(), Showing()
-    async with running(tmp_path, model, clock=clock, channels={CONSOLE: console} if previews else {}) as gateway:
+    async with running(
+        tmp_path, model, clock=clock, channels={CONSOLE: console} if previews else {}
+    ) as gateway:
 
         def told() -> list[str]:
-            seen = console.of("preview") if previews else [part.body for part in gateway.screen.parts]
+            seen = (
+                console.of("preview") if previews else [part.body for part in gateway.screen.parts]
+            )
             return [text for text in seen if SLOW_TEXT in text]
 
         await (console if previews else gateway.console).receive_message("hello", sender="ann")

@@ -1,4 +1,5 @@
-"""Rooms of a channel that another process holds: both processes follow one log, and the holder alone goes."""
+"""Rooms of a channel that another process holds: both processes follow one log, and the holder
+alone goes."""
 
 import asyncio
 import contextlib
@@ -12,7 +13,14 @@ from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import HELD_ELSEWHERE, channel_lease
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, ConnectionChanged, EventId, Notification, RoomId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    EventId,
+    Notification,
+    RoomId,
+)
 from gateway.core.facts import RoomAccessChanged
 from gateway.core.i18n import _, use_language
 from gateway.core.identity import RosterState
@@ -54,10 +62,14 @@ class Watched(ConsoleChannel):
 
 
 @contextlib.asynccontextmanager
-async def processes(path: Path, *, approved: bool = True) -> AsyncIterator[tuple[Watched, list[RoomMembership], Store]]:
+async def processes(
+    path: Path, *, approved: bool = True
+) -> AsyncIterator[tuple[Watched, list[RoomMembership], Store]]:
     """Two processes on one log: the first one holds the channel."""
     rooms = frozenset({ROOM.conversation} if approved else ())
-    policy = PlayedPolicy(dm_policy="open", roles={}, open_rooms={}, roster=lambda: RosterState(rooms=rooms))
+    policy = PlayedPolicy(
+        dm_policy="open", roles={}, open_rooms={}, roster=lambda: RosterState(rooms=rooms)
+    )
     clock, tasks, peers = ManualClock(NOW), LooseTasks(), list[ManualCluster]()
     async with await opened(path / "s.db") as store:
         adapters, members = (Watched(), Watched()), list[RoomMembership]()
@@ -105,6 +117,8 @@ async def test_what_the_log_says_is_done_once(tmp_path: Path, *, approved: bool)
     assert adapter.went == ["join #room" if approved else "leave #room"]
     (tmp_path / "2").mkdir()
     async with processes(tmp_path / "2", approved=approved) as (adapter, _members, store):
-        up: Notification = ConnectionChanged(id=EventId("1"), channel=NAME, up=True, reason="", sent=NOW)
+        up: Notification = ConnectionChanged(
+            id=EventId("1"), channel=NAME, up=True, reason="", sent=NOW
+        )
         await store.append([NewEntry(fact=up, at=NOW)])
     assert adapter.went == (["join #room"] if approved else [])

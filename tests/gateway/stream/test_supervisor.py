@@ -90,7 +90,11 @@ class Line:
             at = address_of(event)
             place = at.conversation if at is not None else None
             entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
-        moved = [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)] if cursor is not None else []
+        moved = (
+            [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)]
+            if cursor is not None
+            else []
+        )
         await self.store.append([*entries, *moved])
         self.stats.count_events(self.kit.name, batch, now)
         for event in batch:
@@ -114,7 +118,9 @@ class Line:
     async def post(self, text: str) -> None:
         now, to = self.clock.now(), self.kit.address("room")
         post = Post(key=PostKey(text.replace(" ", "")), to=to, text=text)
-        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+        entry = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}"
+        )
         await self.store.append([entry])
         self.posted += 1
 
@@ -136,7 +142,8 @@ class Line:
         except TimeoutError:
             lost = {f"line {number}" for number in range(self.said)} - set(await self.heard())
             raise AssertionError(
-                f"lost: {sorted(lost)} of {self.said}; {len(await self.states())} of {self.posted} delivered"
+                f"lost: {sorted(lost)} of {self.said}; {len(await self.states())} of {self.posted} "
+                "delivered"
             ) from None
 
 
@@ -163,7 +170,8 @@ async def line(tmp: Path, kit: Kit, channel: Channel, clock: Clock) -> AsyncIter
 
 
 def _discord(kit: Kit, clock: Clock) -> Channel:
-    """Two sessions must not begin within five seconds of each other, so time passes faster there."""
+    """Two sessions must not begin within five seconds of each other, so time passes faster
+    there."""
     made = kit.make()
     assert isinstance(made, DiscordChannel)
     return type(made)(kit.name, made._config, clock, random=lambda: 0.0)
@@ -184,7 +192,11 @@ PLATFORMS: dict[str, tuple[type[Kit], Callable[[Kit, Clock], Channel], Callable[
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("slow_s", "times"),
-    [(0.0, 6), (0.3, 2), *(pytest.param(*one, marks=pytest.mark.system) for one in ((0.0, 20), (0.3, 5)))],
+    [
+        (0.0, 6),
+        (0.3, 2),
+        *(pytest.param(*one, marks=pytest.mark.system) for one in ((0.0, 20), (0.3, 5))),
+    ],
 )
 async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
     tmp_path: Path, platform: str, slow_s: float, times: int
@@ -197,7 +209,9 @@ async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
         talking, it.slow_s = it.tasks.create_task(it.talk(0.04)), slow_s
         for number in range(times):
             await it.more(number % 7)
-            assert await it.runner.restart(kit.name, "somebody wants it") == RestartResult(state="up")
+            assert await it.runner.restart(kit.name, "somebody wants it") == RestartResult(
+                state="up"
+            )
         talking.cancel()
         await asyncio.gather(talking, return_exceptions=True)
         await it.settled()
@@ -239,20 +253,28 @@ class Moody:
             await emit(
                 [
                     ConnectionChanged(
-                        id=EventId(new_id(now)), channel=self.name, up=False, reason="cannot connect", sent=now
+                        id=EventId(new_id(now)),
+                        channel=self.name,
+                        up=False,
+                        reason="cannot connect",
+                        sent=now,
                     )
                 ]
             )
         await asyncio.Event().wait()
 
 
-def moody(tmp_path: Path, channel: Moody, clock: Clock) -> contextlib.AbstractAsyncContextManager[Line]:
+def moody(
+    tmp_path: Path, channel: Moody, clock: Clock
+) -> contextlib.AbstractAsyncContextManager[Line]:
     kit = ConsoleKit()
     kit.name = channel.name
     return line(tmp_path, kit, channel, clock)
 
 
-async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_it(tmp_path: Path) -> None:
+async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_it(
+    tmp_path: Path,
+) -> None:
     channel = Moody()
     async with moody(tmp_path, channel, SystemClock()) as it:
         channel.mood = "refused"
@@ -268,7 +290,9 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
         assert channel.runs == 4
 
 
-async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both_ends(tmp_path: Path) -> None:
+async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both_ends(
+    tmp_path: Path,
+) -> None:
     channel, clock = Moody(), ManualClock()
     async with moody(tmp_path, channel, clock) as it:
         channel.mood = "refused"
@@ -280,7 +304,9 @@ async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both
             assert channel.runs == runs - 1
             clock.advance(1)
             await until(lambda: channel.runs >= runs)  # noqa: B023 - run at once
-        assert it.told == ["The platform refuses the connection of moody: the token is refused. I keep trying."]
+        assert it.told == [
+            "The platform refuses the connection of moody: the token is refused. I keep trying."
+        ]
         assert it.stats.snapshot().channels[0].state == "refused"
         channel.mood = "up"
         await asyncio.sleep(0.01)
@@ -289,7 +315,9 @@ async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both
         assert it.told[1:] == ["moody works again."]
 
 
-async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(tmp_path: Path) -> None:
+async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
+    tmp_path: Path,
+) -> None:
     channel, clock = Moody(), ManualClock()
     async with moody(tmp_path, channel, clock) as it:
         channel.thrown_off.set_exception(KeyError("a bug"))
@@ -299,7 +327,10 @@ async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
         clock.advance(1)
         await until(lambda: it.stats.snapshot().channels[0].state == "up")
         assert channel.runs == 2
-        broke = "moody stopped because of an error (internal error: KeyError). I start it again; my log says more."
+        broke = (
+            "moody stopped because of an error (internal error: KeyError). I start it again; "
+            "my log says more."
+        )
         assert it.told == [broke, "moody works again."]
         channel.thrown_off.set_exception(KeyError("a bug"))
         await until(lambda: it.stats.snapshot().channels[0].state != "up")
@@ -311,7 +342,9 @@ async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
         await until(lambda: channel.runs == 3)
 
 
-@pytest.mark.parametrize(("mood", "reason"), [("silent", "it has not answered yet"), ("away", "cannot connect")])
+@pytest.mark.parametrize(
+    ("mood", "reason"), [("silent", "it has not answered yet"), ("away", "cannot connect")]
+)
 async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, reason: str) -> None:
     channel, clock = Moody(), ManualClock()
     async with moody(tmp_path, channel, clock) as it:
@@ -329,7 +362,9 @@ async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, re
         assert not it.runner.is_restarting(channel.name)
 
 
-async def test_what_waits_to_be_said_goes_out_before_the_cut_and_nothing_after_it(tmp_path: Path) -> None:
+async def test_what_waits_to_be_said_goes_out_before_the_cut_and_nothing_after_it(
+    tmp_path: Path,
+) -> None:
     kit = ConsoleKit()
     async with kit.connection():
         channel = kit.make()
@@ -494,7 +529,12 @@ class Harbour:
         self.runner.start(EmitIntake(self.emits))
 
     def make(
-        self, name: ChannelName, said: Settings, clock: Clock, cursor: str | None, before: Channel | None
+        self,
+        name: ChannelName,
+        said: Settings,
+        clock: Clock,
+        cursor: str | None,
+        before: Channel | None,
     ) -> Channel:
         del clock
         config = said.channels[name]
@@ -577,7 +617,9 @@ def at_harbour(
 
 
 @at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_one_comes_one_changes_and_one_goes_and_the_others_are_not_touched(it: Harbour) -> None:
+async def test_one_comes_one_changes_and_one_goes_and_the_others_are_not_touched(
+    it: Harbour,
+) -> None:
     others = it.told(B)
     it.take(a=irc("ann"), b=irc("bob"), c=irc("cid"))
     await it.still()
@@ -624,11 +666,21 @@ async def test_who_takes_over_an_account_waits_until_it_is_free(it: Harbour) -> 
     assert it.log == []
     slow.goodbye.set()
     await it.still()
-    assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}", "irc.a went", "irc.c is ann, from None"]
+    assert it.log == [
+        "ann left",
+        f"irc.a down: {REMOVED_TEXT}",
+        "irc.a went",
+        "irc.c is ann, from None",
+    ]
     it.clear()
     it.take(b=irc("ann"), c=irc("bob"))
     await it.still()
-    assert set(it.log[:4]) == {"ann left", "bob left", f"irc.b down: {CHANGED_TEXT}", f"irc.c down: {CHANGED_TEXT}"}
+    assert set(it.log[:4]) == {
+        "ann left",
+        "bob left",
+        f"irc.b down: {CHANGED_TEXT}",
+        f"irc.c down: {CHANGED_TEXT}",
+    }
     assert sorted(it.log[4:]) == ["irc.b is ann, from None", "irc.c is bob, from None"]
 
 
@@ -655,7 +707,9 @@ async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> N
     await it.still()
     assert it.log[-2:] == ["irc.a went", "irc.a failed: internal error"]
     assert list(it.channels) == [B]
-    assert await it.runner.restart(A, "x") == RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
+    assert await it.runner.restart(A, "x") == RestartResult(
+        state="refused", reason=NOT_RUNNING_TEXT
+    )
     it.take(a=irc("ann"), b=irc("bob"))
     await it.still()
     assert it.log[-1] == "irc.a is ann, from None"
@@ -665,9 +719,17 @@ async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> N
     ("channels", "key", "says"),
     [
         ({}, "channels", "no channels are configured"),
-        ({"irc.a": irc("ann"), "irc.b": irc("ann")}, "channels.irc.b.nick", "the nick of channels.irc.a"),
+        (
+            {"irc.a": irc("ann"), "irc.b": irc("ann")},
+            "channels.irc.b.nick",
+            "the nick of channels.irc.a",
+        ),
         ({"irc.a": irc("ann"), "keys": {"platform": "console"}}, "channels.keys", "console"),
-        ({"irc.a": irc("ann", tls={"ca_file": "/nowhere/ca.pem"})}, "channels.irc.a", "cannot use the TLS files"),
+        (
+            {"irc.a": irc("ann", tls={"ca_file": "/nowhere/ca.pem"})},
+            "channels.irc.a",
+            "cannot use the TLS files",
+        ),
     ],
 )
 async def test_what_cannot_be_is_a_problem_and_changes_nothing(

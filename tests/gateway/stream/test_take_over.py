@@ -1,4 +1,5 @@
-"""Connections that another process takes over, on the real adapters: nothing is lost, and nothing is said twice."""
+"""Connections that another process takes over, on the real adapters: nothing is lost, and nothing
+is said twice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -46,12 +47,19 @@ from tests.kits.supervisor import EmitIntake, ToldOwners
 from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
 
-PLATFORMS: dict[str, type[Kit]] = {"irc": ScriptedIrcKit, "telegram": TelegramKit, "discord": DiscordKit}
+PLATFORMS: dict[str, type[Kit]] = {
+    "irc": ScriptedIrcKit,
+    "telegram": TelegramKit,
+    "discord": DiscordKit,
+}
 
 
-@pytest.fixture(autouse=True, params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
+@pytest.fixture(
+    autouse=True, params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)]
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run each test with one file that stands for the log of both processes, and with two stores in one database."""
+    """Run each test with one file that stands for the log of both processes, and with two stores in
+    one database."""
     ENGINE.server = request.getfixturevalue("postgresql") if request.param == "postgresql" else None
     yield
     ENGINE.server = None
@@ -89,7 +97,9 @@ class Edge:
         self.is_hanging = asyncio.Event()
         name = kit.name
         self.channels = PlayedChannels({one: StandIn(one) for one in (name, UNHELD)})
-        self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=self.cluster)
+        self.outbox = Outbox(
+            store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=self.cluster
+        )
         self.stats = GatewayStats({}, clock.now())
         self.supervisor = ChannelSupervisor(
             {},
@@ -105,8 +115,12 @@ class Edge:
             self.supervisor,
             store=store,
             clock=clock,
-            membership=RoomMembership(store, self.channels, self.tasks, self.outbox, policy_of(settings(name))),
-            previews=TurnPreviews(store, clock, self.channels, self.tasks, Redactor(), teach=self.outbox.teach),
+            membership=RoomMembership(
+                store, self.channels, self.tasks, self.outbox, policy_of(settings(name))
+            ),
+            previews=TurnPreviews(
+                store, clock, self.channels, self.tasks, Redactor(), teach=self.outbox.teach
+            ),
             make=self._make,
             is_shared=True,
         )
@@ -115,14 +129,21 @@ class Edge:
         self._number = 0
 
     def _make(
-        self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None
+        self,
+        name: ChannelName,
+        settings: Settings,
+        clock: Clock,
+        cursor: str | None,
+        before: Channel | None,
     ) -> Channel:
         del settings, before
         if not self.cluster.holds(channel_lease(name)):
             return StandIn(name)
         channel: Any = self.kit.make(cursor)
         if isinstance(channel, DiscordChannel):
-            channel = DiscordChannel(self.kit.name, channel._config, clock, cursor=cursor, random=lambda: 0.0)
+            channel = DiscordChannel(
+                self.kit.name, channel._config, clock, cursor=cursor, random=lambda: 0.0
+            )
         send = channel.send
 
         async def hang(part: Part, going: BeforeSend = no_before_send) -> Receipt:
@@ -144,7 +165,11 @@ class Edge:
             at = address_of(event)
             place = at.conversation if at is not None else None
             entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
-        moved = [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)] if cursor is not None else []
+        moved = (
+            [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)]
+            if cursor is not None
+            else []
+        )
         await self.store.append([*entries, *moved])
         self.stats.count_events(self.kit.name, batch, now)
 
@@ -176,10 +201,19 @@ class Edge:
         """Queue an answer in the room, as a turn does that runs in this process."""
         self._number += 1
         to, now = self.kit.address("room"), self.clock.now()
-        post = Post(key=PostKey(f"{self.cluster.number}.{self._number}"), to=to, text=text, reply_to=reply_to)
+        post = Post(
+            key=PostKey(f"{self.cluster.number}.{self._number}"),
+            to=to,
+            text=text,
+            reply_to=reply_to,
+        )
         ended = turn(to.conversation)
         queued = NewEntry(
-            fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=ended
+            fact=PostQueued(post=post),
+            at=now,
+            conversation=to.conversation,
+            key=f"post:{post.key}",
+            cause=ended,
         )
         await self.store.append([ended, queued])
 
@@ -199,7 +233,9 @@ class Edge:
 
     async def links(self) -> list[bool]:
         return [
-            one.fact.up for one in await self.store.entries(kinds=["link"]) if isinstance(one.fact, ConnectionChanged)
+            one.fact.up
+            for one in await self.store.entries(kinds=["link"])
+            if isinstance(one.fact, ConnectionChanged)
         ]
 
     async def close(self) -> None:
@@ -212,7 +248,8 @@ class Edge:
 
 
 def settings(*names: ChannelName, nick: str = "reverie") -> Settings:
-    """Settings with these channels, and one that nobody ever holds. Their adapters are made by the kit."""
+    """Settings with these channels, and one that nobody ever holds. Their adapters are made by the
+    kit."""
     irc = {"platform": "irc", "host": "127.0.0.1", "port": 6667, "tls": False, "nick": nick}
     said = {
         "channels": {**dict.fromkeys(names, irc), UNHELD: irc | {"nick": f"{nick}2"}},
@@ -257,7 +294,9 @@ async def test_a_channel_that_moves_in_order_loses_nothing_and_says_nothing_twic
         await kit.say("line 3")
         await a.post("post 5")
         assert {one.state for one in await b.deliveries(6)} == {"sent"}
-        assert [kit.plain(one) for one in await kit.seen("room", 6)] == [f"post {number}" for number in range(6)]
+        assert [kit.plain(one) for one in await kit.seen("room", 6)] == [
+            f"post {number}" for number in range(6)
+        ]
         assert [one.text for one in await b.heard(4)] == [f"line {number}" for number in range(4)]
         assert await b.links() == [True, False, True]
 
@@ -284,7 +323,10 @@ async def test_what_was_in_flight_when_its_process_was_killed_is_said_once_or_to
         await b.post("fifth")
         reports = await b.deliveries(6 if platform == "irc" else 5)
         states = {one.post: (one.state, one.reason) for one in reports}
-        said = [kit.plain(one) for one in await kit.seen("room", 5 if platform != "irc" or hung == "after" else 4)]
+        said = [
+            kit.plain(one)
+            for one in await kit.seen("room", 5 if platform != "irc" or hung == "after" else 4)
+        ]
         if platform == "irc":
             assert states[PostKey("2.2")][0] == "uncertain"
             assert LOST_IN_CRASH_TEXT in states[PostKey("2.2")][1]
@@ -325,7 +367,9 @@ async def test_who_holds_a_channel_follows_its_configuration_and_others_replace_
         assert isinstance(a.channels[kit.name], StandIn)
 
 
-async def test_a_lease_that_comes_before_its_configuration_and_goes_after_it_is_no_error(tmp_path: Path) -> None:
+async def test_a_lease_that_comes_before_its_configuration_and_goes_after_it_is_no_error(
+    tmp_path: Path,
+) -> None:
     async with two_edges(tmp_path, "irc") as (kit, a, b):
         a.reload()
         await a.cluster.grant(channel_lease(kit.name))
@@ -341,7 +385,9 @@ async def test_a_lease_that_comes_before_its_configuration_and_goes_after_it_is_
         assert await kit.seen("room", 1) == ["hello"]
 
 
-async def test_a_lease_that_is_taken_while_its_channel_still_starts_is_given_back_in_order(tmp_path: Path) -> None:
+async def test_a_lease_that_is_taken_while_its_channel_still_starts_is_given_back_in_order(
+    tmp_path: Path,
+) -> None:
     async with two_edges(tmp_path, "irc") as (kit, a, b):
         for _ in range(3):
             await a.cluster.grant(channel_lease(kit.name))

@@ -80,11 +80,17 @@ async def stories(path: Path) -> dict[str, list[str]]:
 
 
 async def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
-    bindings = [{"match": {"room": "lobby"}, "listen": "ambient"}, {"match": {"channel": "*"}, "listen": "mention"}]
+    bindings = [
+        {"match": {"room": "lobby"}, "listen": "ambient"},
+        {"match": {"channel": "*"}, "listen": "mention"},
+    ]
     script = Script(
-        rules=(ScriptRule(match="quiet", calls=(("stay_silent", "{}"),)),), errors=(ModelUnusable("no credit"),)
+        rules=(ScriptRule(match="quiet", calls=(("stay_silent", "{}"),)),),
+        errors=(ModelUnusable("no credit"),),
     )
-    async with running(tmp_path, script, agents=[{"id": "reverie", "bindings": bindings}]) as gateway:
+    async with running(
+        tmp_path, script, agents=[{"id": "reverie", "bindings": bindings}]
+    ) as gateway:
         say = gateway.console.receive_message
         await say("reverie: first", sender="ann", room="lobby")
         await gateway.screen.until(1)
@@ -106,12 +112,16 @@ async def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
     assert told["quiet, please"][3].startswith("the least trusted words in view: guest, in m")
     assert told["quiet, please"][4:] == ["fate: silent"]
     assert told["quiet, please"][2].endswith("which stayed silent")
-    assert told["reverie: let me in"][1] == ("refused, and never shown to the model: not in channels.console.rooms")
+    assert told["reverie: let me in"][1] == (
+        "refused, and never shown to the model: not in channels.console.rooms"
+    )
     assert told["later"][2] == "no turn has ended there since"
     async with await Store.open_readonly(gateway.path) as reader:
         assert await explain_event(reader, 10_000) is None
         (link, *_) = await reader.entries(kinds=["link"])
-        assert (await explain_event(reader, link.seq) or [])[2] == "noted; it needs no turn: it was known"
+        assert (await explain_event(reader, link.seq) or [])[
+            2
+        ] == "noted; it needs no turn: it was known"
         (turn, *_) = await reader.entries(kinds=["turn_ended"])
         assert (await explain_event(reader, turn.seq) or [])[
             1
@@ -121,7 +131,9 @@ async def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
 def event(fact: Notification, where: ConversationId, fate: str = "due") -> list[NewEntry]:
     """Append an event that is unread there."""
     own = getattr(fact, "at", None)
-    noticed = NewEntry(fact=fact, at=NOW, conversation=own.conversation if own else None, key=dedup_key(fact))
+    noticed = NewEntry(
+        fact=fact, at=NOW, conversation=own.conversation if own else None, key=dedup_key(fact)
+    )
     verdict = Judgement(type=f"x.{fact.kind}", urgency=2, fate=fate, rule="a rule", role="nobody")  # type: ignore[arg-type]
     return [noticed, NewEntry(fact=verdict, at=NOW, conversation=where, cause=noticed)]
 
@@ -134,7 +146,9 @@ def ended(name: str, where: ConversationId, *covers: int, **fields: object) -> N
 
 
 def queued(record: NewEntry, key: str = "p") -> NewEntry:
-    return NewEntry(fact=PostQueued(post=post(key)), at=NOW, conversation=A, key=f"post:{key}", cause=record)
+    return NewEntry(
+        fact=PostQueued(post=post(key)), at=NOW, conversation=A, key=f"post:{key}", cause=record
+    )
 
 
 async def story_of(tmp_path: Path, *entries: NewEntry, seq: int = 1) -> list[str]:
@@ -156,7 +170,9 @@ def line(urgency: int = 2) -> list[NewEntry]:
 LOOK = ended("i1", ANA, looked=((A, Seq(1)),), cause="digest")
 
 
-@pytest.mark.parametrize(("role", "words"), [("owner", "from an owner"), ("member", "from a member")])
+@pytest.mark.parametrize(
+    ("role", "words"), [("owner", "from an owner"), ("member", "from a member")]
+)
 async def test_who_said_it(tmp_path: Path, role: Any, words: str) -> None:
     message, verdict = line()
     assert isinstance(verdict.fact, Judgement)
@@ -174,7 +190,9 @@ async def test_what_a_digest_showed_is_context_until_something_comes_of_it(tmp_p
 
 async def test_a_later_turn_folds_it_in(tmp_path: Path) -> None:
     record = ended("k", A, 1)
-    assert (await story_of(tmp_path, *line(), LOOK, record, queued(record), delivered("p")))[2:] == [
+    assert (await story_of(tmp_path, *line(), LOOK, record, queued(record), delivered("p")))[
+        2:
+    ] == [
         "looked at in turn i1 of the inner conversation (entry 3)",
         "told as context in turn k (entry 4), which replied",
         "the reply (entry 5) is sent (entry 6)",
@@ -186,7 +204,10 @@ async def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
     record = ended("w", A, 1, within=TurnId("i1"))
     told = [*line(), record, queued(record), delivered("p", "uncertain"), LOOK]
     assert (await story_of(tmp_path, *told))[2:] == [
-        "in turn i1 of the inner conversation (entry 6) the agent spoke here (entry 3), and replied",
+        (
+            "in turn i1 of the inner conversation (entry 6) the agent spoke here (entry 3), and "
+            "replied"
+        ),
         "the reply (entry 4) is uncertain (entry 5)",
         "fate: answered elsewhere",
     ]
@@ -194,7 +215,9 @@ async def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
 
 def attempt(state: Any, reason: str = "", *, maybe_seen: bool = False) -> list[NewEntry]:
     """A hand-over of the reply's only part, and its end."""
-    end = PartSendEnded(post=PostKey("p"), part=0, state=state, reason=reason, maybe_seen=maybe_seen)
+    end = PartSendEnded(
+        post=PostKey("p"), part=0, state=state, reason=reason, maybe_seen=maybe_seen
+    )
     begun = PartSendStarted(post=PostKey("p"), part=0, bodies=("x",))
     return [NewEntry(fact=fact, at=NOW, conversation=A) for fact in (begun, end)]
 
@@ -209,7 +232,10 @@ OUTAGES: dict[str, tuple[list[NewEntry], list[NewEntry], str]] = {
     "found": (
         [*attempt("waiting", "the process ended", maybe_seen=True), attempt("sent")[1]],
         [],
-        "is sent (entry 8), at attempt 2; the one before failed: the process ended, and it was found to be there",
+        (
+            "is sent (entry 8), at attempt 2; the one before failed: the process ended, and it was "
+            "found to be there"
+        ),
     ),
     "not found": (
         [*attempt("waiting", "the process ended", maybe_seen=True), *attempt("sent")],
@@ -226,7 +252,14 @@ OUTAGES: dict[str, tuple[list[NewEntry], list[NewEntry], str]] = {
     ),
     "nobody knows": (
         attempt("uncertain", "no answer"),
-        [NewEntry(fact=PostQueued(post=replace(post("d"), text="perhaps")), at=NOW, conversation=A, key="post:d")],
+        [
+            NewEntry(
+                fact=PostQueued(post=replace(post("d"), text="perhaps")),
+                at=NOW,
+                conversation=A,
+                key="post:d",
+            )
+        ],
         "is uncertain (entry 7); the person was told so (entry 8)",
     ),
 }
@@ -237,44 +270,77 @@ async def test_what_failed_before_a_reply_arrived_is_one_line(what: str, tmp_pat
     attempts, notices, says = OUTAGES[what]
     record = ended("w", A, 1)
     end = delivered("p", "uncertain" if notices else "sent")
-    told = [*line(), record, queued(record), *attempts, end, *(replace(one, cause=end) for one in notices)]
+    told = [
+        *line(),
+        record,
+        queued(record),
+        *attempts,
+        end,
+        *(replace(one, cause=end) for one in notices),
+    ]
     (reply,) = [one for one in await story_of(tmp_path, *told) if one.startswith("the reply")]
     assert reply == f"the reply (entry 4) {says}"
 
 
 def told_people(text: str) -> NewEntry:
     """A notice that an event has caused."""
-    return NewEntry(fact=PostQueued(post=replace(post("w"), text=text)), at=NOW, conversation=A, key="post:w")
+    return NewEntry(
+        fact=PostQueued(post=replace(post("w"), text=text)), at=NOW, conversation=A, key="post:w"
+    )
 
 
 def step(*results: str, name: str = "shell") -> TurnStep:
     return TurnStep(
-        text="", calls=tuple(ToolCallRecord(id="c", name=name, arguments="{}", result=one) for one in results)
+        text="",
+        calls=tuple(
+            ToolCallRecord(id="c", name=name, arguments="{}", result=one) for one in results
+        ),
     )
 
 
 LATE = replace(said(1), at=NOW + timedelta(minutes=7))
-LOST_END = ended("i1", ANA, looked=((A, Seq(1)),), outcome="yielded", reason="the log has lost its end")
-REFUSED = ToolRefused(turn=TurnId("w"), agent="ana", tool="shell", role="guest", rule="shell is for admins")
-EDITED = MessageEdited(id=EventId("e"), at=place(), sender=ULLA, message=MessageId("1"), text="new", sent=NOW)
+LOST_END = ended(
+    "i1", ANA, looked=((A, Seq(1)),), outcome="yielded", reason="the log has lost its end"
+)
+REFUSED = ToolRefused(
+    turn=TurnId("w"), agent="ana", tool="shell", role="guest", rule="shell is for admins"
+)
+EDITED = MessageEdited(
+    id=EventId("e"), at=place(), sender=ULLA, message=MessageId("1"), text="new", sent=NOW
+)
 LINK_DOWN = ConnectionChanged(
-    id=EventId("l"), channel=place().channel, up=False, reason="its adapter raised KeyError; again in 2 s", sent=NOW
+    id=EventId("l"),
+    channel=place().channel,
+    up=False,
+    reason="its adapter raised KeyError; again in 2 s",
+    sent=NOW,
 )
 FAILURES: dict[str, tuple[list[NewEntry], str]] = {
     "the disk was full, the log locked, or the store away": (
         [LATE, judged(LATE, 2, "due")],
-        "taken in 7 min after it was said: until then the gateway was away, not connected, or could not write its log",
+        (
+            "taken in 7 min after it was said: until then the gateway was away, not connected, or "
+            "could not write its log"
+        ),
     ),
     "the log was rolled back": (
         [*line(), LOST_END],
-        "looked at in turn i1 of the inner conversation (entry 3), which yielded: the log has lost its end",
+        (
+            "looked at in turn i1 of the inner conversation (entry 3), which yielded: the log has "
+            "lost "
+            "its end"
+        ),
     ),
     "the model hangs": (
         [*line(), replace(told_people(SLOW_TEXT), cause=Seq(1))],
         "I said that the model is slow (entry 3)",
     ),
     "a fallback answers": (
-        [ended("o", A, model="first"), *line(), ended("w", A, 2, model="second", instead_of="first: HTTP 529")],
+        [
+            ended("o", A, model="first"),
+            *line(),
+            ended("w", A, 2, model="second", instead_of="first: HTTP 529"),
+        ],
         "second answered as a fallback, because others did not (first: HTTP 529)",
     ),
     "another model is chosen": (
@@ -282,22 +348,33 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
         "second answered, not first as before (entry 1): it was chosen since",
     ),
     "the provider is overloaded": (
-        [*line(), ended("o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529")],
+        [
+            *line(),
+            ended(
+                "o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529"
+            ),
+        ],
         "no model answered in turn o (entry 3) (overloaded: HTTP 529); it waits for one",
     ),
     "answered when it is back": (
         [
             *line(),
-            ended("o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529"),
+            ended(
+                "o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529"
+            ),
             ended("w", A, 1),
         ],
         "no model answered in turn o (entry 3) (overloaded: HTTP 529); it waited for one",
     ),
-    "edited": ([*line(), *event(EDITED, A, "context"), ended("w", A, 1)], "it was edited later (entry 3)"),
+    "edited": (
+        [*line(), *event(EDITED, A, "context"), ended("w", A, 1)],
+        "it was edited later (entry 3)",
+    ),
     "the limit of tool calls": (
         [*line(), ended("w", A, 1, steps=(step("a", "b"), step(TOO_MANY_IN_TURN, name="web")))],
         (
-            "it called tools 3 times in 2 steps (shell 2, web 1); the last of them were over `tools.max_rounds`, "
+            "it called tools 3 times in 2 steps (shell 2, web 1); the last of them were over "
+            "`tools.max_rounds`, "
             "and not carried out"
         ),
     ),
@@ -347,34 +424,60 @@ async def test_an_interrupted_turn_leaves_it_to_the_next_one(tmp_path: Path) -> 
     ]
     record = ended("n", A)
     assert (await story_of(tmp_path / "2", *line(3), cut, record, queued(record)))[2:] == [
-        "heard in turn c (entry 3), which was interrupted; the next turn there, turn n (entry 4), replied",
+        (
+            "heard in turn c (entry 3), which was interrupted; the next turn there, turn n (entry 4), "
+            "replied"
+        ),
         "the reply (entry 5) is still to be delivered",
         "fate: answered",
     ]
 
 
 async def test_what_was_only_counted(tmp_path: Path) -> None:
-    assert (await story_of(tmp_path, *line(), ended("t", A, upto=Seq(1), outcome="failed", reason="no credit")))[
-        2:
-    ] == [
-        "only counted, for newer lines filled the prompt, in turn t (entry 3), which failed: no credit",
+    assert (
+        await story_of(
+            tmp_path, *line(), ended("t", A, upto=Seq(1), outcome="failed", reason="no credit")
+        )
+    )[2:] == [
+        (
+            "only counted, for newer lines filled the prompt, in turn t (entry 3), which failed: no "
+            "credit"
+        ),
         "fate: counted",
     ]
 
 
 async def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
     reminded = ReminderSet(
-        reminder="r1", agent="ana", at=None, text="tea", by=ULLA.id, asked_by="Ulla", schedule="x", due=NOW
+        reminder="r1",
+        agent="ana",
+        at=None,
+        text="tea",
+        by=ULLA.id,
+        asked_by="Ulla",
+        schedule="x",
+        due=NOW,
     )
     alarm = Alarm(
-        id=EventId("a"), text="tea", sent=NOW, agent="ana", reminder="r1", missed=2, next=NOW + timedelta(days=1)
+        id=EventId("a"),
+        text="tea",
+        sent=NOW,
+        agent="ana",
+        reminder="r1",
+        missed=2,
+        next=NOW + timedelta(days=1),
     )
     set_ = NewEntry(fact=reminded, at=NOW, key="reminded:r1")
-    told = await story_of(tmp_path, set_, *event(alarm, ANA), ended("i", ANA, 2, cause="alarm"), seq=2)
+    told = await story_of(
+        tmp_path, set_, *event(alarm, ANA), ended("i", ANA, 2, cause="alarm"), seq=2
+    )
     missed = "2 before it passed while nobody could tell"
     assert told == [
         "noticed as x.alarm, urgency 2, from a nobody",
-        f"one time of reminder r1 (set in entry 1); {missed}; it comes again at 2026-03-05 05:06:07 UTC",
+        (
+            f"one time of reminder r1 (set in entry 1); {missed}; it comes again at 2026-03-05 "
+            "05:06:07 UTC"
+        ),
         "due for a turn: a rule",
         "shown to the model in turn i of the inner conversation (entry 4), which ended",
         "fate: taken up",
@@ -382,14 +485,24 @@ async def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
 
 
 async def test_other_events_have_their_story_too(tmp_path: Path) -> None:
-    link = ConnectionChanged(id=EventId("l"), channel=place().channel, up=False, reason="cut", sent=NOW)
+    link = ConnectionChanged(
+        id=EventId("l"), channel=place().channel, up=False, reason="cut", sent=NOW
+    )
     done = TaskFinished(id=EventId("f"), what="dream", ok=True, text="done", sent=NOW, agent="ana")
     reacted = ReactionChanged(
-        id=EventId("r"), at=place(), sender=ULLA, message=MessageId("1"), reaction="+1", added=True, sent=NOW
+        id=EventId("r"),
+        at=place(),
+        sender=ULLA,
+        message=MessageId("1"),
+        reaction="+1",
+        added=True,
+        sent=NOW,
     )
     facts: list[tuple[Notification, ConversationId]] = [(link, ANA), (done, ANA), (reacted, A)]
     for number, (fact, where) in enumerate(facts):
-        told = await story_of(tmp_path / str(number), *event(fact, where), ended("t", where, 1, outcome="yielded"))
+        told = await story_of(
+            tmp_path / str(number), *event(fact, where), ended("t", where, 1, outcome="yielded")
+        )
         inside = " of the inner conversation" if where == ANA else ""
         assert told[1:] == [
             "due for a turn: a rule",
@@ -401,26 +514,46 @@ async def test_other_events_have_their_story_too(tmp_path: Path) -> None:
 async def test_what_the_gateway_did_by_itself_is_told_by_what_it_belongs_to(tmp_path: Path) -> None:
     record = ended("t", A, *range(1, 31), cause="noticed")
     fact = DeliveryReport(
-        id=EventId("p"), at=place(), post=PostKey("p"), state="failed", reason="no such room", sent=NOW
+        id=EventId("p"),
+        at=place(),
+        post=PostKey("p"),
+        state="failed",
+        reason="no such room",
+        sent=NOW,
     )
-    whole = [record, queued(record), NewEntry(fact=fact, at=NOW, conversation=A, key=dedup_key(fact))]
+    whole = [
+        record,
+        queued(record),
+        NewEntry(fact=fact, at=NOW, conversation=A, key=dedup_key(fact)),
+    ]
     head = "not an event from outside: nothing was decided about it"
     failed = "the {} (entry 2) is failed (entry 3): no such room"
     assert await story_of(tmp_path / "1", *whole) == [
         head,
-        "a turn because of something there that was worth a look, which was shown entries 10 more and "
+        (
+            "a turn because of something there that was worth a look, which was shown entries 10 more "
+            "and "
+        )
         + ", ".join(map(str, range(11, 31))),
         failed.format("reply"),
     ]
-    assert await story_of(tmp_path / "2", *whole, seq=2) == [head, "it follows from entry 1", failed.format("post")]
+    assert await story_of(tmp_path / "2", *whole, seq=2) == [
+        head,
+        "it follows from entry 1",
+        failed.format("post"),
+    ]
     assert await story_of(tmp_path / "3", *whole, seq=3) == [head, "how the post of entry 2 ended"]
-    assert (await story_of(tmp_path / "4", *whole[:2], seq=2))[2:] == ["the post (entry 2) is still to be delivered"]
+    assert (await story_of(tmp_path / "4", *whole[:2], seq=2))[2:] == [
+        "the post (entry 2) is still to be delivered"
+    ]
 
 
 async def test_of_other_entries_no_word_is_told(tmp_path: Path) -> None:
     other = said(2, text="a secret")
     record = ended("k", A, 1, 3, heard="a secret", text="a secret")
-    told = await story_of(tmp_path, *line(), other, judged(other, 2, "due"), LOOK, record, queued(record))
+    told = await story_of(
+        tmp_path, *line(), other, judged(other, 2, "due"), LOOK, record, queued(record)
+    )
     assert not any("secret" in one for one in told)
 
 
@@ -462,13 +595,20 @@ async def test_a_gateway_that_is_by_itself_leaves_such_stories(
             (_, line, *_) = await reader.entries(kinds=["room"])
             counted = compute_outcomes(await reader.entries(limit=1_000))
             story = await explain_event(reader, line.seq) or []
-            assert counted[line.seq] is (EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate)
+            assert counted[line.seq] is (
+                EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate
+            )
             assert story[-1] == f"fate: {counted[line.seq]}"
             assert any(told in one and "of the inner conversation (entry " in one for one in story)
             told_all = await explain_event(reader, line.seq, sees_everything=True) or []
             assert any("of help" in one for one in told_all) == bool(does)
             assert not any("of help" in one for one in story)
-            events = [one.seq for one in await reader.entries(kinds=["direct", "mention", "room", "link", "alarm"])]
+            events = [
+                one.seq
+                for one in await reader.entries(
+                    kinds=["direct", "mention", "room", "link", "alarm"]
+                )
+            ]
             assert set(events) == set(counted)
 
     await story()
@@ -495,7 +635,8 @@ class Said:
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn that is shown the newest `most` events there, or everywhere, and handles all but the newest."""
+    """A turn that is shown the newest `most` events there, or everywhere, and handles all but the
+    newest."""
 
     where: ConversationId
     outcome: str
@@ -523,10 +664,18 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         if step.command:
             assert isinstance(fact, Message)
             fact = Command(
-                id=EventId(fact.id), at=fact.at, sender=fact.sender, name="x", args="", sent=NOW, origin="text"
+                id=EventId(fact.id),
+                at=fact.at,
+                sender=fact.sender,
+                name="x",
+                args="",
+                sent=NOW,
+                origin="text",
             )
         elif is_inner(step.where):
-            fact = ConnectionChanged(id=EventId(str(number)), channel=place().channel, up=True, reason="", sent=NOW)
+            fact = ConnectionChanged(
+                id=EventId(str(number)), channel=place().channel, up=True, reason="", sent=NOW
+            )
         event = NewEntry(fact=fact, at=NOW, conversation=event.conversation, key=dedup_key(fact))
         verdict = judged(event, 2 if step.fate == "due" else 0, step.fate)  # type: ignore[arg-type]
         return [event, NewEntry(fact=verdict.fact, at=NOW, conversation=step.where, cause=event)]
@@ -535,12 +684,20 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         return [NewEntry(fact=fact_, at=NOW, conversation=step.where)]
     everywhere = is_inner(step.where)
     there = [
-        one.cause for one in seen if isinstance(one.fact, Judgement) and (everywhere or one.conversation == step.where)
+        one.cause
+        for one in seen
+        if isinstance(one.fact, Judgement) and (everywhere or one.conversation == step.where)
     ]
     covers = tuple(seq for seq in there if seq is not None)[-step.most :] if step.most else ()
     made = turn(step.where, *covers)
-    everyone = dict.fromkeys(one.conversation for one in seen if isinstance(one.fact, Judgement) and one.conversation)
-    looked = tuple((there, Seq(max(0, last - step.behind))) for there in everyone if everywhere and there != step.where)
+    everyone = dict.fromkeys(
+        one.conversation for one in seen if isinstance(one.fact, Judgement) and one.conversation
+    )
+    looked = tuple(
+        (there, Seq(max(0, last - step.behind)))
+        for there in everyone
+        if everywhere and there != step.where
+    )
     assert isinstance(made.fact, TurnRecord)
     fields = {name: getattr(made.fact, name) for name in made.fact.__slots__ if name != "kind"}
     fields |= {
@@ -568,7 +725,9 @@ def heard(where: ConversationId = ROOM, fate: str = "due") -> Said:
     return Said(where, fate)
 
 
-def took(outcome: str = "replied", where: ConversationId = ROOM, *, within: bool = False, most: int = 9) -> Turn:
+def took(
+    outcome: str = "replied", where: ConversationId = ROOM, *, within: bool = False, most: int = 9
+) -> Turn:
     return Turn(where, outcome, within, most, 0)
 
 
@@ -605,7 +764,10 @@ TABLE = [
     (steps(heard(), took(within=True), took(where=AGENT)), EventOutcome.ANSWERED_ELSEWHERE),
     (steps(heard(), took(where=AGENT), took(within=True)), EventOutcome.CONTEXT),
     (steps(heard(), took(where=AGENT), attended()), EventOutcome.ANSWERED),
-    (steps(heard(), took(where=AGENT), attended("interrupted"), took("silent")), EventOutcome.SILENT),
+    (
+        steps(heard(), took(where=AGENT), attended("interrupted"), took("silent")),
+        EventOutcome.SILENT,
+    ),
     (steps(heard(fate="context"), took(where=AGENT), attended()), EventOutcome.CONTEXT),
     (steps(heard(AGENT), took(where=AGENT)), EventOutcome.TAKEN_UP),
     (steps(heard(AGENT), took(where=BOB)), EventOutcome.LOOKED_AT),
@@ -614,7 +776,9 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("told", "fate"), TABLE)
-async def test_what_becomes_of_the_first_event(told: list[Step], fate: EventOutcome, store: Store) -> None:
+async def test_what_becomes_of_the_first_event(
+    told: list[Step], fate: EventOutcome, store: Store
+) -> None:
     log = await wrote(store, told)
     assert compute_outcomes(log)[Seq(1)] is fate
     found = await load_trail(store, log[0])
@@ -629,7 +793,9 @@ def test_every_fate_is_in_the_table() -> None:
 
 places = st.sampled_from([ROOM, ROOM, B, AGENT, BOB])
 logs = st.lists(
-    st.builds(Said, places, st.sampled_from(["due", "due", "context", "refused", "noted"]), st.booleans())
+    st.builds(
+        Said, places, st.sampled_from(["due", "due", "context", "refused", "noted"]), st.booleans()
+    )
     | st.builds(
         Turn,
         places,
@@ -645,7 +811,9 @@ logs = st.lists(
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
-def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told: list[Step]) -> None:
+def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(
+    told: list[Step],
+) -> None:
     async def story(path: Path) -> None:
         async with await opened(path) as store:
             log = await wrote(store, told)
@@ -657,7 +825,9 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told
                 assert (found.outcome if found else None) == counted.get(entry.seq)
             unread = set()
             for conversation in (ROOM, B, AGENT, BOB):
-                unread |= {one.seq for one in (await store.unread_entries(conversation, most=99)).messages}
+                unread |= {
+                    one.seq for one in (await store.unread_entries(conversation, most=99)).messages
+                }
             waiting = (EventOutcome.WAITING, EventOutcome.OVERHEARD, EventOutcome.LOOKED_AT)
             assert {seq for seq, fate in counted.items() if fate in waiting} == unread
             urgent = {place for place, _ in await store.due_conversations(1)}

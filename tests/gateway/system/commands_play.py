@@ -99,12 +99,16 @@ class Play:
             case Use(command=command, given=given):
                 self.used.add(command)
                 name, _, sub = command.partition(" ")
-                self.written.append(seat.give(name, sub, {key: self._filled(value) for key, value in given.items()}))
+                self.written.append(
+                    seat.give(name, sub, {key: self._filled(value) for key, value in given.items()})
+                )
             case Say(text=text):
                 seat.say(text, to_bot=True)
             case _:
                 seat.asks_in()
-        found = await self.town.heard(watched, since, self._filled(line.on.get(self.platform, line.says)))
+        found = await self.town.heard(
+            watched, since, self._filled(line.on.get(self.platform, line.says))
+        )
         self.known |= {name: value for name, value in found.groupdict().items() if value}
         if isinstance(line, Use) and not line.told:
             self.answers.append(watched.shown()[since].split("\n")[0])
@@ -112,7 +116,9 @@ class Play:
     async def restarted(self) -> None:
         """This channel is restarted by a command, and comes back."""
         before, joined = await self.town.ups(self.platform), self.town.joins()
-        await self.act(Use(command="restart", given={"channel": "@channel@"}, says="I disconnect @channel@"))
+        await self.act(
+            Use(command="restart", given={"channel": "@channel@"}, says="I disconnect @channel@")
+        )
         async with asyncio.timeout(WAIT_S):
             while await self.town.ups(self.platform) == before:
                 await asyncio.sleep(0.01)
@@ -134,7 +140,11 @@ class Play:
         """Where they look for an answer."""
         if isinstance(line, Use):
             return self.town.answering(seat, line.command.partition(" ")[0])
-        return self.town.seat(IRC, line.by, "alone") if isinstance(line, AskIn) and self.platform == IRC else seat
+        return (
+            self.town.seat(IRC, line.by, "alone")
+            if isinstance(line, AskIn) and self.platform == IRC
+            else seat
+        )
 
     def _filled(self, text: str) -> str:
         for name, value in self.known.items():

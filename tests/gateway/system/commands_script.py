@@ -11,12 +11,20 @@ _CODE: Final = r"[A-Z0-9]{4}-[A-Z0-9]{4}"
 
 ME_AND_YOU: Final[Sequence[Line]] = (
     Use(command="help", says="Me and you.*/?.?help.*How I run.*shows how to use one command"),
-    Use(command="help", given={"command": "dmn", "sub": "sleep"}, says=r"dmn sleep \[until\]: Rest until"),
+    Use(
+        command="help",
+        given={"command": "dmn", "sub": "sleep"},
+        says=r"dmn sleep \[until\]: Rest until",
+    ),
     Use(command="about", says="I am a bot, not a person.*Model: fake-main"),
-    Use(command="whoami", says=r"You are @channel@:\S+, which the platform confirms\. Your role: owner"),
+    Use(
+        command="whoami",
+        says=r"You are @channel@:\S+, which the platform confirms\. Your role: owner",
+    ),
     Use(
         command="status",
-        says=r"I have been running for .* fake-main.*telegram\.main: up.*discord\.main: up.*irc\.main: up",
+        says=r"I have been running for .* fake-main.*telegram\.main: up.*discord\.main: "
+        r"up.*irc\.main: up",
     ),
     Use(command="version", says=r"Reverie \d"),
     Use(command="link start", where="alone", says=rf"Your code is (?P<first>{_CODE})\."),
@@ -34,14 +42,18 @@ ME_AND_YOU: Final[Sequence[Line]] = (
         given={"account": "@other@"},
         says="@other@.* is not linked any more",
     ),
-    Use(command="log tail", where="alone", given={"n": "40"}, says=r"link \*\*\*", on={IRC: "link"}),
+    Use(
+        command="log tail", where="alone", given={"n": "40"}, says=r"link \*\*\*", on={IRC: "link"}
+    ),
     Use(command="more", where="alone", says="nothing more to show", on={IRC: "command"}),
     Use(command="again", where="alone", says="All my messages here have arrived"),
 )
 CONVERSATION: Final[Sequence[Line]] = (
     Say(text="hello there", says=_ANSWER),
     Use(command="usage", says=r"Here today: \d+ requests?"),
-    Use(command="seen", given={"who": "nobody"}, says="I have not seen `?nobody`? write here lately"),
+    Use(
+        command="seen", given={"who": "nobody"}, says="I have not seen `?nobody`? write here lately"
+    ),
     Use(command="cache", says=r"Here today: \d+ requests?"),
     Use(command="tools", says="itself: .*remember"),
     Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
@@ -52,16 +64,28 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(command="retry", says=f"I take back my last answer.*{_ANSWER}", told=True),
     Use(command="rewind", given={"n": "1"}, says="I took back the last exchange."),
     Use(command="compact", says="I am shortening what I see of this conversation.*already short"),
-    Say(text="note the tea", calls=(("journal", '{"title": "tea", "text": "There was tea."}'),), says=_ANSWER),
-    Say(text="remember it", calls=(("remember", '{"text": "Olga likes green tea."}'),), says=_ANSWER),
+    Say(
+        text="note the tea",
+        calls=(("journal", '{"title": "tea", "text": "There was tea."}'),),
+        says=_ANSWER,
+    ),
+    Say(
+        text="remember it", calls=(("remember", '{"text": "Olga likes green tea."}'),), says=_ANSWER
+    ),
     Use(command="journal", given={"n": "5"}, says="There was tea"),
     Use(command="memory show", says=r"(?P<note>n\d+) .*Olga likes green tea"),
     Use(command="memory pending", says="Only an owner can do that"),
     Use(command="memory approve", given={"note": "@note@"}, says="Only an owner can do that"),
     Use(command="memory forget", given={"note": "@note@"}, says="I forgot note @note@"),
-    Say(text="remind me", calls=(("remind", '{"text": "the kettle", "at": "in 5 h"}'),), says=_ANSWER),
+    Say(
+        text="remind me",
+        calls=(("remind", '{"text": "the kettle", "at": "in 5 h"}'),),
+        says=_ANSWER,
+    ),
     Use(command="remind list", says="(?P<reminder>[0-9A-Z]{6}): .*the kettle"),
-    Use(command="remind cancel", given={"id": "@reminder@"}, says="Reminder @reminder@ is cancelled"),
+    Use(
+        command="remind cancel", given={"id": "@reminder@"}, says="Reminder @reminder@ is cancelled"
+    ),
     Use(command="new", says="I started over"),
 )
 APPROVALS: Final[Sequence[Line]] = (
@@ -75,7 +99,11 @@ APPROVALS: Final[Sequence[Line]] = (
 PEOPLE: Final[Sequence[Line]] = (
     Use(command="block", given={"who": "@nora@", "where": "everywhere"}, says="Blocked: @nora@"),
     Use(command="unblock", given={"who": "@nora@"}, says="Not blocked any more: @nora@"),
-    Use(command="role set", given={"who": "@nora@", "role": "member", "where": "everywhere"}, says="@nora@ is member"),
+    Use(
+        command="role set",
+        given={"who": "@nora@", "role": "member", "where": "everywhere"},
+        says="@nora@ is member",
+    ),
     Use(command="role list", says="@nora@.*member"),
     Use(command="role clear", given={"who": "@nora@"}, says="@nora@.*is no longer member"),
     Say(by="nora", where="alone", text="good day", says=rf"pair approve (?P<code>{_CODE})"),
@@ -85,9 +113,15 @@ PEOPLE: Final[Sequence[Line]] = (
     Use(command="pair revoke", given={"who": "@nora@"}, says="I took back the approval of @nora@"),
 )
 ROOMS: Final[Sequence[Line]] = (
-    AskIn(by="nora", where="den", says=rf"I may not (?:talk|enter).*yet.*room approve (?P<code>{_CODE})"),
+    AskIn(
+        by="nora",
+        where="den",
+        says=rf"I may not (?:talk|enter).*yet.*room approve (?P<code>{_CODE})",
+    ),
     Use(command="room list", says="@nora@.*@den@"),
-    Use(command="room approve", given={"code": "@code@"}, says=r"Approved: (.* \()?@channel@/@den@"),
+    Use(
+        command="room approve", given={"code": "@code@"}, says=r"Approved: (.* \()?@channel@/@den@"
+    ),
 )
 INSIDE: Final[Sequence[Line]] = (
     Use(command="rooms", says=r"@channel@/@den@[^\n]*: approved"),
@@ -108,7 +142,11 @@ OUTSIDE: Final[Sequence[Line]] = (
     ),
 )
 CLOSING: Final[Sequence[Line]] = (
-    Use(command="room revoke", given={"room": "@den@"}, says="I took back the approval of .*@channel@/@den@"),
+    Use(
+        command="room revoke",
+        given={"room": "@den@"},
+        says="I took back the approval of .*@channel@/@den@",
+    ),
 )
 WHAT_I_DO: Final[Sequence[Line]] = (
     Use(command="pending", says=r"I have read everything|@channel@"),
@@ -118,7 +156,11 @@ WHAT_I_DO: Final[Sequence[Line]] = (
         given={"type": "mail.new", "urgency": "low"},
         says="for mail.new: low and above pass",
     ),
-    Use(command="notify threshold", given={"type": "mail.new", "urgency": "reset"}, says="The threshold is removed"),
+    Use(
+        command="notify threshold",
+        given={"type": "mail.new", "urgency": "reset"},
+        says="The threshold is removed",
+    ),
     Use(command="notify rules", says="Put rules under attention.rules in the configuration file"),
     Use(command="dmn sleep", given={"until": "30m"}, says="reverie is stored until"),
     Use(command="dmn quiet", given={"until": "30m"}, says="reverie .*quiet until"),
@@ -127,9 +169,16 @@ WHAT_I_DO: Final[Sequence[Line]] = (
     Use(command="dmn off", says="reverie is off"),
     Use(command="dmn wake", says="reverie is foraging"),
     Use(command="model list", says="main: openai fake-main.*used by reverie.*second: openai"),
-    Use(command="model switch", given={"name": "second"}, says="reverie uses second from its next answer on"),
+    Use(
+        command="model switch",
+        given={"name": "second"},
+        says="reverie uses second from its next answer on",
+    ),
     Say(text="who are you now?", says=_ANSWER),
     Use(command="model reset", says="reverie uses main"),
-    Use(command="channels", says=r"telegram\.main \(Telegram\): up.*discord\.main.*irc\.main \(IRC\): up"),
+    Use(
+        command="channels",
+        says=r"telegram\.main \(Telegram\): up.*discord\.main.*irc\.main \(IRC\): up",
+    ),
     Use(command="reload", says="The configuration has not changed"),
 )

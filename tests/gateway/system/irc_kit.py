@@ -15,7 +15,12 @@ from tests.servers.ircd import Ircd
 
 @contextlib.asynccontextmanager
 async def gateway(
-    folder: Path, ircd: Ircd, script: Script | None = None, *, bridges: Sequence[str] = (), **access: Any
+    folder: Path,
+    ircd: Ircd,
+    script: Script | None = None,
+    *,
+    bridges: Sequence[str] = (),
+    **access: Any,
 ) -> AsyncIterator[None]:
     made = parse_config(
         {
@@ -31,7 +36,10 @@ async def gateway(
                 }
             },
             "agents": [{"id": "reverie"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "access": {"roles": {"owner": ["irc.test:account:olga"]}, **access},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},

@@ -37,14 +37,18 @@ class Scene:
     async def uses(self, seat: Seat, command: str, says: str, **given: str) -> re.Match[str]:
         """They use a command, and are shown that."""
         name, _, sub = command.partition(" ")
-        written = " ".join(["!" if seat.platform == IRC else "/", command, *given.values()]).replace(" ", "", 1)
+        written = " ".join(
+            ["!" if seat.platform == IRC else "/", command, *given.values()]
+        ).replace(" ", "", 1)
         return await self._shown(seat, seat, written, lambda: seat.give(name, sub, given), says)
 
     async def asks_in(self, seat: Seat, says: str) -> re.Match[str]:
         """They want the bot in a room, and somebody there is shown that."""
         texts = {TELEGRAM: "(takes the bot into the group)", IRC: f"/invite reverie {DEN}"}
         read = self.it.seat(IRC, seat.name, "alone") if seat.platform == IRC else seat
-        return await self._shown(seat, read, texts.get(seat.platform, "@reverie come in"), seat.asks_in, says)
+        return await self._shown(
+            seat, read, texts.get(seat.platform, "@reverie come in"), seat.asks_in, says
+        )
 
     async def in_vain(self, seat: Seat, text: str) -> None:
         """They write to the bot, and are shown nothing: nobody asks the model."""
@@ -70,7 +74,9 @@ class Scene:
         """The operator's command line, beside the gateway; what it says."""
         print(f"operator$ reverie {' '.join(arguments)}")
         command = [sys.executable, "-c", MAIN, *arguments, "--config", str(self.it.directory)]
-        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=CHECKOUT)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=subprocess.PIPE, cwd=CHECKOUT
+        )
         said = (await process.communicate())[0].decode().rstrip()
         assert process.returncode == 0
         print(*(f"    {line}" for line in said.splitlines()), sep="\n")
@@ -82,7 +88,9 @@ class Scene:
         await self.it.end()
         await self.it.begin()
 
-    async def _shown(self, seat: Seat, read: Seat, text: str, act: Callable[[], object], says: str) -> re.Match[str]:
+    async def _shown(
+        self, seat: Seat, read: Seat, text: str, act: Callable[[], object], says: str
+    ) -> re.Match[str]:
         since = len(read.shown())
         self._line(seat, seat.name.lower(), text)
         act()
@@ -98,8 +106,17 @@ class Scene:
 
     def _line(self, seat: Seat, who: str, text: str) -> None:
         alone, room, den = PLACES[seat.platform]
-        where = alone if seat.direct else den if seat == self.it.seat(seat.platform, seat.name.lower(), "den") else room
+        where = (
+            alone
+            if seat.direct
+            else den
+            if seat == self.it.seat(seat.platform, seat.name.lower(), "den")
+            else room
+        )
         print(f"[{PLATFORM[seat.platform]}, {where}] {who}: {text}")
 
     async def _refused(self) -> int:
-        return sum(isinstance(one, Judgement) and one.fate == "refused" for one in await self.it.facts("judged"))
+        return sum(
+            isinstance(one, Judgement) and one.fate == "refused"
+            for one in await self.it.facts("judged")
+        )

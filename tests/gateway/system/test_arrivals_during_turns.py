@@ -1,7 +1,8 @@
-"""What is said while a turn runs, in all three modes: nothing is lost, nothing is answered twice, the order is kept.
+"""What is said while a turn runs, in all three modes: nothing is lost, nothing is answered twice,
+the order is kept.
 
-The model answers all that stands in its request and was not answered yet, which is what a real one does. So each word
-must come up in exactly one answer, in the order in which the words were said.
+The model answers all that stands in its request and was not answered yet, which is what a real one
+does. So each word must come up in exactly one answer, in the order in which the words were said.
 """
 
 import itertools
@@ -64,13 +65,16 @@ def thinks(case: Case, clock: JumpingClock) -> Brain:
     rounds: dict[str, int] = {}
 
     def answer(ask: Ask) -> Say:
-        done = rounds[ask.place] = 1 + (rounds.get(ask.place, 0) if ask.results or _told_behind(ask) else 0)
+        done = rounds[ask.place] = 1 + (
+            rounds.get(ask.place, 0) if ask.results or _told_behind(ask) else 0
+        )
         if done <= case.rounds:
             return Say(text="Let me see.", calls=(("list_reminders", "{}"),), takes_s=case.takes_s)
         rounds[ask.place] = 0
         answered = words(ask.request, "assistant")
         return Say(
-            text=" ".join(w for w in words(ask.request, "user") if w not in answered) or "?", takes_s=case.takes_s
+            text=" ".join(w for w in words(ask.request, "user") if w not in answered) or "?",
+            takes_s=case.takes_s,
         )
 
     return Brain(clock, answer)
@@ -109,13 +113,22 @@ async def check(case: Case, clock: JumpingClock, folder: Path) -> None:
         said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
         assert WORD.findall("\n".join(gateway.said(room or who))) == said
     log = await gateway.log()
-    became = [fate for fate in compute_outcomes(log).values() if fate not in (EventOutcome.NOTED, EventOutcome.WAITING)]
+    became = [
+        fate
+        for fate in compute_outcomes(log).values()
+        if fate not in (EventOutcome.NOTED, EventOutcome.WAITING)
+    ]
     assert became == [EventOutcome.ANSWERED] * len(case.says)
     for _, turns in itertools.groupby(
-        sorted((one for one in log if isinstance(one.fact, TurnRecord)), key=lambda one: (one.conversation, one.seq)),
+        sorted(
+            (one for one in log if isinstance(one.fact, TurnRecord)),
+            key=lambda one: (one.conversation, one.seq),
+        ),
         key=lambda one: one.conversation,
     ):
-        covers = [seq for one in turns if isinstance(one.fact, TurnRecord) for seq in one.fact.covers]
+        covers = [
+            seq for one in turns if isinstance(one.fact, TurnRecord) for seq in one.fact.covers
+        ]
         assert covers == sorted(set(covers))
 
 
@@ -123,7 +136,9 @@ CASES = st.builds(
     Case,
     mode=st.sampled_from(MODES),
     says=st.lists(
-        st.tuples(st.sampled_from([0.0, 0.4, 1.0, 1.5, 2.5, 6.0, 30.0]), st.integers(0, 1)), min_size=1, max_size=8
+        st.tuples(st.sampled_from([0.0, 0.4, 1.0, 1.5, 2.5, 6.0, 30.0]), st.integers(0, 1)),
+        min_size=1,
+        max_size=8,
     ),
     rounds=st.integers(0, 3),
     takes_s=st.sampled_from([0.0, 1.0, 2.0]),
@@ -172,13 +187,16 @@ def test_whenever_they_come(case: Case) -> None:
 @pytest.mark.parametrize(
     ("mode", "answers", "outcomes", "requests"),
     [
-        # A tool round of two seconds each, then the answer: "one" at 1.0 s, "two" at 2.5 s, in the middle of the first.
+        # A tool round of two seconds each, then the answer: "one" at 1.0 s, "two" at 2.5 s, in the
+        # middle of the first.
         ("steer", ["word0 word1"], ["replied"], 3),
         ("queue", ["word0", "word1"], ["replied", "replied"], 6),
         ("interrupt", ["word0 word1"], ["interrupted", "replied"], 4),
     ],
 )
-def test_each_mode(tmp_path: Path, mode: str, answers: list[str], outcomes: list[str], requests: int) -> None:
+def test_each_mode(
+    tmp_path: Path, mode: str, answers: list[str], outcomes: list[str], requests: int
+) -> None:
     case = Case(mode=mode, says=[(0.0, 0), (1.5, 0)], rounds=2, takes_s=2.0, coalesce_s=0.0)
 
     async def story(clock: JumpingClock) -> None:
@@ -191,12 +209,14 @@ def test_each_mode(tmp_path: Path, mode: str, answers: list[str], outcomes: list
 
 
 @pytest.mark.parametrize(
-    ("mode", "answers", "requests"), [("steer", ["word0 word1"], 2), ("queue", ["word0", "word1"], 4)]
+    ("mode", "answers", "requests"),
+    [("steer", ["word0 word1"], 2), ("queue", ["word0", "word1"], 4)],
 )
 def test_a_line_right_before_a_tool_boundary_is_taken_there(
     tmp_path: Path, mode: str, answers: list[str], requests: int
 ) -> None:
-    # A turn from 2.5 s with a tool boundary at 4.5 s; the second line comes at 4.0 s, and waits for more until 5.5 s.
+    # A turn from 2.5 s with a tool boundary at 4.5 s; the second line comes at 4.0 s, and waits for
+    # more until 5.5 s.
     case = Case(mode=mode, says=[(0.0, 0), (3.0, 0)], rounds=1, takes_s=2.0, coalesce_s=1.5)
 
     async def story(clock: JumpingClock) -> None:
@@ -211,9 +231,15 @@ class Writer(Brain):
     """Writes all words that it has not answered, for ten seconds."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        self.asked.append(Ask(at_s=0.0, place=ConversationId(""), heard="", results=(), request=request))
+        self.asked.append(
+            Ask(at_s=0.0, place=ConversationId(""), heard="", results=(), request=request)
+        )
         answered = words(request, "assistant")
-        for part in ("So, about ", " ".join(w for w in words(request, "user") if w not in answered), ", at last."):
+        for part in (
+            "So, about ",
+            " ".join(w for w in words(request, "user") if w not in answered),
+            ", at last.",
+        ):
             yield TextPart(text=part)
             await self._clock.sleep(10 / 3)
         usage = Usage(input_tokens=100, output_tokens=10)
@@ -227,7 +253,11 @@ class Writer(Brain):
         ("steer", [(0.0, "ann"), (3.0, "bob")], ["word0", "word1"]),
         ("queue", [(0.0, "ann"), (3.0, "ann")], ["word0", "word1"]),
         # Who goes on writing gets an answer in between all the same.
-        ("steer", [(0.0, "ann"), *[(3.0, "ann")] * 6], ["word0 word1 word2", "word3 word4 word5 word6"]),
+        (
+            "steer",
+            [(0.0, "ann"), *[(3.0, "ann")] * 6],
+            ["word0 word1 word2", "word3 word4 word5 word6"],
+        ),
     ],
 )
 def test_a_line_of_whoever_asked_begins_an_answer_anew_that_is_still_being_written(
@@ -240,11 +270,15 @@ def test_a_line_of_whoever_asked_begins_an_answer_anew_that_is_still_being_writt
             await clock.sleep(1)
             for number, (gap_s, who) in enumerate(says):
                 await clock.sleep(gap_s)
-                await gateway.towns[TELEGRAM].receive_message(f"reverie, word{number}", sender=who, room="#one")
+                await gateway.towns[TELEGRAM].receive_message(
+                    f"reverie, word{number}", sender=who, room="#one"
+                )
             await clock.sleep(600)
             assert [" ".join(WORD.findall(said)) for said in gateway.said("#one")] == answers
             became = compute_outcomes(await gateway.log()).values()
-            assert [fate for fate in became if fate is EventOutcome.ANSWERED] == [EventOutcome.ANSWERED] * len(says)
+            assert [fate for fate in became if fate is EventOutcome.ANSWERED] == [
+                EventOutcome.ANSWERED
+            ] * len(says)
 
     simulate(story)
 
@@ -259,14 +293,18 @@ def test_what_an_interrupted_turn_had_heard_is_answered_by_the_next_process(tmp_
         place = said.at.conversation
         async with await Store.open(made.store.path, clock) as store:
             came = NewEntry(fact=said, at=clock.now(), conversation=place, key=dedup_key(said))
-            judged = Judgement(type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest")
+            judged = Judgement(
+                type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest"
+            )
             (first, _) = await store.append(
                 [came, NewEntry(fact=judged, at=clock.now(), conversation=place, cause=came)]
             )
             ended = turn(place, first.seq, text="").fact
             assert isinstance(ended, TurnRecord)
             heard = replace(ended, outcome="interrupted", heard="[] ann (guest): word0", requests=0)
-            await store.append([NewEntry(fact=heard, at=clock.now(), conversation=place, key="turn:t")])
+            await store.append(
+                [NewEntry(fact=heard, at=clock.now(), conversation=place, key="turn:t")]
+            )
         brain = thinks(case, clock)
         for _ in range(2):  # and only once
             async with world(made, clock, brain) as gateway:

@@ -1,4 +1,5 @@
-"""A task is gone on with, without being asked, until the agent rests or the guards say that it is enough."""
+"""A task is gone on with, without being asked, until the agent rests or the guards say that it is
+enough."""
 
 import asyncio
 import json
@@ -30,8 +31,16 @@ def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path
             await gateway.console.receive_message("do it", sender="olga")
             asked, went_on = await ended(gateway, 2, place="console/olga")
             await gateway.screen.until(3)
-        assert (asked.cause, asked.autonomous, asked.text) == ("addressed", False, "one step is done")
-        assert (went_on.cause, went_on.autonomous, went_on.outcome) == ("continued", True, "yielded")
+        assert (asked.cause, asked.autonomous, asked.text) == (
+            "addressed",
+            False,
+            "one step is done",
+        )
+        assert (went_on.cause, went_on.autonomous, went_on.outcome) == (
+            "continued",
+            True,
+            "yielded",
+        )
         assert gateway.scripted.requests[-1].now == load_prompt("working")
         assert gateway.screen.said("lobby") == ["step", "step"]
         assert gateway.screen.said("olga") == ["one step is done"]
@@ -43,7 +52,10 @@ def test_writing_something_down_is_no_task(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         note = ("journal", '{"title":"","text":"olga likes tea"}')
-        rules = (ScriptRule(match="I like tea", calls=(note,)), ScriptRule(match="journal", reply="noted"))
+        rules = (
+            ScriptRule(match="I like tea", calls=(note,)),
+            ScriptRule(match="journal", reply="noted"),
+        )
         settings = {**QUICK, "dmn": {**QUICK["dmn"], "forage": True}}
         async with running(tmp_path, Script(rules=rules), **settings) as gateway:
             await gateway.console.receive_message("I like tea", sender="olga")
@@ -55,7 +67,9 @@ def test_writing_something_down_is_no_task(tmp_path: Path) -> None:
     told()
 
 
-def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it_again(tmp_path: Path) -> None:
+def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it_again(
+    tmp_path: Path,
+) -> None:
     @story
     async def told() -> None:
         rules = (
@@ -83,7 +97,10 @@ def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Pat
         async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
             for number in (1, 2):  # a person's word begins it again
                 await gateway.console.receive_message("do it", sender="olga")
-                await until(clock, lambda number=number: len(gateway.screen.said("olga")) == 4 * number)  # type: ignore[misc]  # bound now
+                await until(
+                    clock,
+                    lambda number=number: len(gateway.screen.said("olga")) == 4 * number,  # type: ignore[misc]  # bound now
+                )
                 await passing(clock, 60)
                 assert len(gateway.screen.said("olga")) == 4 * number
             turns = await ended(gateway, 8, place="console/olga")
@@ -98,7 +115,10 @@ ASKED = ScriptRule(match="two plus two", reply="four")
 
 
 def job(name: str, **arguments: object) -> tuple[ScriptRule, ...]:
-    return (ScriptRule(match="the job", calls=((name, json.dumps(arguments)),)), ScriptRule(match=".", reply="one"))
+    return (
+        ScriptRule(match="the job", calls=((name, json.dumps(arguments)),)),
+        ScriptRule(match=".", reply="one"),
+    )
 
 
 WROTE = job("write_file", path="a.txt", text="x")
@@ -139,13 +159,19 @@ def test_what_is_asked_right_after_a_task_is_answered(
         async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
             await first_job(gateway, clock, room)
             await passing(clock, delay_s)
-            await gateway.console.receive_message("reverie: what is two plus two?", sender=sender, room=room)
+            await gateway.console.receive_message(
+                "reverie: what is two plus two?", sender=sender, room=room
+            )
             await until(clock, lambda: len(gateway.screen.parts) == 2)
             await passing(clock, 8)
             assert gateway.screen.said(room or sender)[1:] == ["four"]
             turns = await gateway.turns()
             (answering,) = [one for one in turns if "two plus two" in one.heard]
-            assert (answering.cause, answering.autonomous, answering.outcome) == ("addressed", False, "replied")
+            assert (answering.cause, answering.autonomous, answering.outcome) == (
+                "addressed",
+                False,
+                "replied",
+            )
 
     told()
 
@@ -167,7 +193,9 @@ def test_what_came_to_nothing_is_not_gone_on_with(
     async def told() -> None:
         clock = ManualClock()
         goes_on = ScriptRule(match="middle of a task", reply="and another thing")
-        async with running(tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more) as gateway:
+        async with running(
+            tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more
+        ) as gateway:
             await gateway.console.receive_message("reverie: the job", sender=sender, room="lobby")
             await until(clock, lambda: bool(gateway.screen.parts))
             await passing(clock, 8)

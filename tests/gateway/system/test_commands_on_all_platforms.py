@@ -1,4 +1,5 @@
-"""Every command of the table on all three platforms, through one whole gateway, as people give them there."""
+"""Every command of the table on all three platforms, through one whole gateway, as people give them
+there."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -35,7 +36,11 @@ def named(row: CommandDefinition, sub: CommandDefinition | None) -> str:
 def some(args: tuple[CommandArg, ...]) -> Mapping[str, str]:
     """Something for all that is required."""
     forms = {"number": "3", "person": "irc.main:account:ghost", "time": "30m"}
-    return {arg.name: arg.choices[0] if arg.choices else forms.get(arg.form, "x9") for arg in args if arg.required}
+    return {
+        arg.name: arg.choices[0] if arg.choices else forms.get(arg.form, "x9")
+        for arg in args
+        if arg.required
+    }
 
 
 async def whole(it: Town, platform: str) -> Play:
@@ -52,7 +57,10 @@ async def whole(it: Town, platform: str) -> Play:
     if platform == IRC:
         await it.so(lambda: it.joins(DEN) > there, "the den on IRC")
     await play.all(
-        *commands_script.INSIDE, *commands_script.OUTSIDE, *commands_script.CLOSING, *commands_script.WHAT_I_DO
+        *commands_script.INSIDE,
+        *commands_script.OUTSIDE,
+        *commands_script.CLOSING,
+        *commands_script.WHAT_I_DO,
     )
     await play.restarted()
     await play.act(Say(text="are you still there?", says=r"answer \d+"))
@@ -69,7 +77,9 @@ async def misused(it: Town, seat: Seat) -> list[str]:
         since = len(watched.shown())
         if any(arg.required for arg in args):
             where.give(row.name, sub.name if sub else "", {})
-        elif seat.platform == DISCORD or (args and args[-1].rest):  # no one can write more than that there
+        elif seat.platform == DISCORD or (
+            args and args[-1].rest
+        ):  # no one can write more than that there
             continue
         else:
             where.type(f"{prefix}{named(row, sub)} {' '.join(['7'] * (len(args) + 1))}")
@@ -96,7 +106,9 @@ async def test_an_owner_is_answered_whatever_they_use(platform: str, tmp_path: P
         assert models.count("fake-second") == 1
         assert not [line for line in play.written if line in asked]
         assert not [line for line in play.answers if line in asked]
-        assert {row.name for row in COMMANDS if row.is_administrative} <= {one.what for one in audited}
+        assert {row.name for row in COMMANDS if row.is_administrative} <= {
+            one.what for one in audited
+        }
 
 
 @story
@@ -111,7 +123,9 @@ async def test_what_may_stand_in_a_command_is_suggested_to_who_may_use_it(tmp_pa
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @story
-async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform: str, tmp_path: Path) -> None:
+async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(
+    platform: str, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it:
         await it.begin()
         seat = it.seat(platform, "gus", "room")
@@ -119,7 +133,9 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
         before = len(await it.facts("judged"))
         for row, sub in uses():
             if not row.is_allowed_for(GUEST, direct=False):
-                seat.give(row.name, sub.name if sub else "", some(row.args if sub is None else sub.args))
+                seat.give(
+                    row.name, sub.name if sub else "", some(row.args if sub is None else sub.args)
+                )
         since = 0
         for row in COMMANDS:
             if row.is_allowed_for(GUEST, direct=False):
@@ -130,9 +146,13 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
         assert it.model.seen == []
         facts = [one for one in await it.facts("judged") if isinstance(one, Judgement)][before:]
         refused = [one for one in facts if one.fate == "refused"]
-        answered = [one for one in facts if one.rule.startswith("command ") and one.fate != "refused"]
+        answered = [
+            one for one in facts if one.rule.startswith("command ") and one.fate != "refused"
+        ]
         assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in COMMANDS)
-        closed = [named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False)]
+        closed = [
+            named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False)
+        ]
         assert len(refused) == len(closed) > len(COMMANDS)
         assert plain(seat.shown()).count("Reverie ") == 1
 
@@ -166,11 +186,17 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
         rows = [one for one in it.discord.commands.table["global"] if one["type"] == 1]
         told = [{key: one[key] for key in ("name", "description", "contexts")} for one in rows]
         assert told == [
-            {"name": row.name, "description": row.summary, "contexts": [1] if row.direct_only else [0, 1]}
+            {
+                "name": row.name,
+                "description": row.summary,
+                "contexts": [1] if row.direct_only else [0, 1],
+            }
             for row in COMMANDS
         ]
         for one, row in zip(rows, COMMANDS, strict=True):
-            assert one["options"] == ([offered(sub) for sub in row.subs] or [option(arg) for arg in row.args])
+            assert one["options"] == (
+                [offered(sub) for sub in row.subs] or [option(arg) for arg in row.args]
+            )
         menus, chat = it.telegram.methods.commands, f"chat/{it.persons['olga'].id}/"
         await it.so(lambda: chat in menus, "the owner's menu")
         assert menus.keys() == {"default/", "all_group_chats/", "all_private_chats/", chat}
@@ -184,13 +210,23 @@ def menu(role: Role, *, direct: bool) -> list[Json]:
     able = (
         row
         for row in COMMANDS
-        if ROLE_ORDER.index(role) >= ROLE_ORDER.index(row.role) or (row.allowed_in_own_chat and direct)
+        if ROLE_ORDER.index(role) >= ROLE_ORDER.index(row.role)
+        or (row.allowed_in_own_chat and direct)
     )
-    return [{"command": row.name, "description": row.summary} for row in able if direct or not row.direct_only]
+    return [
+        {"command": row.name, "description": row.summary}
+        for row in able
+        if direct or not row.direct_only
+    ]
 
 
 def offered(sub: CommandDefinition) -> Json:
-    return {"type": 1, "name": sub.name, "description": sub.summary, "options": [option(arg) for arg in sub.args]}
+    return {
+        "type": 1,
+        "name": sub.name,
+        "description": sub.summary,
+        "options": [option(arg) for arg in sub.args],
+    }
 
 
 def option(arg: CommandArg) -> Json:

@@ -1,4 +1,5 @@
-"""Providers that want more than others do, behind a whole gateway: thinking back, their own form of ids, signatures."""
+"""Providers that want more than others do, behind a whole gateway: thinking back, their own form of
+ids, signatures."""
 
 import asyncio
 import json
@@ -23,11 +24,16 @@ def with_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [message for message in messages if message.get("tool_calls")]
 
 
-def test_thinking_in_front_of_calls_comes_back_in_all_later_requests_and_after_a_restart(tmp_path: Path) -> None:
+def test_thinking_in_front_of_calls_comes_back_in_all_later_requests_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         async with ModelApi() as api:
             api.rule = deepseek
-            api.then(Answer(text="Let me look.", thinking=THOUGHT, calls=(LOOK,)), Answer(text="One file."))
+            api.then(
+                Answer(text="Let me look.", thinking=THOUGHT, calls=(LOOK,)),
+                Answer(text="One file."),
+            )
             async with gateway(tmp_path, api, "openai") as made:
                 await made.ask(IRC, "what is there?", sender="olga", room=None)
                 await made.ask(IRC, "and now?", sender="olga", room=None)
@@ -37,13 +43,17 @@ def test_thinking_in_front_of_calls_comes_back_in_all_later_requests_and_after_a
             assert len(api.violations) == 1  # it is learnt once
             learnt = sent(api)[2:]
             assert [with_calls(one)[0]["reasoning_content"] for one in learnt] == [THOUGHT] * 2
-            assert learnt[1][: len(learnt[0]) - 1] == learnt[0][:-1]  # what was said stays the same bytes
+            assert (
+                learnt[1][: len(learnt[0]) - 1] == learnt[0][:-1]
+            )  # what was said stays the same bytes
             async with gateway(tmp_path, api, "openai") as made:
                 await made.ask(IRC, "still there?", sender="olga", room=None)
                 await made.ask(IRC, "and there?", sender="olga", room=None)
                 assert len(made.said) == 2
             assert len(api.violations) == 2
-            assert [with_calls(one)[0]["reasoning_content"] for one in sent(api)[-2:]] == [THOUGHT] * 2
+            assert [with_calls(one)[0]["reasoning_content"] for one in sent(api)[-2:]] == [
+                THOUGHT
+            ] * 2
             assert sent(api)[-2][: len(learnt[1]) - 1] == learnt[1][:-1]
 
     asyncio.run(story())
@@ -60,7 +70,10 @@ def test_a_signature_of_a_call_comes_back_with_it_and_to_its_own_model_only(tmp_
             async with gateway(tmp_path, api, "openai", name="gemini-3-pro") as made:
                 await made.ask(IRC, "and now?", sender="olga", room=None)
             for one in sent(api)[1:]:
-                assert with_calls(one)[0]["tool_calls"][0]["extra_content"] == signature["extra_content"]
+                assert (
+                    with_calls(one)[0]["tool_calls"][0]["extra_content"]
+                    == signature["extra_content"]
+                )
             async with gateway(tmp_path, api, "openai", name="gpt-5") as made:
                 await made.ask(IRC, "and now?", sender="olga", room=None)
             assert "signature" not in json.dumps(sent(api)[-1])

@@ -15,7 +15,8 @@ from gateway.store import rebuild
 from tests.kits.gateway import Held, Running, running
 
 SLOW: dict[str, Any] = {"attention": {"coalesce": "200ms"}}
-"""Time to change a message before its turn begins: as much as a test takes, by a clock that stands still."""
+"""Time to change a message before its turn begins: as much as a test takes, by a clock that stands
+still."""
 
 
 @contextlib.asynccontextmanager
@@ -37,7 +38,9 @@ async def passing(clock: ManualClock) -> AsyncIterator[None]:
 def heard(gateway: Running, number: int = -1) -> str:
     """The newest user message of a request."""
     return "".join(
-        part.text for part in gateway.scripted.requests[number].conversation[-1].parts if isinstance(part, TextPart)
+        part.text
+        for part in gateway.scripted.requests[number].conversation[-1].parts
+        if isinstance(part, TextPart)
     )
 
 
@@ -57,12 +60,16 @@ def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_none(tmp_path: Path) -> None:
+async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_none(
+    tmp_path: Path,
+) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock=clock) as gateway:
         message = await gateway.console.receive_message("tea at five?", sender="ann")
         await gateway.screen.until(1)
-        await gateway.console.receive_edit(message, "tea at five?")  # as platforms report a preview of a link
+        await gateway.console.receive_edit(
+            message, "tea at five?"
+        )  # as platforms report a preview of a link
         await gateway.console.receive_edit(message, "tea at four?")
         await gateway.console.receive_edit(message, "tea at six?")
         clock.advance(10)
@@ -71,7 +78,9 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
         await gateway.console.receive_message("well?", sender="ann")
         await gateway.screen.until(2)
         edited, asked = heard(gateway).splitlines()[-2:]
-        assert edited.endswith('] (ann changed the message "tea at five?" and now says: "tea at six?")')
+        assert edited.endswith(
+            '] (ann changed the message "tea at five?" and now says: "tea at six?")'
+        )
         assert asked.endswith("ann (guest): well?")
         assert "four" not in heard(gateway)
         await gateway.console.receive_edit(message, "tea at six?")
@@ -87,12 +96,16 @@ async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path
         message = await gateway.console.receive_message("tea at five?", sender="ann")
         await gateway.asked(1)
         await gateway.console.receive_edit(message, "tea at five?")  # nothing new
-        await gateway.console.receive_edit(message, "tea at two?", sender="bob")  # nobody else's word
+        await gateway.console.receive_edit(
+            message, "tea at two?", sender="bob"
+        )  # nobody else's word
         await asyncio.sleep(0.05)
         assert len(model.requests) == 1
         await gateway.console.receive_edit(message, "tea at six?")
         await gateway.asked(2)
-        assert heard(gateway).endswith('] (ann changed the message "tea at five?" and now says: "tea at six?")')
+        assert heard(gateway).endswith(
+            '] (ann changed the message "tea at five?" and now says: "tea at six?")'
+        )
         model.go.set()
         await gateway.screen.until(1)
         await gateway.took(2)
@@ -107,7 +120,9 @@ async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_p
     model = Held()
     async with running(tmp_path, model) as gateway:
         await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
-        question = await gateway.console.receive_message("reverie, is it?", sender="ann", room="lobby")
+        question = await gateway.console.receive_message(
+            "reverie, is it?", sender="ann", room="lobby"
+        )
         await gateway.asked(1)
         await gateway.console.receive_delete(question)
         await gateway.took(1)
@@ -157,7 +172,9 @@ def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Pa
         clock = ManualClock()
         async with running(tmp_path, clock=clock, **SLOW) as gateway:
             await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
-            question = await gateway.console.receive_message("reverie, is it?", sender="ann", room="lobby")
+            question = await gateway.console.receive_message(
+                "reverie, is it?", sender="ann", room="lobby"
+            )
             await gateway.console.receive_delete(question)
             async with passing(clock):
                 await gateway.took(1)
@@ -181,10 +198,14 @@ def test_a_reply_shows_whom_and_how_it_began(tmp_path: Path) -> None:
             said = await gateway.console.receive_message(
                 'the "moon" is\n[far] away ' + "x" * 100, sender="bob", room="lobby"
             )
-            await gateway.console.receive_message("reverie, is that so?", sender="ann", room="lobby", reply_to=said.id)
+            await gateway.console.receive_message(
+                "reverie, is that so?", sender="ann", room="lobby", reply_to=said.id
+            )
             await gateway.screen.until(1)
             cut = "the 'moon' is [far] away " + "x" * 100
-            assert f'ann (guest) (in reply to bob: "{cut[:80]}..."): reverie, is that so?' in heard(gateway)
+            assert f'ann (guest) (in reply to bob: "{cut[:80]}..."): reverie, is that so?' in heard(
+                gateway
+            )
             ours = MessageId("1")  # as the console named the answer
             await gateway.console.receive_message("why?", sender="ann", room="lobby", reply_to=ours)
             await gateway.console.receive_message(
@@ -202,7 +223,9 @@ def test_a_reply_is_no_way_in_for_somebody_who_is_refused(tmp_path: Path) -> Non
     async def story() -> None:
         access = {"dm": "open", "roles": {"blocked": ["console:mallory"]}}
         async with running(tmp_path, access=access) as gateway:
-            said = await gateway.console.receive_message("reverie, give me the keys", sender="mallory", room="lobby")
+            said = await gateway.console.receive_message(
+                "reverie, give me the keys", sender="mallory", room="lobby"
+            )
             await gateway.console.receive_message(
                 "reverie, what do you say?", sender="ann", room="lobby", reply_to=said.id
             )

@@ -23,7 +23,12 @@ def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
         assert len(gateway.screen.said("ann")) == 1
         assert gateway.screen.said("ann")[0].startswith("You said: [")
         (turn,) = await gateway.turns()
-        assert (turn.outcome, turn.requests, turn.autonomous, len(turn.covers)) == ("replied", 1, False, 1)
+        assert (turn.outcome, turn.requests, turn.autonomous, len(turn.covers)) == (
+            "replied",
+            1,
+            False,
+            1,
+        )
         assert turn.text == gateway.screen.parts[0].body
         assert turn.usage != Usage()
         (delivery,) = await gateway.log("delivery")
@@ -53,7 +58,10 @@ def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, attention={"coalesce": 0.5}) as gateway:
             await asyncio.gather(
-                *(gateway.console.receive_message(text, sender="ann") for text in ("one", "two", "three"))
+                *(
+                    gateway.console.receive_message(text, sender="ann")
+                    for text in ("one", "two", "three")
+                )
             )
             await gateway.screen.until(1)
         (turn,) = await gateway.turns()
@@ -87,7 +95,11 @@ def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(tmp_path
             await gateway.console.receive_message("and now?", sender="ann")
             await gateway.screen.until(2)
         failed, replied = await gateway.turns()
-        assert (failed.outcome, failed.reason, replied.outcome) == ("failed", "no credit", "replied")
+        assert (failed.outcome, failed.reason, replied.outcome) == (
+            "failed",
+            "no credit",
+            "replied",
+        )
         told, answered = (part.body for part in gateway.screen.parts)
         assert "not set up correctly" in told
         assert "My operator must correct it" in told
@@ -121,8 +133,12 @@ def test_ways_to_end_a_turn(tmp_path: Path, call: str, text: str, outcome: str, 
     asyncio.run(story())
 
 
-def test_stopping_parks_a_turn_and_the_next_start_takes_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)  # the grace is for real models; here it is certain to run out
+def test_stopping_parks_a_turn_and_the_next_start_takes_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        app, "TURN_GRACE_S", 0.05
+    )  # the grace is for real models; here it is certain to run out
 
     async def story() -> None:
         async with running(tmp_path, Script(delay_s=60)) as gateway:
@@ -143,7 +159,8 @@ def test_a_start_fires_nothing_by_itself(tmp_path: Path) -> None:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
         async with running(
-            tmp_path, dmn={"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms"}
+            tmp_path,
+            dmn={"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms"},
         ) as again:
             await asyncio.sleep(0.3)  # some thirty ticks
         assert not again.scripted.requests
@@ -155,10 +172,14 @@ def test_a_start_fires_nothing_by_itself(tmp_path: Path) -> None:
 def test_a_normal_notice_is_taken_up_by_the_next_tick(tmp_path: Path) -> None:
     async def story() -> None:
         rules = [{"type": "console.room.lobby", "urgency": "normal"}]
-        async with running(tmp_path, attention={"coalesce": 0, "rules": rules}, dmn={"resting": "50ms"}) as gateway:
+        async with running(
+            tmp_path, attention={"coalesce": 0, "rules": rules}, dmn={"resting": "50ms"}
+        ) as gateway:
             await gateway.console.receive_message("anybody?", sender="ann", room="lobby")
             await gateway.took(1)
-            assert gateway.screen.parts == []  # in a room that is no reason to speak: the agent looks at it by itself
+            assert (
+                gateway.screen.parts == []
+            )  # in a room that is no reason to speak: the agent looks at it by itself
             await gateway.console.receive_message("reverie?", sender="ann", room="lobby")
             await gateway.screen.until(1)
         looked, answered = await gateway.turns()
@@ -183,7 +204,9 @@ def test_every_table_is_what_the_log_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [200_000, 4_000])
-def test_a_burst_of_questions_is_told_whole_and_in_order_over_several_turns(tmp_path: Path, tokens: int) -> None:
+def test_a_burst_of_questions_is_told_whole_and_in_order_over_several_turns(
+    tmp_path: Path, tokens: int
+) -> None:
     """By number of lines in a large window, by their size in a small one."""
     questions = [f"question {number:03d}" + " and so on" * 5 for number in range(120)]
 

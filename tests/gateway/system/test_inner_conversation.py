@@ -1,4 +1,5 @@
-"""The inner conversation: what is pending everywhere is weighed in one place, and answered by each room's own turn."""
+"""The inner conversation: what is pending everywhere is weighed in one place, and answered by each
+room's own turn."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,11 @@ async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -
     async with asyncio.timeout(120):
         while True:
             async with await Store.open_readonly(gateway.path) as reader:
-                found = [one.fact for one in await reader.entries(kinds=["turn_ended"]) if one.conversation == place]
+                found = [
+                    one.fact
+                    for one in await reader.entries(kinds=["turn_ended"])
+                    if one.conversation == place
+                ]
             turns = [fact for fact in found if isinstance(fact, TurnRecord)]
             if len(turns) >= count:
                 return turns
@@ -81,20 +86,43 @@ def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path: Path)
             await gateway.console.receive_message("there is an outage", sender="bob", room="lobby")
             await gateway.screen.until(2)
             (looked,) = await ended(gateway, 1)
-            await gateway.console.receive_message("reverie, who is on it?", sender="bob", room="lobby")
+            await gateway.console.receive_message(
+                "reverie, who is on it?", sender="bob", room="lobby"
+            )
             await gateway.screen.until(3)
         assert gateway.screen.said("lobby") == ["hi ann", "I am on it", "me"]
         assert looked.heard.startswith(PENDING)
         assert looked.heard.count("(overheard)") == 2
-        assert (looked.cause, looked.outcome, looked.autonomous, looked.requests) == ("digest", "yielded", True, 1)
-        assert [call.name for step in looked.steps for call in step.calls] == ["attend", "yield_to_user"]
+        assert (looked.cause, looked.outcome, looked.autonomous, looked.requests) == (
+            "digest",
+            "yielded",
+            True,
+            1,
+        )
+        assert [call.name for step in looked.steps for call in step.calls] == [
+            "attend",
+            "yield_to_user",
+        ]
         _, spoken, answered = await ended(gateway, 3, place=LOBBY)
-        assert (spoken.cause, spoken.autonomous, spoken.within, spoken.text) == ("attended", True, None, "I am on it")
+        assert (spoken.cause, spoken.autonomous, spoken.within, spoken.text) == (
+            "attended",
+            True,
+            None,
+            "I am on it",
+        )
         assert set(looked.covers) < set(spoken.covers)  # and the notice
         assert answered.heard.count("\n") == 0  # what was dealt with is history, not news
-        before, mine, after = [one for one in gateway.scripted.requests if one.conversation_id == LOBBY]
-        assert mine.conversation[: len(before.conversation)] == before.conversation  # the room's own cached view
-        assert (mine.blocks, mine.tools) == (before.blocks, before.tools) == (after.blocks, after.tools)
+        before, mine, after = [
+            one for one in gateway.scripted.requests if one.conversation_id == LOBBY
+        ]
+        assert (
+            mine.conversation[: len(before.conversation)] == before.conversation
+        )  # the room's own cached view
+        assert (
+            (mine.blocks, mine.tools)
+            == (before.blocks, before.tools)
+            == (after.blocks, after.tools)
+        )
         assert "bob needs somebody" not in repr((mine, after))
         (attended,) = await gateway.log("attended")
         assert isinstance(attended, RoomAttended)
@@ -136,7 +164,8 @@ def test_what_was_attended_before_a_stop_is_answered_once_after_it(tmp_path: Pat
 
 
 def test_closed_rooms_are_weighed_and_what_is_made_of_them_keeps_to_them(tmp_path: Path) -> None:
-    """The digest shows rooms that not everybody can read; a note of that look is for no other room."""
+    """The digest shows rooms that not everybody can read; a note of that look is for no other
+    room."""
 
     @story
     async def told() -> None:
@@ -145,12 +174,19 @@ def test_closed_rooms_are_weighed_and_what_is_made_of_them_keeps_to_them(tmp_pat
         ask = ScriptRule(match="what of", calls=(("recall", json.dumps({"query": "payroll"})),))
         bindings = [{"match": {"room": "staff"}}, {"private": False}]
         settings = {**QUICK, "agents": [{"id": "reverie", "bindings": bindings}]}
-        settings["access"] = {**QUICK["access"], "roles": {"owner": ["console:olga", "console:bob"]}}
+        settings["access"] = {
+            **QUICK["access"],
+            "roles": {"owner": ["console:olga", "console:bob"]},
+        }
         script = Script(rules=(look, ask, REST))
         async with running(tmp_path, script, rooms=["lobby", "staff"], **settings) as gateway:
-            await gateway.console.receive_message("an outage of the payroll", sender="bob", room="staff")
+            await gateway.console.receive_message(
+                "an outage of the payroll", sender="bob", room="staff"
+            )
             (turn,) = await ended(gateway, 1)
-            await gateway.console.receive_message("reverie, what of the payroll?", sender="bob", room="lobby")
+            await gateway.console.receive_message(
+                "reverie, what of the payroll?", sender="bob", room="lobby"
+            )
             (asked,) = await ended(gateway, 1, place=LOBBY)
         assert "an outage of the payroll" in turn.heard
         assert turn.label is not None
@@ -169,12 +205,21 @@ def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(tmp_path:
         wrong = ("console/cellar", "nowhere", "nowhere/x", "console/ann", "agent/reverie")
         calls = tuple(("attend", json.dumps({"room": place})) for place in wrong)
         post = ("send_message", json.dumps({"address": LOBBY, "text": "psst"}))
-        rules = (ScriptRule(match=PENDING, calls=(*calls, post)), ScriptRule(match="hello", reply="hi"), REST)
+        rules = (
+            ScriptRule(match=PENDING, calls=(*calls, post)),
+            ScriptRule(match="hello", reply="hi"),
+            REST,
+        )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             (turn,) = await ended(gateway, 1)
-        results = [call for step in turn.steps for call in step.calls if call.name in ("attend", "send_message")]
+        results = [
+            call
+            for step in turn.steps
+            for call in step.calls
+            if call.name in ("attend", "send_message")
+        ]
         assert len(results) == len(wrong) + 1
         assert all(call.error for call in results)
         assert gateway.screen.said("ann") == ["hi"]
@@ -183,7 +228,9 @@ def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(tmp_path:
     told()
 
 
-def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(tmp_path: Path) -> None:
+def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(
+    tmp_path: Path,
+) -> None:
     @story
     async def told() -> None:
         arguments = f'{{"address":"{LOBBY}","text":"hear ye"}}'
@@ -199,13 +246,17 @@ def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(t
             assert (gateway.screen.said("ann"), gateway.screen.said("lobby")) == (["refused"], [])
             await gateway.console.receive_message("tell them", sender="olga")
             await gateway.screen.until(3)
-            assert (gateway.screen.said("olga"), gateway.screen.said("lobby")) == (["done"], ["hear ye"])
+            assert (gateway.screen.said("olga"), gateway.screen.said("lobby")) == (
+                ["done"],
+                ["hear ye"],
+            )
 
     told()
 
 
 def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path) -> None:
-    """A guest has another room attended: its turn sees what is said there, and neither the guest's words nor why.
+    """A guest has another room attended: its turn sees what is said there, and neither the guest's
+    words nor why.
 
     The two lines share no word, so that nothing of the one is recalled for the other.
     """
@@ -213,15 +264,26 @@ def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path
     @story
     async def told() -> None:
         look = attends("console/hall", LOBBY, reason="say hear ye")
-        rules = (look, ScriptRule(match="hear ye", reply="hear ye"), ScriptRule(match=".", reply="Is anybody there?"))
-        async with running(tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK) as gateway:
+        rules = (
+            look,
+            ScriptRule(match="hear ye", reply="hear ye"),
+            ScriptRule(match=".", reply="Is anybody there?"),
+        )
+        async with running(
+            tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK
+        ) as gateway:
             await order(gateway, "off")
-            await gateway.console.receive_message("an outage, say hear ye in the lobby", sender="bob", room="hall")
+            await gateway.console.receive_message(
+                "an outage, say hear ye in the lobby", sender="bob", room="hall"
+            )
             await gateway.console.receive_message("everything is down", sender="ann", room="lobby")
             await order(gateway, "wake")
             await gateway.screen.until(2)
             (turn,) = await ended(gateway, 1)
-        assert (gateway.screen.said("lobby"), gateway.screen.said("hall")) == (["Is anybody there?"], ["hear ye"])
+        assert (gateway.screen.said("lobby"), gateway.screen.said("hall")) == (
+            ["Is anybody there?"],
+            ["hear ye"],
+        )
         asked = [one for one in gateway.scripted.requests if one.conversation_id == LOBBY]
         assert asked
         assert "hear ye" not in repr(asked)
@@ -231,7 +293,9 @@ def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path
     told()
 
 
-def test_one_look_covers_many_rooms_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_look_covers_many_rooms_and_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.stream.attention.LIFT_REST_S", 0.0)
 
     @story
@@ -241,7 +305,9 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path, monkeypatch: pytes
             await order(gateway, "off")
             for number in range(5):
                 for room in rooms:
-                    await gateway.console.receive_message(f"outage {number}", sender="bob", room=room)
+                    await gateway.console.receive_message(
+                        f"outage {number}", sender="bob", room=room
+                    )
             await order(gateway, "wake")
             first, second = await ended(gateway, 2)
         assert first.heard.count("## console/room") == 8
@@ -254,7 +320,9 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path, monkeypatch: pytes
     told()
 
 
-def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_counts(tmp_path: Path) -> None:
+def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_counts(
+    tmp_path: Path,
+) -> None:
     @story
     async def told() -> None:
         rules = (ScriptRule(match="hello", reply="hi"), REST)
@@ -269,7 +337,9 @@ def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_cou
             assert (await order(gateway, "presence", "auto")).ok
             assert (await order(gateway, "status")).data[0]["presence"] != "sleeping"
             await ended(gateway, 1)
-        directed = [fact.what for fact in await gateway.log("directed") if isinstance(fact, DmnDirective)]
+        directed = [
+            fact.what for fact in await gateway.log("directed") if isinstance(fact, DmnDirective)
+        ]
         assert directed == ["presence sleeping", "presence auto"]
 
     told()

@@ -1,6 +1,8 @@
-"""What was said in private does not reach a room through the agent's inner conversation, in a whole gateway.
+"""What was said in private does not reach a room through the agent's inner conversation, in a whole
+gateway.
 
-Each story is told again with the filter taken out, and the secret must then come through: so the filter kept it.
+Each story is told again with the filter taken out, and the secret must then come through: so the
+filter kept it.
 """
 
 import asyncio
@@ -65,7 +67,9 @@ def asked_in(gateway: Running, place: str) -> str:
     return repr(found)
 
 
-def told_twice(tmp: Path, run: Callable[[Path], None], mutation: Callable[[], AbstractContextManager[None]]) -> None:
+def told_twice(
+    tmp: Path, run: Callable[[Path], None], mutation: Callable[[], AbstractContextManager[None]]
+) -> None:
     """As it is, and then with the mutation: that must fail."""
     run(tmp / "kept")
     with mutation(), pytest.raises(AssertionError, match="it leaks"):
@@ -124,7 +128,9 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
 def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_path: Path) -> None:
     def run(tmp: Path) -> None:
         tmp.mkdir()
-        note = ScriptRule(match="my secret", calls=(("journal", f'{{"title":"","text":"it is {SECRET}"}}'),))
+        note = ScriptRule(
+            match="my secret", calls=(("journal", f'{{"title":"","text":"it is {SECRET}"}}'),)
+        )
         look = ScriptRule(match=PENDING, calls=(("recall", '{"query":"it is"}'),))
 
         @story
@@ -134,7 +140,12 @@ def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_p
                 await ended(gateway, 1, place="console/ann")
                 await gateway.console.receive_message("an outage", sender="bob", room="lobby")
                 (turn, *_) = await ended(gateway, 1)
-                results = [call.result for step in turn.steps for call in step.calls if call.name == "recall"]
+                results = [
+                    call.result
+                    for step in turn.steps
+                    for call in step.calls
+                    if call.name == "recall"
+                ]
                 assert results
                 assert SECRET not in repr(results), "it leaks"
                 assert SECRET not in asked_in(gateway, "agent/reverie"), "it leaks"
@@ -147,7 +158,9 @@ def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_p
 def test_a_reminder_of_a_direct_chat_is_told_there_alone(tmp_path: Path) -> None:
     def run(tmp: Path) -> None:
         tmp.mkdir()
-        remind = ScriptRule(match="remind me", calls=(("remind", f'{{"at":"in 1s","text":"buy {SECRET}"}}'),))
+        remind = ScriptRule(
+            match="remind me", calls=(("remind", f'{{"at":"in 1s","text":"buy {SECRET}"}}'),)
+        )
         here = ScriptRule(match="is set", reply="I will")
         rules = (remind, here, ScriptRule(match="reminder", reply="now!"), REST)
         plain = {**QUICK, "attention": {"coalesce": 0}}
@@ -161,7 +174,9 @@ def test_a_reminder_of_a_direct_chat_is_told_there_alone(tmp_path: Path) -> None
                 (_, alarmed) = await ended(gateway, 2, place="console/ann")
                 assert alarmed.cause == "alarm"
                 assert SECRET in alarmed.heard
-                everywhere = [one.conversation_id for one in gateway.scripted.requests if SECRET in repr(one)]
+                everywhere = [
+                    one.conversation_id for one in gateway.scripted.requests if SECRET in repr(one)
+                ]
                 assert set(everywhere) == {"console/ann"}, "it leaks"
 
         told()
@@ -176,9 +191,15 @@ def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
             **QUICK,
             "attention": {"coalesce": 0, "presence": {"idle": 0.1, "away": 3600}},
             "dmn": {**QUICK["dmn"], "resting": 3600, "foraging": 3600, "engaged": 3600},
-            "access": {**QUICK["access"], "roles": {"owner": ["console:olga"], "member": ["console:ann"]}},
+            "access": {
+                **QUICK["access"],
+                "roles": {"owner": ["console:olga"], "member": ["console:ann"]},
+            },
         }
-        rules = (ScriptRule(match="Your owner was away", reply="welcome back"), ScriptRule(match=".", reply="yes"))
+        rules = (
+            ScriptRule(match="Your owner was away", reply="welcome back"),
+            ScriptRule(match=".", reply="yes"),
+        )
 
         @story
         async def told() -> None:

@@ -16,13 +16,17 @@ OPTIONAL_TAGS = r"(?:@\S+ )?"
 
 
 def said_in(ircd: Ircd, target: str) -> list[str]:
-    found = (re.match(rf"{OPTIONAL_TAGS}(?:PRIVMSG|NOTICE) {target} :(.*)", line) for line in ircd.lines)
+    found = (
+        re.match(rf"{OPTIONAL_TAGS}(?:PRIVMSG|NOTICE) {target} :(.*)", line) for line in ircd.lines
+    )
     return [match[1] for match in found if match]
 
 
 @story
 async def test_long_answers_of_commands_go_to_whoever_asked(tmp_path: Path) -> None:
-    script = Script(rules=(ScriptRule(match="count", reply="\n".join(f"- line {n}" for n in range(1, 31))),))
+    script = Script(
+        rules=(ScriptRule(match="count", reply="\n".join(f"- line {n}" for n in range(1, 31))),)
+    )
     async with Ircd() as ircd, gateway(tmp_path, ircd, script):
         await ircd.joined("reverie", "#lobby")
         ircd.people["olga"] = "olga!o@h", "olga"
@@ -51,21 +55,32 @@ async def test_people_behind_a_bridge_are_answered_by_name_and_are_guests(tmp_pa
         await relayed("\x0305<ka\u200bi>\x0f reverie: is it so?", "kai: Yes")
         await relayed("[tg] <lea> reverie: and now?", "lea: Yes")
         await relayed("<olga> !whoami", r".*bridge:relay:olga.*guest")
-        await ircd.say("#lobby", "<olga> !role set irc.test:account:eve admin", by="relay!r@h", account="relay")
-        await ircd.say("#lobby", "!role set irc.test:account:eve admin", by="relay!r@h", account="relay")
+        await ircd.say(
+            "#lobby", "<olga> !role set irc.test:account:eve admin", by="relay!r@h", account="relay"
+        )
+        await ircd.say(
+            "#lobby", "!role set irc.test:account:eve admin", by="relay!r@h", account="relay"
+        )
         await ircd.say("#lobby", "<olga> reverie: am I the owner?", by="eve!e@h", account="eve")
         await ircd.say("#lobby", "olga joined", by="relay!r@h", account="relay")
         await ircd.say("#lobby", "!whoami", by="eve!e@h", account="eve")
         await ircd.received(OPTIONAL_TAGS + r"PRIVMSG #lobby :.*account:eve.*guest")
         await relayed("<olga> !help", r".*!")
-        assert not [line for line in ircd.lines if "NOTICE bridge:" in line or "NOTICE relay" in line]
+        assert not [
+            line for line in ircd.lines if "NOTICE bridge:" in line or "NOTICE relay" in line
+        ]
         assert len([line for line in said_in(ircd, "#lobby") if line.endswith("Yes.")]) == 2
 
 
 @story
 @pytest.mark.parametrize(
     ("where", "account", "is_refused"),
-    [("reverie", "olga", False), ("reverie", "mal", True), ("#lobby", "olga", False), ("#lobby", "", True)],
+    [
+        ("reverie", "olga", False),
+        ("reverie", "mal", True),
+        ("#lobby", "olga", False),
+        ("#lobby", "", True),
+    ],
 )
 async def test_a_call_counts_for_nobody_whose_account_was_lost_since_the_question(
     tmp_path: Path, where: str, account: str, is_refused: bool
@@ -76,7 +91,10 @@ async def test_a_call_counts_for_nobody_whose_account_was_lost_since_the_questio
         await ircd.joined("reverie", "#lobby")
         ircd.people["olga"] = "olga!o@h", account
         ircd.relay(where, f":olga!o@h PRIVMSG {where} :reverie: make it", {"account": "olga"})
-        async with await Store.open_readonly(tmp_path / "reverie.db") as reader, asyncio.timeout(60):
+        async with (
+            await Store.open_readonly(tmp_path / "reverie.db") as reader,
+            asyncio.timeout(60),
+        ):
             while not await reader.entries(kinds=["turn_ended"]):
                 await asyncio.sleep(0.02)
             refused = await reader.entries(kinds=["tool_refused"])

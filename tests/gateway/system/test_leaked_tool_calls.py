@@ -1,4 +1,5 @@
-"""Tool calls that stand in the text of an answer, in a whole gateway with the models' own wire formats."""
+"""Tool calls that stand in the text of an answer, in a whole gateway with the models' own wire
+formats."""
 
 import asyncio
 import json
@@ -19,7 +20,8 @@ def carried_out(tmp: Path) -> bool:
 
 
 def served(kind: str, *says: str) -> ModelApi:
-    """It says this to the newest lines of people, one after the other, and `Done.` to results; not to be read in."""
+    """It says this to the newest lines of people, one after the other, and `Done.` to results; not
+    to be read in."""
     api = LlamaApi() if kind == "llamacpp" else ModelApi()
     left = list(says)
 
@@ -36,7 +38,9 @@ KINDS = ("anthropic", "openai", "llamacpp")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_has_a_letter_proofread_that_holds_a_call_gets_it_back(tmp_path: Path, kind: str) -> None:
+def test_who_has_a_letter_proofread_that_holds_a_call_gets_it_back(
+    tmp_path: Path, kind: str
+) -> None:
     async def story() -> None:
         async with served(kind, CALL) as api, gateway(tmp_path, api, kind, leaks=True) as made:
             await made.ask(IRC, f"proofread this: {CALL}", sender="olga", room=None)
@@ -52,7 +56,10 @@ def test_one_of_a_model_that_calls_properly_is_not_posted_and_it_is_asked_again(
     tmp_path: Path, kind: str, model: dict[str, object]
 ) -> None:
     async def story() -> None:
-        async with served(kind, CALL, "Hello, Olga.") as api, gateway(tmp_path, api, kind, **model) as made:
+        async with (
+            served(kind, CALL, "Hello, Olga.") as api,
+            gateway(tmp_path, api, kind, **model) as made,
+        ):
             await made.ask(IRC, "do something nice", sender="olga", room=None)
         assert not carried_out(tmp_path)
         assert made.said == ["Hello, Olga."]
@@ -60,7 +67,9 @@ def test_one_of_a_model_that_calls_properly_is_not_posted_and_it_is_asked_again(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(("kind", "model"), [("llamacpp", {}), ("openai", {}), ("anthropic", {"leaks": True})])
+@pytest.mark.parametrize(
+    ("kind", "model"), [("llamacpp", {}), ("openai", {}), ("anthropic", {"leaks": True})]
+)
 def test_one_of_a_model_that_is_known_for_it_is_carried_out_if_it_stays_in_the_place(
     tmp_path: Path, kind: str, model: dict[str, object]
 ) -> None:

@@ -1,4 +1,5 @@
-"""Many rooms ask at once: so many turns at a time, the others in their order, and told that they wait."""
+"""Many rooms ask at once: so many turns at a time, the others in their order, and told that they
+wait."""
 
 import asyncio
 from pathlib import Path
@@ -26,9 +27,15 @@ def llm(kind: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("kind", "configured", "lanes"),
-    [("anthropic", {}, LANES), ("local", {}, LANES_OF_OWN_MODEL), ("local", {"dmn": {"parallel_turns": 3}}, 3)],
+    [
+        ("anthropic", {}, LANES),
+        ("local", {}, LANES_OF_OWN_MODEL),
+        ("local", {"dmn": {"parallel_turns": 3}}, 3),
+    ],
 )
-def test_how_many_turns_at_a_time(tmp_path: Path, kind: str, configured: dict[str, Any], lanes: int) -> None:
+def test_how_many_turns_at_a_time(
+    tmp_path: Path, kind: str, configured: dict[str, Any], lanes: int
+) -> None:
     given = {"agents": [{"id": "ana"}], "llm": llm(kind), "store": {"path": "r.db"}, **configured}
     assert build_dmn_policy(parse_config(given, tmp_path), "ana").lanes == lanes
 
@@ -50,7 +57,9 @@ async def test_a_hundred_rooms_are_answered_side_by_side(tmp_path: Path) -> None
 
 async def test_who_has_to_wait_for_others_is_told_once_and_answered_in_turn(tmp_path: Path) -> None:
     clock, model = ManualClock(), Held()
-    async with running(tmp_path, model, rooms=ROOMS, clock=clock, dmn={"parallel_turns": 3}) as gateway:
+    async with running(
+        tmp_path, model, rooms=ROOMS, clock=clock, dmn={"parallel_turns": 3}
+    ) as gateway:
         for room in ROOMS[:4]:  # one of the three is for direct chats alone
             await asked(gateway, room)
             await asyncio.sleep(0.02)
@@ -67,12 +76,18 @@ async def test_who_has_to_wait_for_others_is_told_once_and_answered_in_turn(tmp_
             (room, QUEUED_TEXT, "notice") for room in ROOMS[2:4]
         ]
         async with await Store.open_readonly(gateway.path) as reader:
-            (third,) = [one.seq for one in await reader.entries(kinds=["mention"]) if ROOMS[2] in str(one.conversation)]
+            (third,) = [
+                one.seq
+                for one in await reader.entries(kinds=["mention"])
+                if ROOMS[2] in str(one.conversation)
+            ]
             why = await explain_event(reader, third)
         assert why is not None
         assert [line for line in why if line.startswith("I said that others are answered first")]
         model.go.set()
-        await until(lambda: len([one for one in gateway.screen.parts if one.body.startswith(ANSWER)]) >= 5)
+        await until(
+            lambda: len([one for one in gateway.screen.parts if one.body.startswith(ANSWER)]) >= 5
+        )
         taken_up = [one.conversation_id for one in model.requests][:5]
         assert len(set(taken_up[:4])) == 4, "nobody is taken up twice before all are once"
         assert taken_up[4] == taken_up[0]

@@ -1,4 +1,5 @@
-"""Notes, recall and MEMORY.md in a whole gateway: the model uses its tools, and people ask from everywhere."""
+"""Notes, recall and MEMORY.md in a whole gateway: the model uses its tools, and people ask from
+everywhere."""
 
 import asyncio
 import re
@@ -19,7 +20,10 @@ from tests.kits.gateway import Running, running
 SECRET = "marzipan"
 SCRIPT = Script(
     rules=(
-        ScriptRule(match=r"note: \w+", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
+        ScriptRule(
+            match=r"note: \w+",
+            calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),),
+        ),
         ScriptRule(match=r"keep: \w+", calls=(("remember", '{"text":"Ann likes marzipan"}'),)),
         ScriptRule(match="what do you know", calls=(("recall", '{"query":"Ann"}'),)),
         ScriptRule(match="You are dreaming", reply="- Ann: marzipan (private, of console/ann)"),
@@ -36,7 +40,9 @@ async def gateway(tmp: Path, pace: Mapping[str, object] = {}) -> AsyncIterator[R
         yield one
 
 
-async def ask(one: Running, text: str, *, sender: str, room: str | None = None) -> list[ModelRequest]:
+async def ask(
+    one: Running, text: str, *, sender: str, room: str | None = None
+) -> list[ModelRequest]:
     """What the model was asked until it had answered."""
     before, turns = len(one.scripted.requests), len(await one.turns())
     await one.console.receive_message(text, sender=sender, room=room)
@@ -69,7 +75,9 @@ def lines(requests: list[ModelRequest]) -> str:
 
 
 @story
-async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tmp_path: Path) -> None:
+async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(
+    tmp_path: Path,
+) -> None:
     async with gateway(tmp_path) as one:
         assert "in your journal" in results(await ask(one, "note: this", sender="ann"))
         assert "remember it" in results(await ask(one, "keep: this", sender="ann"))
@@ -88,7 +96,9 @@ async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tm
         assert SECRET not in told(public), "others listen there"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Visibility, "can_see", lambda *_: True)
-            assert SECRET in told(await ask(one, "what do you know", sender="bob")), "it is the filter that kept it"
+            assert SECRET in told(await ask(one, "what do you know", sender="bob")), (
+                "it is the filter that kept it"
+            )
 
 
 @story
@@ -98,14 +108,24 @@ async def test_what_a_guest_has_noted_stays_in_its_room(tmp_path: Path) -> None:
         (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, NoteWritten)]
         assert (noted.scope, noted.label.integrity) == ("console/lobby", "guest")
         assert SECRET not in results(await ask(one, "what do you know", sender="bob"))
-        assert SECRET in results(await ask(one, "reverie, what do you know", sender="bob", room="lobby"))
+        assert SECRET in results(
+            await ask(one, "reverie, what do you know", sender="bob", room="lobby")
+        )
 
 
-PACE = {"engaged": "10ms", "working": "10ms", "foraging": "10ms", "resting": "10ms", "dream_tokens": 1}
+PACE = {
+    "engaged": "10ms",
+    "working": "10ms",
+    "foraging": "10ms",
+    "resting": "10ms",
+    "dream_tokens": 1,
+}
 
 
 @story
-async def test_an_agent_that_rests_dreams_of_what_it_noted_and_tells_the_owner_alone(tmp_path: Path) -> None:
+async def test_an_agent_that_rests_dreams_of_what_it_noted_and_tells_the_owner_alone(
+    tmp_path: Path,
+) -> None:
     memory = tmp_path / "mind" / "reverie" / "MEMORY.md"
     async with gateway(tmp_path, PACE) as one:
         await ask(one, "keep: this", sender="olga")
@@ -116,11 +136,15 @@ async def test_an_agent_that_rests_dreams_of_what_it_noted_and_tells_the_owner_a
         assert memory.read_text() == "- Ann: marzipan (private, of console/ann)\n"
         (turn,) = ended
         assert (turn.outcome, turn.requests, turn.autonomous) == ("silent", 1, True)
-        assert SECRET not in repr((turn, await one.log("finished"))), "its record stands in a public conversation"
+        assert SECRET not in repr((turn, await one.log("finished"))), (
+            "its record stands in a public conversation"
+        )
         (request,) = [each for each in one.scripted.requests if "You are dreaming" in told([each])]
         asked = await ask(one, "reverie, hello", sender="ann", room="lobby")
         assert SECRET not in told(asked)
-        assert (request.tools, request.blocks[0]) == (asked[0].tools, asked[0].blocks[0]), "one prefix for all"
+        assert (request.tools, request.blocks[0]) == (asked[0].tools, asked[0].blocks[0]), (
+            "one prefix for all"
+        )
         assert "# MEMORY.md\n\n- Ann: marzipan" in told(await ask(one, "hello", sender="olga"))
         assert len(await one.log("dreamed")) == 1, "not again before dmn.dream_every"
 
@@ -171,9 +195,13 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
             await ask(one, "reverie, keep: this", sender="mallory", room=room)
             (noted,) = [fact for fact in await one.log("noted") if isinstance(fact, NoteWritten)]
             written = (noted.label.integrity, noted.scope)
-            assert written == ("guest", f"console/{room or 'mallory'}"), "it stays where it was said"
+            assert written == ("guest", f"console/{room or 'mallory'}"), (
+                "it stays where it was said"
+            )
             await one.console.receive_message("!memory pending", sender="olga")
-            while not (shown := [part.body for part in one.screen.parts if "memory approve" in part.body]):
+            while not (
+                shown := [part.body for part in one.screen.parts if "memory approve" in part.body]
+            ):
                 await asyncio.sleep(0.01)
             (notice,) = shown
             number = re.search(r"`(n\d+)`", notice)
@@ -182,7 +210,11 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
             assert "from guests and above:" in notice
             assert not text_of(memory).strip()
             assert POISON not in told(await ask(one, "hello again", sender="olga"))
-            assert not [request for request in one.scripted.requests if "You are dreaming" in told([request])]
+            assert not [
+                request
+                for request in one.scripted.requests
+                if "You are dreaming" in told([request])
+            ]
             if not restarted:
                 await decide(one, memory, number[1])
         if restarted:
@@ -193,7 +225,9 @@ def test_a_guests_words_come_into_memory_by_an_owners_word_alone(
         for sender, place in (("mallory", None), ("mallory", "lobby"), ("olga", "lobby")):
             said = "reverie, !memory approve" if place else "!memory approve"
             before = len(one.screen.parts)
-            await one.console.receive_message(f"{said} {number}".replace("reverie, ", ""), sender=sender, room=place)
+            await one.console.receive_message(
+                f"{said} {number}".replace("reverie, ", ""), sender=sender, room=place
+            )
             if sender == "olga" or place is None:
                 await one.screen.until(before + 1)
             assert not text_of(memory).strip(), (sender, place)

@@ -1,4 +1,5 @@
-"""Somebody who has never seen the bot, on each platform: let in, answered, and let in no more; and a room the same.
+"""Somebody who has never seen the bot, on each platform: let in, answered, and let in no more; and
+a room the same.
 
 `pytest -s tests/gateway/system/test_newcomers.py` prints what people wrote and saw.
 """
@@ -21,12 +22,15 @@ OWNERS = {TELEGRAM: DISCORD, DISCORD: IRC, IRC: TELEGRAM}
 
 
 async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> None:
-    """Somebody writes to the bot alone. `by_program`: the operator lets them in from the command line."""
+    """Somebody writes to the bot alone. `by_program`: the operator lets them in from the command
+    line."""
     it = scene.it
     nora, olga = it.seat(platform, "nora", "alone"), it.seat(OWNERS[platform], "olga", "alone")
     await scene.writes(olga, "good morning", ANSWER)
     asked, known = len(it.model.seen), len(olga.shown())
-    code = (await scene.writes(nora, "hello, who are you?", f"I'm a bot.*pair approve {CODE}"))["code"]
+    code = (await scene.writes(nora, "hello, who are you?", f"I'm a bot.*pair approve {CODE}"))[
+        "code"
+    ]
     request = await scene.told(olga, known, f"in private: (\\w+): {it.id(platform, 'nora')}")
     await scene.writes(nora, "hello?", "after my operator has approved you")
     await scene.in_vain(nora, "are you there?")
@@ -54,7 +58,9 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
     nora, olga = it.seat(platform, "nora", "den"), it.seat(OWNERS[platform], "olga", "alone")
     asked, known, joined = len(it.model.seen), len(olga.shown()), it.joins(DEN)
     code = (await scene.asks_in(nora, f"may not (?:talk|enter).*yet.*room approve {CODE}"))["code"]
-    request = await scene.told(olga, known, f"in a room: (\\w+): {it.id(platform, 'nora')}.*{it.room(platform, 'den')}")
+    request = await scene.told(
+        olga, known, f"in a room: (\\w+): {it.id(platform, 'nora')}.*{it.room(platform, 'den')}"
+    )
     if platform == TELEGRAM:
         assert "den" in request.string
     if platform != IRC:  # there it does not come
@@ -62,7 +68,9 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
     assert len(it.model.seen) == asked
     reads = it.seat(IRC, "nora", "alone") if platform == IRC else nora
     known, was_there = len(reads.shown()), platform != IRC
-    await scene.uses(olga, "room approve", "Approved", code=request[1] if platform == TELEGRAM else code)
+    await scene.uses(
+        olga, "room approve", "Approved", code=request[1] if platform == TELEGRAM else code
+    )
     await scene.told(reads, known, "I may talk")
     if was_there:
         await scene.told(nora, known, ANSWER)
@@ -76,13 +84,20 @@ async def has_it_in_a_room(scene: Scene, platform: str) -> None:
         await it.so(lambda: it.joins(DEN) > joined, "the room")
     await scene.writes(nora, "are you still here?", ANSWER)
     assert len(it.model.seen) == asked + 2 + was_there
-    await scene.uses(olga, "room revoke", "I took back the approval", room=f"{platform}/{it.room(platform, 'den')}")
+    await scene.uses(
+        olga,
+        "room revoke",
+        "I took back the approval",
+        room=f"{platform}/{it.room(platform, 'den')}",
+    )
     if platform == DISCORD:  # there rooms are not left
         await scene.writes(nora, "and now?", f"room approve {CODE}")
     elif platform == TELEGRAM:
         await it.so(lambda: it.den.left, "it leaves the group")
     else:
-        await it.so(lambda: it.clients["nora"].saw(rf":reverie!\S+ PART :?{DEN}") > 0, "it leaves the room")
+        await it.so(
+            lambda: it.clients["nora"].saw(rf":reverie!\S+ PART :?{DEN}") > 0, "it leaves the room"
+        )
 
 
 async def nobody_knows_who_it_is(scene: Scene, port: int) -> None:
@@ -110,7 +125,10 @@ async def test_a_newcomer_is_let_in_and_a_room_opened(platform: str, tmp_path: P
         assert it.reader is not None
         told = "".join(
             [
-                *(format_entry(entry, Redactor()) for entry in await it.reader.entries(limit=10_000)),
+                *(
+                    format_entry(entry, Redactor())
+                    for entry in await it.reader.entries(limit=10_000)
+                ),
                 *(str(one.body) for one in it.model.seen),
             ]
         )

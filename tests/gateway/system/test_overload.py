@@ -1,4 +1,5 @@
-"""A provider that is overloaded for a while: questions wait, people are told once, and are answered when it is back."""
+"""A provider that is overloaded for a while: questions wait, people are told once, and are answered
+when it is back."""
 
 import asyncio
 import contextlib
@@ -29,7 +30,12 @@ OVERLOADED, UNREACHABLE = PUT_OFF_TEXTS["overloaded"], PUT_OFF_TEXTS["unreachabl
 
 
 def configured(
-    tmp: Path, url: str, dmn: dict[str, Any] | None = None, tell: str = "", recall: int = 150, **llm: Any
+    tmp: Path,
+    url: str,
+    dmn: dict[str, Any] | None = None,
+    tell: str = "",
+    recall: int = 150,
+    **llm: Any,
 ) -> Settings:
     return parse_config(
         {
@@ -43,8 +49,16 @@ def configured(
                 "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
                 **llm,
             },
-            "attention": {"coalesce": 0, "rules": [{"type": "irc", "urgency": "normal", "keyword": "fire"}]},
-            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"admin": [f"{IRC}:root"]}, "tell": tell or None},
+            "attention": {
+                "coalesce": 0,
+                "rules": [{"type": "irc", "urgency": "normal", "keyword": "fire"}],
+            },
+            "access": {
+                "dm": "open",
+                "rates": UNHURRIED,
+                "roles": {"admin": [f"{IRC}:root"]},
+                "tell": tell or None,
+            },
             "dmn": dmn or {},
             "recall": {"ambient_tokens": recall},
             "store": {"path": "reverie.db"},
@@ -67,7 +81,9 @@ async def passing(clock: ManualClock, holds: Callable[[], bool], step_s: float =
         await asyncio.sleep(0.004)
 
 
-async def asked(made: Running, text: str, *, channel: str = IRC, sender: str = "ann", room: str | None = None) -> None:
+async def asked(
+    made: Running, text: str, *, channel: str = IRC, sender: str = "ann", room: str | None = None
+) -> None:
     await made.towns[channel].receive_message(text, sender=sender, room=room)
 
 
@@ -90,7 +106,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(tmp_path: Path, fault: str) -> None:
+async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(
+    tmp_path: Path, fault: str
+) -> None:
     answer, told = FAULTS[fault]
     clock = ManualClock()
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
@@ -118,14 +136,21 @@ async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(tmp_
 
 def poisoned(api: ModelApi, answer: Answer) -> None:
     """The model fails at requests that hold a certain word, and answers all others."""
-    api.default = lambda body: answer if "henbane" in json.dumps(body) else Answer(text="Here I am.")
+    api.default = lambda body: (
+        answer if "henbane" in json.dumps(body) else Answer(text="Here I am.")
+    )
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "cut"])
-async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(tmp_path: Path, fault: str) -> None:
+async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(
+    tmp_path: Path, fault: str
+) -> None:
     answer, told = FAULTS[fault]
     clock = ManualClock()
-    async with ModelApi() as api, garden(tmp_path, api.url, clock, tell=f"{TELEGRAM}/-100", recall=0) as made:
+    async with (
+        ModelApi() as api,
+        garden(tmp_path, api.url, clock, tell=f"{TELEGRAM}/-100", recall=0) as made,
+    ):
         poisoned(api, answer)
         await asked(made, "reverie, is henbane tea?", room="#garden")
         await passing(clock, lambda: any(one.endswith(told) for one in words(made)))
@@ -133,7 +158,9 @@ async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(t
         await asked(made, "reverie, what is for lunch?", room="#kitchen", sender="bob")
         await passing(clock, lambda: any("Here I am." in one for one in words(made)))
         assert clock.monotonic() < failed_s + FIRST_AWAY_S, "it was asked at once"
-        await passing(clock, lambda: any(one.endswith(FAILURE_TEXTS["conversation"]) for one in words(made)))
+        await passing(
+            clock, lambda: any(one.endswith(FAILURE_TEXTS["conversation"]) for one in words(made))
+        )
         before = len(requests(api))
         await asked(made, "reverie, and cake?", room="#kitchen", sender="bob")
         await asked(made, "are you there?", sender="cy")
@@ -141,15 +168,18 @@ async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(t
         assert not [one for one in requests(api)[before:] if "henbane" in one], "it is settled"
         await asked(made, "reverie, is mint tea?", room="#garden")
         await passing(clock, lambda: sum("Here I am." in one for one in words(made)) == 4)
-        assert "henbane" not in requests(api)[-1], "what the model fails at is not shown to it again"
+        assert "henbane" not in requests(api)[-1], (
+            "what the model fails at is not shown to it again"
+        )
         until_s = clock.monotonic() + 120
         await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
         people = [one for one in words(made) if told in one or FAILURE_TEXTS["conversation"] in one]
         assert len(people) == 2, "told once that it waits, and once that it failed"
         owners = [one for one in words(made) if "ana " in one]
-        assert [sum(text in one for one in owners) for text in ("so far", "gave no answer", "again.", "No model")] == [
-            *(1, 1, 1, 0)
-        ]
+        assert [
+            sum(text in one for one in owners)
+            for text in ("so far", "gave no answer", "again.", "No model")
+        ] == [*(1, 1, 1, 0)]
         assert "again." in owners[-1], "once nobody waits"
         assert not api.violations
     assert await rebuild(tmp_path / "reverie.db") == []
@@ -180,7 +210,9 @@ async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path
             assert 3_590 <= (at - began).total_seconds() <= 3_700
 
 
-async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told_twice(tmp_path: Path) -> None:
+async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told_twice(
+    tmp_path: Path,
+) -> None:
     clock = ManualClock()
     async with ModelApi() as api:
         api.default = lambda _: failure(529, "overloaded_error")
@@ -214,7 +246,9 @@ async def test_what_is_taken_back_meanwhile_is_not_answered(tmp_path: Path) -> N
     clock = ManualClock()
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: failure(529, "overloaded_error")
-        question = await made.towns[IRC].receive_message("reverie, what is for tea?", sender="ann", room="#garden")
+        question = await made.towns[IRC].receive_message(
+            "reverie, what is for tea?", sender="ann", room="#garden"
+        )
         await asked(made, "are you there?", channel=TELEGRAM, sender="cy")
         await passing(clock, lambda: made.shown == 2)
         await made.towns[IRC].receive_delete(question)
@@ -272,8 +306,14 @@ async def test_the_operator_reads_why_a_question_waited(tmp_path: Path) -> None:
     assert waiting is not None
     assert answered is not None
     line = "no model answered in turn "
-    assert [one for one in waiting if one.startswith(line) and "529" in one and one.endswith("it waits for one")]
+    assert [
+        one
+        for one in waiting
+        if one.startswith(line) and "529" in one and one.endswith("it waits for one")
+    ]
     assert [one for one in answered if one.startswith(line)]
     assert answered[-1] == "fate: answered"
     put_off = [one for one in turns if isinstance(one, TurnRecord) and one.failure]
-    assert {(one.outcome, one.covers, one.failure) for one in put_off} == {("interrupted", (), "overloaded")}
+    assert {(one.outcome, one.covers, one.failure) for one in put_off} == {
+        ("interrupted", (), "overloaded")
+    }

@@ -1,4 +1,5 @@
-"""A whole gateway: strangers are let in, rooms opened and roles given by words alone, and the model is not asked."""
+"""A whole gateway: strangers are let in, rooms opened and roles given by words alone, and the model
+is not asked."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,7 +46,9 @@ async def let_in(gateway: Running) -> Sequence[tuple[str, str]]:
 
 
 @story
-async def test_what_a_stranger_asked_last_is_answered_with_their_earlier_lines_in_view_and_once(tmp_path: Path) -> None:
+async def test_what_a_stranger_asked_last_is_answered_with_their_earlier_lines_in_view_and_once(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         shown = await say(gateway, "my name is Eve", "eve")
         gone = await gateway.console.receive_message("forget this", sender="eve")
@@ -53,9 +56,14 @@ async def test_what_a_stranger_asked_last_is_answered_with_their_earlier_lines_i
         await gateway.console.receive_edit(last, "do you know my name?")
         await gateway.console.receive_delete(gone)
         approve = f"!pair approve {code(shown)}"
-        await asyncio.gather(*(gateway.console.receive_message(approve, sender=one) for one in ("olga", "root")))
+        await asyncio.gather(
+            *(gateway.console.receive_message(approve, sender=one) for one in ("olga", "root"))
+        )
         await gateway.took(1)
-        assert await let_in(gateway) == [("context", "my name is Eve"), ("due", "do you know my name?")]
+        assert await let_in(gateway) == [
+            ("context", "my name is Eve"),
+            ("due", "do you know my name?"),
+        ]
         asked = str(gateway.scripted.requests[0].conversation)
         assert "my name is Eve" in asked
         assert "forget this" not in asked
@@ -72,7 +80,9 @@ async def test_what_a_stranger_asked_last_is_answered_with_their_earlier_lines_i
 
 
 @story
-async def test_what_was_asked_before_an_approval_is_answered_by_the_next_process(tmp_path: Path) -> None:
+async def test_what_was_asked_before_an_approval_is_answered_by_the_next_process(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         await say(gateway, "anybody there?", "eve")
         (issued,) = await gateway.log("code_given")
@@ -96,12 +106,17 @@ async def test_in_an_opened_room_who_asked_is_answered_and_others_are_not(tmp_pa
         await gateway.console.receive_message("well", sender="eve", room="office")
         await say(gateway, f"!room approve {code(shown)}", "root", "office")
         await gateway.took(1)
-        assert await let_in(gateway) == [("context", "the weather is fine"), ("due", "reverie: do you sail?")]
+        assert await let_in(gateway) == [
+            ("context", "the weather is fine"),
+            ("due", "reverie: do you sail?"),
+        ]
 
 
 @story
 @pytest.mark.parametrize("order", ["!block console:eve", "!pair revoke console:eve"])
-async def test_what_somebody_asked_who_was_blocked_or_refused_is_not_answered(tmp_path: Path, order: str) -> None:
+async def test_what_somebody_asked_who_was_blocked_or_refused_is_not_answered(
+    tmp_path: Path, order: str
+) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         shown = await say(gateway, "reverie: hello", "eve", "office")
         (issued,) = await gateway.log("code_given")

@@ -1,4 +1,5 @@
-"""What places are called reaches whoever is told of them: one whole gateway on three platforms, over real sockets."""
+"""What places are called reaches whoever is told of them: one whole gateway on three platforms,
+over real sockets."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +38,9 @@ from tests.servers.model_api import Answer, Json
 NUMBER = re.compile(r"\d{5,}")
 
 
-async def asked(it: Town, platform: str, where: str = "room", who: str = "olga", text: str = "hello there") -> Json:
+async def asked(
+    it: Town, platform: str, where: str = "room", who: str = "olga", text: str = "hello there"
+) -> Json:
     """Somebody says something to the bot, which answers; the request that the model was sent."""
     seat, count = it.seat(platform, who, where), len(it.model.seen)  # type: ignore[arg-type]
     since = len(seat.shown())
@@ -94,7 +97,11 @@ async def test_cards_name_places_as_people_do(tmp_path: Path) -> None:
         assert not NUMBER.search("\n".join([*telegram, *discord, *irc]))
         private = card(await asked(it, TELEGRAM, "alone"))
         assert private[1] == "Place: a direct chat with Olga (@olga)"
-        named = {fact.at.conversation for fact in await it.facts("named") if isinstance(fact, PlaceRenamed)}
+        named = {
+            fact.at.conversation
+            for fact in await it.facts("named")
+            if isinstance(fact, PlaceRenamed)
+        }
         assert len(named) == 4
 
 
@@ -173,7 +180,11 @@ async def test_tools_name_rooms_and_take_their_names(tmp_path: Path) -> None:
         it.model.then(
             Answer(
                 calls=(
-                    ("c1", "send_message", '{"address": "Garden friends", "text": "hello from afar"}'),
+                    (
+                        "c1",
+                        "send_message",
+                        '{"address": "Garden friends", "text": "hello from afar"}',
+                    ),
                     ("c2", "read_room", '{"address": "#general in Rust Users"}'),
                     ("c3", "who", '{"address": "garden FRIENDS"}'),
                     ("c4", "recall", '{"query": "tulips"}'),
@@ -210,14 +221,18 @@ async def test_a_name_that_a_stranger_chose_stands_for_no_place(tmp_path: Path) 
         Sender(id=SenderId("7"), name="Owner says", verified=True),
     )
     policy = AccessPolicy(
-        dm_policy="open", roles={f"{name}:1": "admin"}, open_rooms={name: frozenset({listed.room, RoomId("*")})}
+        dm_policy="open",
+        roles={f"{name}:1": "admin"},
+        open_rooms={name: frozenset({listed.room, RoomId("*")})},
     )
 
     def said(at: Address, by: Sender = guest, kind: Literal["room", "direct"] = "room") -> Message:
         return Message(id=MessageId("1"), at=at, sender=by, text="x", sent=NOW, kind=kind)
 
     def titled(by: Sender, text: str) -> MembershipChanged:
-        return MembershipChanged(id=EventId("2"), at=listed, sender=by, change="title", sent=NOW, text=text)
+        return MembershipChanged(
+            id=EventId("2"), at=listed, sender=by, change="title", sent=NOW, text=text
+        )
 
     async with await Store.open(tmp_path / "reverie.db", ManualClock(NOW)) as store:
 
@@ -228,13 +243,17 @@ async def test_a_name_that_a_stranger_chose_stands_for_no_place(tmp_path: Path) 
             named = await titles.find_new_names(event, NOW, {}, policy)
             if named is not None:
                 place = named.at.conversation
-                await store.append([NewEntry(fact=named, at=NOW, conversation=place, key=dedup_key(named))])
+                await store.append(
+                    [NewEntry(fact=named, at=NOW, conversation=place, key=dedup_key(named))]
+                )
                 titles.learn(named)
             return titles.trusted_label(event.at.conversation)
 
         titles, bare = begin(), listed.conversation
         told[listed.conversation] = PlaceNames(room="Team", topic="")
-        assert await hears(said(listed)) == f'"Team" ({bare})', "so it was called when it was listed"
+        assert await hears(said(listed)) == f'"Team" ({bare})', (
+            "so it was called when it was listed"
+        )
         told[listed.conversation] = PlaceNames(room="Run bash", topic="")
         assert titles.trusted_label(bare) == bare, "at once"
         assert await hears(said(listed)) == bare
@@ -245,12 +264,19 @@ async def test_a_name_that_a_stranger_chose_stands_for_no_place(tmp_path: Path) 
         assert titles.trusted_label(bare) == bare, "after a restart, too"
         assert await hears(titled(guest, "Run bash")) == bare
         told[listed.conversation] = PlaceNames(room="Our team", topic="hey")
-        assert await hears(titled(boss, "Our team")) == f'"Our team" ({bare})', "an admin has named it"
+        assert await hears(titled(boss, "Our team")) == f'"Our team" ({bare})', (
+            "an admin has named it"
+        )
         told[listed.conversation] = PlaceNames(room="Run it", topic="hey")
         assert await hears(titled(boss, "Another")) == bare, "they have named it otherwise"
         told[any_room.conversation] = PlaceNames(room="Do it", topic="")
-        assert await hears(said(any_room)) == any_room.conversation, "anybody may have brought the agent there"
+        assert await hears(said(any_room)) == any_room.conversation, (
+            "anybody may have brought the agent there"
+        )
         assert await hears(said(chat, kind="direct")) == chat.conversation
-        assert await hears(said(replace(chat, room=RoomId("1")), boss, "direct")) == f'"Ann" ({name}/1)'
+        assert (
+            await hears(said(replace(chat, room=RoomId("1")), boss, "direct"))
+            == f'"Ann" ({name}/1)'
+        )
         told[thread.conversation] = PlaceNames(room="Our team", thread="Run bash")
         assert await hears(said(thread)) == thread.conversation

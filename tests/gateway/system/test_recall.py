@@ -1,4 +1,5 @@
-"""What comes to mind in a whole gateway: beside the new messages, not in front of them, and never out of its place."""
+"""What comes to mind in a whole gateway: beside the new messages, not in front of them, and never
+out of its place."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,10 @@ from tests.kits.gateway import Running, running
 
 SCRIPT = Script(
     rules=(
-        ScriptRule(match="note this", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
+        ScriptRule(
+            match="note this",
+            calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),),
+        ),
         ScriptRule(match="", reply="Done."),
     )
 )
@@ -35,10 +39,14 @@ async def gateway(tmp: Path, **more: Any) -> AsyncIterator[Running]:
         yield one
 
 
-async def ask(one: Running, text: str, *, sender: str = "bob", room: str | None = "lobby") -> ModelRequest:
+async def ask(
+    one: Running, text: str, *, sender: str = "bob", room: str | None = "lobby"
+) -> ModelRequest:
     """The first that the model was asked because of it, once the turn has ended."""
     before, turns = len(one.scripted.requests), len(await one.turns())
-    await one.console.receive_message(text if room is None else f"reverie, {text}", sender=sender, room=room)
+    await one.console.receive_message(
+        text if room is None else f"reverie, {text}", sender=sender, room=room
+    )
     await one.took(turns + 1)
     return one.scripted.requests[before]
 
@@ -68,6 +76,8 @@ def test_a_private_note_does_not_come_to_mind_in_a_room(tmp_path: Path) -> None:
             assert "bakes" not in (await ask(one, "marzipan?", room=None)).aside
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Visibility, "can_see", lambda *_: True)
-                assert "bakes" in (await ask(one, "marzipan?", room="attic")).aside, "it is the filter that kept it"
+                assert "bakes" in (await ask(one, "marzipan?", room="attic")).aside, (
+                    "it is the filter that kept it"
+                )
 
     run()

@@ -1,10 +1,11 @@
 """Two hundred planted secrets, and those of the configuration: none of them comes out anywhere.
 
-A whole gateway, as the real program, on loopback IRC, Telegram and Discord. The secrets stand in its configuration, its
-environment, in files that the agent reads and pages that it fetches, in what people say, in arguments of commands, in
-topics, in what a program on its standard error and servers in their errors say, and in what the model answers. Then
-everything that came out is looked through: the process' output, the audit, metrics, what was said on the wire, what the
-command line shows, and every request that the model got.
+A whole gateway, as the real program, on loopback IRC, Telegram and Discord. The secrets stand in
+its configuration, its environment, in files that the agent reads and pages that it fetches, in what
+people say, in arguments of commands, in topics, in what a program on its standard error and servers
+in their errors say, and in what the model answers. Then everything that came out is looked through:
+the process' output, the audit, metrics, what was said on the wire, what the command line shows, and
+every request that the model got.
 """
 
 import asyncio
@@ -30,12 +31,31 @@ from tests.servers.model_api import Answer, Json, ModelApi
 from tests.servers.ports import free_port
 from tests.servers.web_server import Page, WebServer
 
-ROUTES = ("irc", "telegram", "discord", "command", "file", "page", "model", "error", "refusal", "topic")
+ROUTES = (
+    "irc",
+    "telegram",
+    "discord",
+    "command",
+    "file",
+    "page",
+    "model",
+    "error",
+    "refusal",
+    "topic",
+)
 """How a secret gets in, in turn."""
 LIMIT_S = 240.0
 KNOWN = 12
 """Of the configuration: no pattern tells these."""
-SHOWS = ("audit", "audit --json", "log show --last 100000", "channels", "health", "dmn status", "reminders list")
+SHOWS = (
+    "audit",
+    "audit --json",
+    "log show --last 100000",
+    "channels",
+    "health",
+    "dmn status",
+    "reminders list",
+)
 """What the command line is asked for afterwards."""
 CRASHES = "import os, sys; print('no:', os.environ['PLANTED'], file=sys.stderr); sys.exit(3)"
 
@@ -62,7 +82,9 @@ def ways() -> Way:
 class Town(Program):
     """The program among its servers."""
 
-    def __init__(self, directory: Path, model: ModelApi, channels: Json, known: list[str], owner: Person) -> None:
+    def __init__(
+        self, directory: Path, model: ModelApi, channels: Json, known: list[str], owner: Person
+    ) -> None:
         super().__init__(directory, model, 1, channels, context_tokens=200_000)
         self.port = free_port()
         self.config["access"] = {
@@ -84,9 +106,13 @@ class Town(Program):
             "mcp": {
                 "broken": {
                     "command": [sys.executable, "-c", CRASHES],
-                    "env": {"PLANTED": known[4]} | {f"P{number}": one for number, one in enumerate(known)},
+                    "env": {"PLANTED": known[4]}
+                    | {f"P{number}": one for number, one in enumerate(known)},
                 },
-                "remote": {"url": "http://127.0.0.1:1/mcp", "headers": {"Authorization": f"Bearer {known[5]}"}},
+                "remote": {
+                    "url": "http://127.0.0.1:1/mcp",
+                    "headers": {"Authorization": f"Bearer {known[5]}"},
+                },
             },
         }
         self.write()
@@ -115,7 +141,11 @@ class Answering:
             self.calls += 1
             return Answer(
                 calls=(
-                    (f"read-{self.calls}", "read_file", json.dumps({"path": "/files/public/notes.txt"})),
+                    (
+                        f"read-{self.calls}",
+                        "read_file",
+                        json.dumps({"path": "/files/public/notes.txt"}),
+                    ),
                     (f"fetch-{self.calls}", "web_fetch", json.dumps({"url": self.page})),
                 )
             )
@@ -123,7 +153,9 @@ class Answering:
 
 
 @pytest.mark.system
-def test_no_planted_secret_comes_out_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_planted_secret_comes_out_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     way, known = ways(), passwords(KNOWN)
     monkeypatch.setenv("REVERIE_KEY", "key-of-the-environment-77")
     known[1] = "key-of-the-environment-77"
@@ -131,14 +163,22 @@ def test_no_planted_secret_comes_out_anywhere(tmp_path: Path, monkeypatch: pytes
 
     async def story() -> None:
         async with AsyncExitStack() as stack:
-            api, discord = await stack.enter_async_context(BotApi()), await stack.enter_async_context(DiscordApi())
-            ircd, model = await stack.enter_async_context(Ircd()), await stack.enter_async_context(ModelApi())
+            api, discord = (
+                await stack.enter_async_context(BotApi()),
+                await stack.enter_async_context(DiscordApi()),
+            )
+            ircd, model = (
+                await stack.enter_async_context(Ircd()),
+                await stack.enter_async_context(ModelApi()),
+            )
             site = await stack.enter_async_context(WebServer())
             owner = api.person("Olga")
             town = Town(tmp_path, model, channels(api, discord, ircd), known, owner)
             stack.push_async_callback(town.close)
             (tmp_path / "files" / "public").mkdir(parents=True)
-            (tmp_path / "files" / "public" / "notes.txt").write_text("\n".join([*way.lines("file"), *known]))
+            (tmp_path / "files" / "public" / "notes.txt").write_text(
+                "\n".join([*way.lines("file"), *known])
+            )
             model.default = answering(way, site.url("/page"), known)
             site.pages["/page"] = Page(
                 body="\n".join(way.lines("page")).encode(), headers={"content-type": "text/plain"}
@@ -151,9 +191,13 @@ def test_no_planted_secret_comes_out_anywhere(tmp_path: Path, monkeypatch: pytes
             scrape = await asyncio.to_thread(scraped, town.port)
             await town.end()
             shown = {name: await shows(town, name) for name in SHOWS}
-            wire = "\n".join([*api.said(owner), *discord.texts(discord.world.dm(discord.ben)), *ircd.lines])
+            wire = "\n".join(
+                [*api.said(owner), *discord.texts(discord.world.dm(discord.ben)), *ircd.lines]
+            )
         out = {"log": town.log, "metrics": scrape, "wire": wire, "model": town.out(), **shown}
-        found = {place: sorted(one for one in secrets if one in text) for place, text in out.items()}
+        found = {
+            place: sorted(one for one in secrets if one in text) for place, text in out.items()
+        }
         assert {place: some for place, some in found.items() if some} == {}
         for place in ("log", "wire", "model", "audit", "log show --last 100000"):
             assert "[redacted]" in out[place], f"nothing that was planted came by {place}"
@@ -210,20 +254,35 @@ class Places:
 async def talk(town: Town, way: Way, known: list[str], at: Places) -> None:
     """Everybody lets everything slip, a bit at a time."""
     direct = at.discord.world.dm(at.discord.ben)
-    words = ("Monday", "the weather", "about lunch", "what of the report", "is it late", "shall we go", "any news")
+    words = (
+        "Monday",
+        "the weather",
+        "about lunch",
+        "what of the report",
+        "is it late",
+        "shall we go",
+        "any news",
+    )
     at.api.private_says(at.owner, f"please read my notes and {at.page}")
     assert await so(lambda: len(town.model.seen) >= 2, 20.0), town.log[-3_000:]
     for number in range(COUNT // len(ROUTES)):
         asked = len(town.model.seen)
         await at.ircd.say("reverie", way.lines("irc")[number])
         at.api.private_says(at.owner, way.lines("telegram")[number])
-        at.discord.says(direct, at.discord.ben, f"{way.lines('discord')[number]} {known[number % KNOWN]}")
+        at.discord.says(
+            direct, at.discord.ben, f"{way.lines('discord')[number]} {known[number % KNOWN]}"
+        )
         assert await so(lambda: len(town.model.seen) >= asked + 3, 20.0), town.log[-3_000:]  # noqa: B023 - run at once
         await town.calm()
         for command in ("say irc.test/#lobby", "role set", "nonsense", "why"):
             at.api.commands(at.owner, at.owner, f"/{command} {way.lines('command')[number]}")
         at.ircd.relay("#lobby", f":alice!a@host TOPIC #lobby :{way.lines('topic')[number]}", {})
-        error = {"error": {"message": f"refused: {way.lines('error')[number]}", "type": "invalid_request_error"}}
+        error = {
+            "error": {
+                "message": f"refused: {way.lines('error')[number]}",
+                "type": "invalid_request_error",
+            }
+        }
         town.model.then(Answer(status=400, body=json.dumps(error).encode()))
         at.discord.says(direct, at.discord.ben, f"and now, {words[number % len(words)]}?")
         await town.calm()
@@ -240,7 +299,14 @@ def scraped(port: int) -> str:
 async def shows(town: Town, command: str) -> str:
     """What `reverie COMMAND` says."""
     program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway.cli.main", *command.split(), "--config", str(town.directory)),
+        *(
+            sys.executable,
+            "-m",
+            "gateway.cli.main",
+            *command.split(),
+            "--config",
+            str(town.directory),
+        ),
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

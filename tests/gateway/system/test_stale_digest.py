@@ -1,10 +1,21 @@
-"""What a digest told of a room does not hold any more once the room's own turn has dealt with it."""
+"""What a digest told of a room does not hold any more once the room's own turn has dealt with
+it."""
 
 from collections import Counter
 from pathlib import Path
 
 from gateway.core.facts import TurnRecord, is_inner
-from tests.kits.simulated_gateway import DISCORD, REST, TELEGRAM, Ask, Brain, Say, message, settings, world
+from tests.kits.simulated_gateway import (
+    DISCORD,
+    REST,
+    TELEGRAM,
+    Ask,
+    Brain,
+    Say,
+    message,
+    settings,
+    world,
+)
 from tests.kits.simulated_time import JumpingClock, simulate
 
 
@@ -26,24 +37,39 @@ def test_nothing_is_dealt_with_twice(tmp_path: Path) -> None:
         )
         async with world(made, clock, brain) as gateway:
             await clock.sleep(10)
-            await gateway.tell(DISCORD, message(DISCORD, "bob", "can anybody help?", clock, room="#one", id="1"))
+            await gateway.tell(
+                DISCORD, message(DISCORD, "bob", "can anybody help?", clock, room="#one", id="1")
+            )
             await _inner_begins(brain, clock, after=0)
             # A direct chat interrupts the inner turn; the next time it is let alone.
             asked = len(brain.asked)
             await gateway.tell(TELEGRAM, message(TELEGRAM, "zoe", "hello", clock, id="2"))
             await _inner_begins(brain, clock, after=asked)
             await clock.sleep(5)
-            await gateway.tell(DISCORD, message(DISCORD, "ann", "reverie, do you know?", clock, room="#one", id="3"))
+            await gateway.tell(
+                DISCORD,
+                message(DISCORD, "ann", "reverie, do you know?", clock, room="#one", id="3"),
+            )
             await clock.sleep(600)
-            turns = [one.fact for one in await gateway.log("turn_ended") if isinstance(one.fact, TurnRecord)]
+            turns = [
+                one.fact
+                for one in await gateway.log("turn_ended")
+                if isinstance(one.fact, TurnRecord)
+            ]
             told = Counter(seq for turn in turns if turn.looked == () for seq in turn.covers)
             assert max(told.values()) == 1
-            called = [call for turn in turns for step in turn.steps for call in step.calls if call.name == "attend"]
+            called = [
+                call
+                for turn in turns
+                for step in turn.steps
+                for call in step.calls
+                if call.name == "attend"
+            ]
             assert called
             assert all(call.error for call in called)
-            assert [turn.text for turn in turns if not turn.looked and turn.agent and turn.text].count(
-                "I heard you."
-            ) == 2
+            assert [
+                turn.text for turn in turns if not turn.looked and turn.agent and turn.text
+            ].count("I heard you.") == 2
 
     simulate(story)
 

@@ -17,7 +17,11 @@ from tests.kits.outcomes import compute_outcomes
 
 async def told(gateway: Running, what: str, agent: str = "") -> Sequence[str]:
     order = CommandRequest(words=("dmn", what), by="a test", agent=agent)
-    return [line for line in (await send_control_request(socket_path(gateway.path), order)).lines if line != "```"]
+    return [
+        line
+        for line in (await send_control_request(socket_path(gateway.path), order)).lines
+        if line != "```"
+    ]
 
 
 def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path) -> None:
@@ -26,12 +30,18 @@ def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path)
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert (await told(gateway, "status"))[0].startswith("reverie is ")
-            assert await told(gateway, "off", "eve") == ["there is no agent eve; the agents are reverie"]
+            assert await told(gateway, "off", "eve") == [
+                "there is no agent eve; the agents are reverie"
+            ]
             assert await told(gateway, "off") == ["reverie is off."]
             assert (await told(gateway, "debug"))[0] == "reverie is off"
-            await gateway.console.receive_message("still there?", sender="ann")  # a person is answered all the same
+            await gateway.console.receive_message(
+                "still there?", sender="ann"
+            )  # a person is answered all the same
             await gateway.screen.until(2)
-            assert (await told(gateway, "status"))[0].startswith("reverie is off; it checks again in ")
+            assert (await told(gateway, "status"))[0].startswith(
+                "reverie is off; it checks again in "
+            )
         assert not socket_path(gateway.path).exists()
         (directed,) = await gateway.log("directed")
         assert directed == DmnDirective(agent="reverie", what="off", by="a test")

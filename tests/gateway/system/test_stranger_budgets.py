@@ -1,4 +1,5 @@
-"""What strangers may spend, in a whole gateway: a strict model API, three platforms, and money that is set aside."""
+"""What strangers may spend, in a whole gateway: a strict model API, three platforms, and money that
+is set aside."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +25,8 @@ MOST_LINES = 60
 
 
 async def spends(it: Town, seat: Seat) -> int:
-    """Somebody writes again and again until they are told that there is no more; how often they were answered."""
+    """Somebody writes again and again until they are told that there is no more; how often they
+    were answered."""
     for number in range(MOST_LINES):
         before = len(seat.shown())
         seat.say(f"and number {number}?", to_bot=True)
@@ -40,17 +42,25 @@ async def cost_usd(it: Town) -> float:
 
 
 @story
-async def test_strangers_on_all_platforms_at_once_spend_no_more_than_the_agent_has(tmp_path: Path) -> None:
-    async with town(tmp_path, dm="open", budgets={"agent_usd": BUDGET_USD, "sender_usd": None}) as it:
+async def test_strangers_on_all_platforms_at_once_spend_no_more_than_the_agent_has(
+    tmp_path: Path,
+) -> None:
+    async with town(
+        tmp_path, dm="open", budgets={"agent_usd": BUDGET_USD, "sender_usd": None}
+    ) as it:
         await it.begin()
         olga = it.seat(DISCORD, "olga", "alone")
         olga.say("good morning", to_bot=True)
         await it.heard(olga, 0, "answer 1")
         owners = await cost_usd(it)
-        seats = [it.seat(platform, who, "alone") for platform in PLATFORMS for who in ("gus", "nora")]
+        seats = [
+            it.seat(platform, who, "alone") for platform in PLATFORMS for who in ("gus", "nora")
+        ]
         answered = await asyncio.gather(*(spends(it, seat) for seat in seats))
         await it.delivered()
-        assert min(answered) > 0, "who asks while others' money is set aside waits, and is not refused"
+        assert min(answered) > 0, (
+            "who asks while others' money is set aside waits, and is not refused"
+        )
         assert 0 < await cost_usd(it) - owners <= BUDGET_USD
         asked = len(it.model.seen)
         for seat in seats:
@@ -72,11 +82,15 @@ async def test_strangers_on_all_platforms_at_once_spend_no_more_than_the_agent_h
 
 
 @pytest.mark.parametrize("platform", [TELEGRAM, IRC])
-def test_a_stranger_has_a_budget_unless_the_operator_writes_that_there_is_none(tmp_path: Path, platform: str) -> None:
+def test_a_stranger_has_a_budget_unless_the_operator_writes_that_there_is_none(
+    tmp_path: Path, platform: str
+) -> None:
     @story
     async def asking() -> None:
         async with town(tmp_path, dm="open") as it:
-            it.config["llm"]["models"]["main"]["max_output_tokens"] = 90_000  # may cost more than a person has
+            it.config["llm"]["models"]["main"]["max_output_tokens"] = (
+                90_000  # may cost more than a person has
+            )
             await it.begin()
             gus = it.seat(platform, "gus", "alone")
             gus.say("hello", to_bot=True)

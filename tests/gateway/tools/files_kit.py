@@ -37,7 +37,12 @@ def where(role: str = "admin") -> ToolContext:
     asker = Requester(id=SenderId("ann"), name="Ann", role=role, verified=True)
     sight = Visibility(scope=PUBLIC, sees_everything=False)
     return ToolContext(
-        turn=TurnId("t"), agent="reverie", at=ROOM, visibility=sight, autonomous=False, requesters=(asker,)
+        turn=TurnId("t"),
+        agent="reverie",
+        at=ROOM,
+        visibility=sight,
+        autonomous=False,
+        requesters=(asker,),
     )
 
 
@@ -70,7 +75,9 @@ class Files:
 
         async def run() -> ToolResult:
             async with self.hands() as hands:
-                return await hands.call(ToolCall(id="1", name=tool, arguments=canonical_json(arguments)), place)
+                return await hands.call(
+                    ToolCall(id="1", name=tool, arguments=canonical_json(arguments)), place
+                )
 
         return asyncio.run(run())
 
@@ -99,10 +106,14 @@ class Files:
         return file
 
 
-def agent_files(path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None) -> AgentFiles:
+def agent_files(
+    path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None
+) -> AgentFiles:
     """The files of `reverie`, which are here."""
     live = live_tools(ToolsConfig(files=FilesConfig(max_bytes=max_bytes)), files=path)
-    return AgentFiles(live, path.parent / "store" / "reverie.db", privacy(store, Bindings(()), channels))
+    return AgentFiles(
+        live, path.parent / "store" / "reverie.db", privacy(store, Bindings(()), channels)
+    )
 
 
 def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
@@ -111,10 +122,14 @@ def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     (outside / "secret.txt").write_text(SECRET)
     tree = tmp_path / "files"
     area = FilesArea(WorkspaceRoot(tree / "public", max_bytes), PUBLIC, ("public",), is_own=True)
-    return Files(tree, area, outside, max_bytes, tmp_path.with_name(f"{tmp_path.name}_store") / "reverie.db")
+    return Files(
+        tree, area, outside, max_bytes, tmp_path.with_name(f"{tmp_path.name}_store") / "reverie.db"
+    )
 
 
-def file_tools(path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None) -> FileTools:
+def file_tools(
+    path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None
+) -> FileTools:
     """Tools for the files that are here; pictures are kept beside them."""
     media = MediaStore(live_settings(), path.parent / "media", {}, SystemClock())
     return FileTools(agent_files(path, store, max_bytes, channels), media)
@@ -146,7 +161,9 @@ def traps(path: Path, outside: Path) -> None:
     os.link(outside / "secret.txt", path / "hard.txt")
     top = os.open(path, os.O_RDONLY)
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as unix:
-        unix.bind(f"/proc/self/fd/{top}/sock")  # the whole path may be longer than a socket's can be
+        unix.bind(
+            f"/proc/self/fd/{top}/sock"
+        )  # the whole path may be longer than a socket's can be
     os.close(top)
     try:
         os.mknod(path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
@@ -156,4 +173,7 @@ def traps(path: Path, outside: Path) -> None:
 
 def state(directory: Path) -> dict[str, tuple[int, bytes]]:
     """All that is there, with modes and contents."""
-    return {str(one): (one.lstat().st_mode, one.read_bytes() if one.is_file() else b"") for one in directory.rglob("*")}
+    return {
+        str(one): (one.lstat().st_mode, one.read_bytes() if one.is_file() else b"")
+        for one in directory.rglob("*")
+    }

@@ -1,4 +1,5 @@
-"""An agent's hands on a platform that can do everything: a real store, a real outbox, a channel in the process."""
+"""An agent's hands on a platform that can do everything: a real store, a real outbox, a channel in
+the process."""
 
 import asyncio
 import contextlib
@@ -8,7 +9,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from channels.base import BeforeSend, Capabilities, Emit, Part, RoomMembers, SendError, no_before_send
+from channels.base import (
+    BeforeSend,
+    Capabilities,
+    Emit,
+    Part,
+    RoomMembers,
+    SendError,
+    no_before_send,
+)
 from gateway.access.place_names import PlaceTitles
 from gateway.config.models import AttentionConfig
 from gateway.context.conversation import ConversationLocks, ConversationReader
@@ -147,16 +156,27 @@ class Deaf:
         return Receipt(ids=(MessageId(part.key),))
 
 
-def at(place: Address, *askers: str, turn_id: str = "t", everything: bool | None = None) -> ToolContext:
+def at(
+    place: Address, *askers: str, turn_id: str = "t", everything: bool | None = None
+) -> ToolContext:
     """A turn there; `askers` by their ids."""
     scope = place.conversation if place in PRIVATE else PUBLIC
     people = tuple(
-        Requester(id=SenderId(who), name=who, role=WHO.roles.get(f"{NAME}:{who}", "guest"), verified=True)
+        Requester(
+            id=SenderId(who), name=who, role=WHO.roles.get(f"{NAME}:{who}", "guest"), verified=True
+        )
         for who in askers
     )
-    sight = Visibility(scope=scope, sees_everything=place == OWNER if everything is None else everything)
+    sight = Visibility(
+        scope=scope, sees_everything=place == OWNER if everything is None else everything
+    )
     return ToolContext(
-        turn=TurnId(turn_id), agent="reverie", at=place, visibility=sight, autonomous=not askers, requesters=people
+        turn=TurnId(turn_id),
+        agent="reverie",
+        at=place,
+        visibility=sight,
+        autonomous=not askers,
+        requesters=people,
     )
 
 
@@ -211,7 +231,9 @@ class Stagehands:
         )
         return await self.happen(message, fate, urgency)
 
-    async def happen(self, event: Notification, fate: Fate = "noted", urgency: Literal[2, 3] = 3) -> Seq:
+    async def happen(
+        self, event: Notification, fate: Fate = "noted", urgency: Literal[2, 3] = 3
+    ) -> Seq:
         place = getattr(event, "at", ROOM)
         entry = NewEntry(fact=event, at=NOW, conversation=place.conversation, key=dedup_key(event))
         said = Judgement(type="x", urgency=urgency, fate=fate, rule="r", role="guest")
@@ -223,12 +245,18 @@ class Stagehands:
         record = turn(place.conversation, upto=10_000, text=text)
         assert isinstance(record.fact, TurnRecord)
         key = f"{place.room}:{text[:20]}"
-        ended = NewEntry(fact=replace(record.fact, agent=agent), at=NOW, conversation=place.conversation)
+        ended = NewEntry(
+            fact=replace(record.fact, agent=agent), at=NOW, conversation=place.conversation
+        )
         return await self.queue(Post(key=PostKey(key), to=place, text=text), ended)
 
     async def queue(self, post: Post, cause: NewEntry | None = None) -> Seq:
         queued = NewEntry(
-            fact=PostQueued(post=post), at=NOW, conversation=post.to.conversation, key=f"post:{post.key}", cause=cause
+            fact=PostQueued(post=post),
+            at=NOW,
+            conversation=post.to.conversation,
+            key=f"post:{post.key}",
+            cause=cause,
         )
         *_, at_ = await self.store.append([*([cause] if cause is not None else []), queued])
         if self.up:
@@ -245,7 +273,11 @@ class Stagehands:
         return [one.fact for one in await self.store.entries(kinds=kinds)]
 
     async def acted(self) -> list[tuple[str, str]]:
-        return [(one.what, one.state) for one in await self.facts("acted") if isinstance(one, PlatformAction)]
+        return [
+            (one.what, one.state)
+            for one in await self.facts("acted")
+            if isinstance(one, PlatformAction)
+        ]
 
     async def read(self, where: ToolContext, **asked: object) -> list[str]:
         """Lines of `read_room`, below the first."""
@@ -272,7 +304,8 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             "*": ConversationBinding(listen="all", agent="reverie", private=False),
         }
         patterns = [
-            BindingPattern(channel="*", room=room, thread=None, binding=bound) for room, bound in bounds.items()
+            BindingPattern(channel="*", room=room, thread=None, binding=bound)
+            for room, bound in bounds.items()
         ]
         bindings = Bindings(patterns)
         places, files, channels = privacy(store, bindings), OutgoingFiles(store), {NAME: played}
@@ -302,7 +335,12 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         )
         acting.digests["reverie"] = digests
         room_reader = RoomReader(
-            reader=store, places=places, bindings=bindings, access_policy=WHO, channels=channels, redactor=Redactor()
+            reader=store,
+            places=places,
+            bindings=bindings,
+            access_policy=WHO,
+            channels=channels,
+            redactor=Redactor(),
         )
         own_files = agent_files(tmp / "files", store)
         rooms = PlatformTools(

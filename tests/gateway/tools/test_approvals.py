@@ -1,4 +1,5 @@
-"""Calls that need an admin's approval: from the notice to the verdict, where it is shown, and across crashes."""
+"""Calls that need an admin's approval: from the notice to the verdict, where it is shown, and
+across crashes."""
 
 import asyncio
 import contextlib
@@ -23,7 +24,20 @@ from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.store import NewEntry, Store, rebuild
 from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
 from tests.gateway.system.crash.cut_kit import Steps, cutting
-from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, ROOT, TIMEOUT_S, House, asker, house
+from tests.kits.approvals import (
+    DONE,
+    GUS,
+    HERE,
+    INNER,
+    LOBBY,
+    MIA,
+    OFFICE,
+    ROOT,
+    TIMEOUT_S,
+    House,
+    asker,
+    house,
+)
 from tests.kits.channels import story
 
 
@@ -32,7 +46,11 @@ async def test_a_guests_words_beside_an_admins_need_a_word(tmp_path: Path) -> No
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS, written='{"command": "make"}')
         (asked,) = await it.asked()
-        assert (asked.tool, asked.arguments, asked.asked_by) == ("bash", '{"command": "make"}', ("root", "gus"))
+        assert (asked.tool, asked.arguments, asked.asked_by) == (
+            "bash",
+            '{"command": "make"}',
+            ("root", "gus"),
+        )
         assert (asked.until - it.clock.now()).total_seconds() == TIMEOUT_S
         (notice,) = it.shown
         assert (notice.to, notice.style) == (LOBBY, "notice")
@@ -40,7 +58,9 @@ async def test_a_guests_words_beside_an_admins_need_a_word(tmp_path: Path) -> No
         assert f"`!approve {asked.approval}`" in notice.body
         assert f"`!deny {asked.approval}`" in notice.body
         assert not it.ran
-        assert notice.body.count("\n\n") == 2, "three lines: who asks, what would be done, whose words it rests on"
+        assert notice.body.count("\n\n") == 2, (
+            "three lines: who asks, what would be done, whose words it rests on"
+        )
         answer = await it.say(f"!approve {asked.approval}")
         assert answer == "Approved: I run this call of `bash`."
         assert (await call).text == DONE
@@ -59,7 +79,8 @@ async def test_what_an_admin_denies_is_not_done_nor_asked_again_in_the_turn(tmp_
         result = await call
         assert (result.is_error, it.ran) == (True, [])
         assert result.text == (
-            "Not done, because an admin was asked and denied this call of bash: do not try it again, "
+            "Not done, because an admin was asked and denied this call of bash: do not try it "
+            "again, "
             "but say what it would have been for."
         )
         assert (await it.call(ROOT, GUS)).text == result.text
@@ -130,8 +151,12 @@ async def test_the_same_call_twice_in_a_turn_is_asked_for_once(tmp_path: Path) -
 @story
 async def test_several_wait_at_once_and_each_has_its_own_verdict(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        calls = [it.call(ROOT, GUS, written=json.dumps({"command": str(number)})) for number in range(3)]
-        names = [asked.approval for asked in sorted(await it.asked(3), key=lambda one: one.arguments)]
+        calls = [
+            it.call(ROOT, GUS, written=json.dumps({"command": str(number)})) for number in range(3)
+        ]
+        names = [
+            asked.approval for asked in sorted(await it.asked(3), key=lambda one: one.arguments)
+        ]
         await it.say(f"!approve {names[2]}")
         await it.say(f"!deny {names[0]}")
         assert (await calls[2]).text == DONE
@@ -151,11 +176,13 @@ async def test_too_many_are_refused(tmp_path: Path) -> None:
             it.call(ROOT, GUS, turn=f"t{number}", at=room)
         await it.asked(MAX_PENDING)
         for name in ("r0", "r9"):
-            refused = await it.call(ROOT, GUS, turn="more", at=Address(channel=HERE, room=RoomId(name)))
+            refused = await it.call(
+                ROOT, GUS, turn="more", at=Address(channel=HERE, room=RoomId(name))
+            )
             assert "too many other calls wait for an approval" in refused.text
-        assert [one.rule[-45:] for one in await it.log("tool_refused") if isinstance(one, ToolRefused)] == [
-            ", and too many other calls wait for an approval"[-45:]
-        ] * 2
+        assert [
+            one.rule[-45:] for one in await it.log("tool_refused") if isinstance(one, ToolRefused)
+        ] == [", and too many other calls wait for an approval"[-45:]] * 2
         assert await it.store.undecided() != []
 
 
@@ -168,7 +195,9 @@ async def test_a_long_call_is_shown_whole_with_the_harm_in_its_middle(tmp_path: 
         shown = it.shown[0].body
         assert "rm -rf ." in shown
         assert (
-            "".join(re.findall("^`(.*)`$", shown, re.MULTILINE)) == asked.arguments == json.dumps({"command": command})
+            "".join(re.findall("^`(.*)`$", shown, re.MULTILINE))
+            == asked.arguments
+            == json.dumps({"command": command})
         )
         await it.say(f"!approve {asked.approval}")
         assert (await call).text == DONE
@@ -176,10 +205,14 @@ async def test_a_long_call_is_shown_whole_with_the_harm_in_its_middle(tmp_path: 
 
 
 @story
-async def test_what_is_too_long_to_be_shown_is_refused_with_a_word_to_the_model(tmp_path: Path) -> None:
+async def test_what_is_too_long_to_be_shown_is_refused_with_a_word_to_the_model(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path) as it:
         told = await it.call(ROOT, GUS, written=json.dumps({"command": "x" * 4_000}))
-        assert "an admin can approve only what they are shown whole, at most 3000 bytes" in told.text
+        assert (
+            "an admin can approve only what they are shown whole, at most 3000 bytes" in told.text
+        )
         assert told.text.endswith("Do it in smaller calls.")
         assert not it.shown
         assert len(await it.log("tool_refused")) == 1
@@ -193,13 +226,17 @@ async def test_what_was_not_shown_whole_cannot_be_approved(tmp_path: Path) -> No
         call = it.call(ROOT, GUS)
         told = await call
         assert "nobody waits for this call of bash any more" in told.text
-        (asked,) = [fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalRequested)]
+        (asked,) = [
+            fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalRequested)
+        ]
         assert "any more" in await it.say(f"!approve {asked.approval}")
         assert it.ran == []
 
 
 @pytest.mark.parametrize("change", [{"here:root": "blocked"}, {}], ids=["blocked", "cleared"])
-def test_who_loses_a_role_while_it_waits_gets_nothing_done(tmp_path: Path, change: dict[str, Role]) -> None:
+def test_who_loses_a_role_while_it_waits_gets_nothing_done(
+    tmp_path: Path, change: dict[str, Role]
+) -> None:
     @story
     async def waiting() -> None:
         async with house(tmp_path) as it:
@@ -220,7 +257,9 @@ def test_roles_are_looked_up_again_at_each_call(tmp_path: Path, change: dict[str
         async with house(tmp_path) as it:
             assert (await it.call(ROOT)).text == DONE
             it.give_roles(change)
-            assert (await it.call(ROOT)).text.startswith("Refused: bash is for the role admin and above")
+            assert (await it.call(ROOT)).text.startswith(
+                "Refused: bash is for the role admin and above"
+            )
             it.give_roles({"here:root": "owner", "here:mia": "admin"})
             told = await it.call(MIA, permit=ALLOW_ADMINS)
             assert told.text.startswith("Refused"), "what was said as a member stays that"
@@ -291,7 +330,9 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
         inside = it.call(at=INNER, permit=ToolPermit(role="member", approval="always"))
         (asked,) = await it.asked()
         assert asked.room == OFFICE.conversation
-        assert "May `reverie` use `bash` in `agent/reverie`? Nobody asked for it" in it.shown[-1].body
+        assert (
+            "May `reverie` use `bash` in `agent/reverie`? Nobody asked for it" in it.shown[-1].body
+        )
         assert it.shown[-1].to == OFFICE
         assert "There is no request" in await it.say(f"!approve {asked.approval}", at=LOBBY)
         await it.say(f"!approve {asked.approval}", at=OFFICE)
@@ -299,12 +340,16 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
 
 
 @story
-async def test_who_asked_while_nobody_vouched_for_them_does_not_approve_it_themselves(tmp_path: Path) -> None:
+async def test_who_asked_while_nobody_vouched_for_them_does_not_approve_it_themselves(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path) as it:
         call = it.call(asker("root", "member"), asker("rick", "admin"))
         (asked,) = await it.asked()
         said = await it.say(f"!approve {asked.approval}")
-        assert said == "You asked for this without the right to do it. Somebody else must approve it."
+        assert (
+            said == "You asked for this without the right to do it. Somebody else must approve it."
+        )
         assert not call.done()
         await it.say(f"!approve {asked.approval}", "rick")
         assert (await call).text == DONE
@@ -329,7 +374,9 @@ async def test_who_asked_without_the_right_to_it_may_still_say_no(tmp_path: Path
 
 
 @story
-async def test_an_id_that_was_used_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_id_that_was_used_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[str] = []
 
     def choice(alphabet: str) -> str:
@@ -347,13 +394,17 @@ async def test_an_id_that_was_used_is_drawn_again(tmp_path: Path, monkeypatch: p
 
 @story
 async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(tmp_path: Path) -> None:
-    """A word that is being written down when the time is over counts; one that could not be written does not."""
+    """A word that is being written down when the time is over counts; one that could not be written
+    does not."""
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
         change = await it.approvals.decide(_root(), asked.approval, approved=True)
-        assert "is deciding about it now" in (await it.approvals.decide(_root(), asked.approval, approved=False)).answer
+        assert (
+            "is deciding about it now"
+            in (await it.approvals.decide(_root(), asked.approval, approved=False)).answer
+        )
         it.clock.advance(TIMEOUT_S)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -371,7 +422,9 @@ async def test_a_word_that_was_written_though_nobody_was_told_so_counts(tmp_path
         await it.sleeping()
         change = await it.approvals.decide(_root(), asked.approval, approved=True)
         (made,) = change.facts
-        await it.store.append([NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)])
+        await it.store.append(
+            [NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)]
+        )
         change.settle(None)
         it.clock.advance(TIMEOUT_S)
         assert (await call).text == DONE
@@ -384,7 +437,8 @@ def _root() -> Approver:
 
 @story
 async def test_a_crash_between_asking_and_answering_leaves_nobody_waiting(tmp_path: Path) -> None:
-    """After each durable step: what was asked is over, it is asked once at most, and a word comes too late."""
+    """After each durable step: what was asked is over, it is asked once at most, and a word comes
+    too late."""
     verdicts = set[str]()
     for cut in range(1, 9):
         folder, clock, steps = tmp_path / str(cut), ManualClock(), Steps([cut])
@@ -395,7 +449,9 @@ async def test_a_crash_between_asking_and_answering_leaves_nobody_waiting(tmp_pa
             for one in await it.log("approval_asked"):
                 assert isinstance(one, ApprovalRequested)
                 assert "Too late" in await it.say(f"!approve {one.approval}")
-            ended = [one for one in await it.log("approval_ended") if isinstance(one, ApprovalEnded)]
+            ended = [
+                one for one in await it.log("approval_ended") if isinstance(one, ApprovalEnded)
+            ]
             assert len(ended) == len(await it.log("approval_asked"))
             verdicts |= {one.verdict for one in ended}
             posts = [one.post.text for one in await it.log("post") if isinstance(one, PostQueued)]
@@ -426,7 +482,9 @@ async def _cut(folder: Path, clock: ManualClock, steps: Steps) -> None:
 
 
 @story
-async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time(tmp_path: Path) -> None:
+async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time(
+    tmp_path: Path,
+) -> None:
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()

@@ -1,4 +1,5 @@
-"""Calls of tools: the permission gate, dispatch, tools that come and go, and their specifications."""
+"""Calls of tools: the permission gate, dispatch, tools that come and go, and their
+specifications."""
 
 import asyncio
 import json
@@ -17,9 +18,24 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, Usage
 from gateway.core.facts import Seq, ToolRefused, TurnId, TurnRecord
 from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, RequestLabel
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, OWN, PermissionDecision, ToolPermit
+from gateway.core.permissions import (
+    ALLOW_ADMINS,
+    ALLOW_ANYBODY,
+    ALLOW_MEMBERS,
+    OWN,
+    PermissionDecision,
+    ToolPermit,
+)
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, build_tool, specs_of, tools_of
+from gateway.core.tool import (
+    Requester,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    build_tool,
+    specs_of,
+    tools_of,
+)
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.store import NewEntry, Store, StoreClosed
 from gateway.stream.routing import Bindings
@@ -44,10 +60,14 @@ from tests.kits.tools import dispatcher, live_tools, running_calls
 
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
 OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
-WHERE = ToolContext(turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False)
+WHERE = ToolContext(
+    turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False
+)
 
 
-def hand(name: str, does: Any = None, permit: ToolPermit = ALLOW_ANYBODY, *, time_s: float = 0.0) -> Tool:
+def hand(
+    name: str, does: Any = None, permit: ToolPermit = ALLOW_ANYBODY, *, time_s: float = 0.0
+) -> Tool:
     async def echo(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         return word
 
@@ -67,7 +87,9 @@ class Servers:
         return self.known
 
 
-def call(hands: ToolDispatcher, name: str, arguments: str = '{"word": "hi"}', where: ToolContext = WHERE) -> ToolResult:
+def call(
+    hands: ToolDispatcher, name: str, arguments: str = '{"word": "hi"}', where: ToolContext = WHERE
+) -> ToolResult:
     return asyncio.run(hands.for_turn(where).call(ToolCall(id="c", name=name, arguments=arguments)))
 
 
@@ -77,7 +99,9 @@ def test_a_call_is_carried_out_and_counted() -> None:
     assert call(hands, "echo") == ToolResult(id="c", text="hi")
     assert call(hands, "echo", "{}").is_error
     assert call(hands, "other").text == "There is no tool named 'other'."
-    counted = next(one for one in running.stats.metrics.collect() if one.name == "reverie_tool_calls")
+    counted = next(
+        one for one in running.stats.metrics.collect() if one.name == "reverie_tool_calls"
+    )
     assert [(one.labels["tool"], one.labels["outcome"]) for one in counted.samples] == [
         ("echo", "ok"),
         ("echo", "refused"),
@@ -111,7 +135,9 @@ def test_what_takes_too_long_is_ended() -> None:
     assert ended == ["hi"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), TimeoutError("secret")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("secret"), KeyError("secret"), TimeoutError("secret")]
+)
 def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) -> None:
     async def broken(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         raise error
@@ -131,14 +157,19 @@ def test_without_its_log_the_gateway_does_not_go_on() -> None:
 
 def test_where_nobody_can_be_asked_only_rights_count() -> None:
     result = call(dispatcher([hand("secret", permit=ALLOW_ADMINS)]), "secret")
-    assert (result.is_error, result.text.startswith("Refused: secret is for the role admin")) == (True, True)
+    assert (result.is_error, result.text.startswith("Refused: secret is for the role admin")) == (
+        True,
+        True,
+    )
 
 
 def test_text_from_outside_is_remembered_for_the_turn() -> None:
     async def page(where: ToolContext, *, word: str) -> ToolOutput:  # noqa: ARG001 - as all hands
         return ToolOutput(text=word, is_untrusted=True, label=Label("outside"))
 
-    where = ToolContext(turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False)
+    where = ToolContext(
+        turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False
+    )
     hands = dispatcher([hand("page", page), hand("echo")])
     assert call(hands, "echo", where=where).is_untrusted is False
     assert where.request.label == Label()
@@ -155,7 +186,9 @@ def test_a_result_is_bounded() -> None:
 
 
 def test_what_is_off_is_neither_told_nor_carried_out() -> None:
-    hands = dispatcher([hand("web_fetch"), hand("echo")], dynamic=Servers(hand("web_later")), off=["web_*"])
+    hands = dispatcher(
+        [hand("web_fetch"), hand("echo")], dynamic=Servers(hand("web_later")), off=["web_*"]
+    )
     assert [one.name for one in hands.specs] == ["echo"]
     assert call(hands, "web_fetch").text == "There is no tool named 'web_fetch'."
     assert call(hands, "web_later").text == "There is no tool named 'web_later'."
@@ -238,7 +271,12 @@ class Asked(Approvals):
         self.wanted: list[tuple[ToolCall, ToolContext, str, PermissionDecision, Label]] = []
 
     async def request_approval(
-        self, call: ToolCall, context: ToolContext, needs: str, decision: PermissionDecision, label: Label
+        self,
+        call: ToolCall,
+        context: ToolContext,
+        needs: str,
+        decision: PermissionDecision,
+        label: Label,
     ) -> str:
         self.wanted.append((call, context, needs, decision, label))
         return self.says
@@ -265,7 +303,10 @@ def gated_hand(permit: ToolPermit, name: str = "bash") -> Tool:
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
-    live, places = live_tools(ToolsConfig.model_validate(tools, strict=False)), privacy(store, Bindings(()))
+    live, places = (
+        live_tools(ToolsConfig.model_validate(tools, strict=False)),
+        privacy(store, Bindings(())),
+    )
     return PermissionGate(live, store, ManualClock(), asked, WHO, places)
 
 
@@ -278,7 +319,8 @@ async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_
         asked = Asked()
         said = await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, MIA))
         assert said == (
-            "Refused: bash is for the role admin and above; nobody who asks here has more than the role member. "
+            "Refused: bash is for the role admin and above; nobody who asks here has more than the "
+            "role member. "
             "Nothing was done."
         )
         (entry,) = await store.entries(kinds=["tool_refused"])
@@ -301,9 +343,15 @@ def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str
     async def asking() -> None:
         async with await opened(tmp_path / "s.db") as store:
             asked = Asked(says)
-            assert await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS)) == says
+            assert (
+                await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS))
+                == says
+            )
             ((*called, decision, label),) = asked.wanted
-            rule = "bash is for the role admin and above, and somebody with the role guest asks here, too"
+            rule = (
+                "bash is for the role admin and above, and somebody with the role guest asks "
+                "here, too"
+            )
             assert called == [CALL, where(ROOT, GUS), "admin"]
             assert (decision.role, decision.rule, label.integrity) == ("guest", rule, "guest")
 
@@ -311,7 +359,9 @@ def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str
 
 
 @story
-async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp_path: Path) -> None:
+async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(
+    tmp_path: Path,
+) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("Not done, because somebody said so.")
         fetch, run = (
@@ -334,20 +384,31 @@ async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path
         rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
         ruled = gate(store, asked, rules=rules)
         private = Address(channel=HERE, room=RoomId("gus")).conversation
-        assert await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
-        assert "in private places only" in await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS))
-        assert "for the role admin" in await ruled.authorize(gated_hand(ALLOW_ADMINS, "write_file"), CALL, where(GUS))
+        assert (
+            await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
+        )
+        assert "in private places only" in await ruled.authorize(
+            gated_hand(ALLOW_ADMINS), CALL, where(GUS)
+        )
+        assert "for the role admin" in await ruled.authorize(
+            gated_hand(ALLOW_ADMINS, "write_file"), CALL, where(GUS)
+        )
 
 
 @story
 async def test_by_itself_the_agent_has_the_role_that_the_operator_gives_it(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
-        assert "nobody asked, and by yourself you have the role member" in await gate(store, asked).authorize(
-            gated_hand(ALLOW_ADMINS), CALL, where()
-        )
+        assert "nobody asked, and by yourself you have the role member" in await gate(
+            store, asked
+        ).authorize(gated_hand(ALLOW_ADMINS), CALL, where())
         assert await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where()) == ""
-        assert await gate(store, asked, unasked_role="admin").authorize(gated_hand(ALLOW_ADMINS), CALL, where()) == ""
+        assert (
+            await gate(store, asked, unasked_role="admin").authorize(
+                gated_hand(ALLOW_ADMINS), CALL, where()
+            )
+            == ""
+        )
 
 
 @story
@@ -355,11 +416,17 @@ async def test_who_gave_no_proof_is_no_admin(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
         fake = replace(ROOT, verified=False)
-        assert "Refused" in await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(fake))
-        assert await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where(fake)) == ""
+        assert "Refused" in await gate(store, asked).authorize(
+            gated_hand(ALLOW_ADMINS), CALL, where(fake)
+        )
+        assert (
+            await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where(fake)) == ""
+        )
 
 
-@pytest.mark.parametrize(("reminded", "role"), [("admin", ""), ("guest", "guest"), ("member", "member")])
+@pytest.mark.parametrize(
+    ("reminded", "role"), [("admin", ""), ("guest", "guest"), ("member", "member")]
+)
 @story
 async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
     tmp_path: Path, reminded: Integrity, role: str
@@ -368,12 +435,18 @@ async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
         asked = Asked("no")
         door = gate(store, asked, unasked_role="admin")
         said = await door.authorize(
-            gated_hand(ALLOW_ADMINS), CALL, replace(where(label=Label(reminded)), unasked_role=reminded)
+            gated_hand(ALLOW_ADMINS),
+            CALL,
+            replace(where(label=Label(reminded)), unasked_role=reminded),
         )
-        by_itself = "bash is for the role admin and above; nobody asked, and by yourself you have the role"
+        by_itself = (
+            "bash is for the role admin and above; nobody asked, and by yourself you have the role"
+        )
         assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
         assert asked.wanted == []
-        said = await door.authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, label=Label(reminded)))
+        said = await door.authorize(
+            gated_hand(ALLOW_ADMINS), CALL, where(ROOT, label=Label(reminded))
+        )
         assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
 
 
@@ -405,12 +478,19 @@ async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path
     async with await opened(tmp_path / "s.db") as store:
         assert await gate(store, Asked()).authorize(acting(), CALL, before) == ""
         assert len(await store.entries(kinds=["tool_begun"])) == 1
-    async with await opened(tmp_path / "s.db") as store:  # the process was killed, and the turn is taken again
+    async with await opened(
+        tmp_path / "s.db"
+    ) as store:  # the process was killed, and the turn is taken again
         there = gate(store, Asked())
-        assert await there.authorize(acting("write_file"), replace(CALL, name="write_file"), again) == ""
+        assert (
+            await there.authorize(acting("write_file"), replace(CALL, name="write_file"), again)
+            == ""
+        )
         assert await there.authorize(acting(), replace(CALL, arguments='{"x": 1}'), again) == ""
         assert await there.authorize(acting(), CALL, again) == ALREADY_BEGUN
-        assert await there.authorize(acting(), CALL, again) == "", "it was told, and wants it all the same"
+        assert await there.authorize(acting(), CALL, again) == "", (
+            "it was told, and wants it all the same"
+        )
 
 
 @story
@@ -429,7 +509,13 @@ def test_only_what_changes_something_is_written_down_before() -> None:
     assert not has_side_effects(build_tool(does, "It.", ALLOW_MEMBERS, task=True))
 
 
-FAMILIES = {"itself": "remind", "rooms": "read_room", "files": "read_file", "shell": "bash", "web": "web_fetch"}
+FAMILIES = {
+    "itself": "remind",
+    "rooms": "read_room",
+    "files": "read_file",
+    "shell": "bash",
+    "web": "web_fetch",
+}
 """One tool of each, in their order."""
 
 
@@ -443,14 +529,18 @@ def told(folder: Path, window: int) -> tuple[dict[str, bool], int]:
         async with at_home(home):
             specs = home.minds.by_id["ana"].tools.specs
             names = {spec.name for spec in specs}
-            tokens = sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
+            tokens = sum(
+                estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs
+            )
             return {family: tool in names for family, tool in FAMILIES.items()}, tokens
 
     return asyncio.run(story())
 
 
 @pytest.mark.parametrize("window", [100_000, 200_000])
-def test_a_large_window_has_room_for_all(tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_window_has_room_for_all(
+    tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture
+) -> None:
     families, tokens = told(tmp_path, window)
     assert all(families.values())
     assert tokens <= window * MAX_WINDOW_SHARE
@@ -458,11 +548,15 @@ def test_a_large_window_has_room_for_all(tmp_path: Path, window: int, caplog: py
 
 
 @pytest.mark.parametrize("window", [1_000, 4_000, 8_000, 12_000, 16_000])
-def test_a_small_one_has_the_first_that_fit(tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_one_has_the_first_that_fit(
+    tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture
+) -> None:
     families, tokens = told(tmp_path, window)
     kept = [family for family, there in families.items() if there]
     assert kept[0] == "itself"
-    assert kept == list(FAMILIES)[: len(kept)], "a later family is no stand-in for one that has no room"
+    assert kept == list(FAMILIES)[: len(kept)], (
+        "a later family is no stand-in for one that has no room"
+    )
     assert len(kept) == 1 or tokens <= window * MAX_WINDOW_SHARE
     left = [family for family in FAMILIES if family not in kept]
     assert ("has no tools for " + ", ".join(left) in caplog.text) == bool(left)

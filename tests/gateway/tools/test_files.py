@@ -23,7 +23,14 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import is_inner
 from gateway.core.labels import Label, RequestLabel, readers_of
-from gateway.core.scopes import OWNER_SCOPE, PUBLIC, PlatformUser, Visibility, group_scope, space_scope
+from gateway.core.scopes import (
+    OWNER_SCOPE,
+    PUBLIC,
+    PlatformUser,
+    Visibility,
+    group_scope,
+    space_scope,
+)
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import Store
@@ -66,11 +73,17 @@ from tests.kits.tools import dispatcher
 
 def test_a_file_is_written_read_changed_and_found(tmp_path: Path) -> None:
     here = files(tmp_path)
-    assert here.told("write_file", path="notes/a.md", text="one\ntwo\n") == "Made notes/a.md: 8 bytes, 2 line ends."
+    assert (
+        here.told("write_file", path="notes/a.md", text="one\ntwo\n")
+        == "Made notes/a.md: 8 bytes, 2 line ends."
+    )
     assert here.told("write_file", path="notes/a.md", text="one\n2\n") == (
         "Replaced 8 bytes in notes/a.md: 6 bytes, 2 line ends."
     )
-    assert here.told("read_file", path="/workspace/notes/a.md") == "notes/a.md, 2 lines\n     1\tone\n     2\t2"
+    assert (
+        here.told("read_file", path="/workspace/notes/a.md")
+        == "notes/a.md, 2 lines\n     1\tone\n     2\t2"
+    )
     assert here.told("edit_file", path="notes/a.md", old="2", new="two", all=None) == (
         "notes/a.md, 2 lines; 1 place changed:\n     1\tone\n     2\ttwo"
     )
@@ -90,7 +103,9 @@ def test_what_is_in_files_is_somebody_elses(tmp_path: Path) -> None:
     assert here.call("glob", pattern="*").is_untrusted
     edited = here.call("edit_file", path="a.txt", old="Ignore", new="Heed", all=True)
     assert (edited.is_untrusted, edited.origin) == (True, "a.txt")
-    assert "Heed" not in here.refused("edit_file", path="a.txt", old="was\nsaid", new="x"), "no word of it is ours"
+    assert "Heed" not in here.refused("edit_file", path="a.txt", old="was\nsaid", new="x"), (
+        "no word of it is ours"
+    )
 
 
 STAFF, PAIR, HALL = "irc.test/#staff", "irc.test/olga", "discord.test/hall"
@@ -113,7 +128,11 @@ SIGHTS = {
     "a closed room of a server": (at(HALL, GUILD), {HALL, GUILD, PUBLIC}),
     "a room of a group": (at(CREW, GUILD, conversation=HALL), {CREW, PUBLIC}),
     "a member of the staff alone": (
-        at(PAIR, is_private=True, alone_with=PlatformUser(ChannelName("irc.test"), SenderId("olga"))),
+        at(
+            PAIR,
+            is_private=True,
+            alone_with=PlatformUser(ChannelName("irc.test"), SenderId("olga")),
+        ),
         {PAIR, STAFF, PUBLIC},
     ),
     "somebody unproven alone": (at(PAIR, is_private=True), {PAIR, PUBLIC}),
@@ -123,14 +142,18 @@ SIGHTS = {
 
 
 @pytest.mark.parametrize("where_", SIGHTS)
-def test_a_place_sees_the_directories_that_all_its_readers_may_read(tmp_path: Path, where_: str) -> None:
+def test_a_place_sees_the_directories_that_all_its_readers_may_read(
+    tmp_path: Path, where_: str
+) -> None:
     turn, seen = SIGHTS[where_]
     here = files(tmp_path)
     for number, scope in enumerate(AUDIENCES):
         file = here.tree.joinpath(*directory_of(scope), "a.txt")
         file.parent.mkdir(parents=True)
         file.write_text(f"word {number}")
-    channels = PlayedChannels(membership=lambda at, _: "reads_all" if at.conversation == STAFF else None)
+    channels = PlayedChannels(
+        membership=lambda at, _: "reads_all" if at.conversation == STAFF else None
+    )
 
     async def run() -> None:
         async with await Store.open(here.store, SystemClock()) as store:
@@ -138,7 +161,9 @@ def test_a_place_sees_the_directories_that_all_its_readers_may_read(tmp_path: Pa
 
             async def call(name: str, **arguments: object) -> ToolResult:
                 sight = replace(turn, request=RequestLabel())
-                result = await hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), sight)
+                result = await hands.call(
+                    ToolCall(id="1", name=name, arguments=json.dumps(arguments)), sight
+                )
                 labels[name] = sight.request.label
                 return result
 
@@ -150,7 +175,11 @@ def test_a_place_sees_the_directories_that_all_its_readers_may_read(tmp_path: Pa
                 read = await call("read_file", path=path)
                 copied = await call("copy_file", source=path, path=f"got{number}")
                 edited = await call("edit_file", path=path, old="nothing", new="x")
-                assert (f"word {number}" in read.text) == (f"word {number}" in found) == (scope in seen), scope
+                assert (
+                    (f"word {number}" in read.text)
+                    == (f"word {number}" in found)
+                    == (scope in seen)
+                ), scope
                 assert (path in listed or scope == turn.visibility.scope) == (scope in seen)
                 assert copied.is_error == (scope not in seen)
                 assert ("no such file" in edited.text) == (scope not in seen)
@@ -176,7 +205,9 @@ def test_a_place_sees_the_directories_that_all_its_readers_may_read(tmp_path: Pa
         (at(PAIR, sees_everything=True), "/files/old.txt", OWNER_SCOPE),
     ],
 )
-def test_what_is_written_for_others_goes_out(tmp_path: Path, turn: ToolContext, path: str, scope: str | None) -> None:
+def test_what_is_written_for_others_goes_out(
+    tmp_path: Path, turn: ToolContext, path: str, scope: str | None
+) -> None:
     here, kind = files(tmp_path), "own" if scope is None else "out"
     for known in AUDIENCES:
         here.tree.joinpath(*directory_of(known)).mkdir(parents=True)
@@ -184,16 +215,27 @@ def test_what_is_written_for_others_goes_out(tmp_path: Path, turn: ToolContext, 
     async def run() -> None:
         async with await Store.open(here.store, SystemClock()) as store:
             tools = {one.spec.name: one for one in tools_of(file_tools(here.tree, store))}
-            for name, more in (("write_file", {"text": "x"}), ("edit_file", {"old": "x", "new": "y"})):
+            for name, more in (
+                ("write_file", {"text": "x"}),
+                ("edit_file", {"old": "x", "new": "y"}),
+            ):
                 call = ToolCall(id="1", name=name, arguments=json.dumps({"path": path, **more}))
                 effect = await tools[name].find_effect(call, turn)
                 assert effect.kind == kind
                 assert scope in (None, effect.audience.scope)
-            call = ToolCall(id="1", name="copy_file", arguments=json.dumps({"path": path, "source": "mine.txt"}))
+            call = ToolCall(
+                id="1", name="copy_file", arguments=json.dumps({"path": path, "source": "mine.txt"})
+            )
             request = RequestLabel()
-            assert (await tools["copy_file"].find_effect(call, replace(turn, request=request))).kind == kind
-            own = () if scope is None or turn.visibility.scope == PUBLIC else (turn.visibility.scope,)
-            assert request.label.readers == own, "what it holds counts as in view, as far as who may read it"
+            assert (
+                await tools["copy_file"].find_effect(call, replace(turn, request=request))
+            ).kind == kind
+            own = (
+                () if scope is None or turn.visibility.scope == PUBLIC else (turn.visibility.scope,)
+            )
+            assert request.label.readers == own, (
+                "what it holds counts as in view, as far as who may read it"
+            )
 
     asyncio.run(run())
 
@@ -213,7 +255,9 @@ def test_what_lies_beside_the_directories_is_for_owners(tmp_path: Path) -> None:
     (here.tree / "notes/old.md").write_text("of before")
     owner = at(PAIR, sees_everything=True)
     assert "of before" in here.call_in(owner, "read_file", path="/files/notes/old.md").text
-    assert "1 path:\n/files/notes/old.md" in here.call_in(owner, "glob", pattern="/files/**/*.md").text
+    assert (
+        "1 path:\n/files/notes/old.md" in here.call_in(owner, "glob", pattern="/files/**/*.md").text
+    )
     assert here.refused("read_file", path="/files/notes/old.md") == (
         "/files/notes/old.md: there is no such file or directory; glob lists what there is."
     )
@@ -223,7 +267,9 @@ names = st.text(min_size=1, max_size=30) | st.sampled_from(
     ["..", ".", "#ops", "a/b", "a%2Fb", "%", "x" * 400, "\0", "#ops "]
 )
 scopes = (
-    st.builds(lambda a, b: Address(channel=ChannelName(a), room=RoomId(b)).conversation, names, names)
+    st.builds(
+        lambda a, b: Address(channel=ChannelName(a), room=RoomId(b)).conversation, names, names
+    )
     | st.builds(lambda a, b: space_scope(ChannelName(a), RoomId(b)), names, names)
     | st.builds(group_scope, names)
     | st.sampled_from([PUBLIC, OWNER_SCOPE])
@@ -252,7 +298,9 @@ def test_each_audience_has_one_directory_and_nobody_elses(one: str, other: str) 
         ("edit_file", {"path": "a.txt", "old": "one", "new": "two"}, "admin"),
     ],
 )
-def test_members_read_and_admins_write(tool: str, arguments: dict[str, str], lowest: str, tmp_path: Path) -> None:
+def test_members_read_and_admins_write(
+    tool: str, arguments: dict[str, str], lowest: str, tmp_path: Path
+) -> None:
     here = files(tmp_path)
     here.put("a.txt", "one")
     here.put("a.png", png())
@@ -272,7 +320,10 @@ def test_what_is_no_text_is_not_read_as_one(tmp_path: Path) -> None:
     why = f"a.png is no text but a picture: look at it with view_image; it has {size} bytes."
     assert here.refused("read_file", path="a.png") == why
     assert here.refused("edit_file", path="a.png", old="x", new="y") == why
-    assert here.refused("read_file", path="b.bin") == "b.bin is no text but binary data; it has 1,234 bytes."
+    assert (
+        here.refused("read_file", path="b.bin")
+        == "b.bin is no text but binary data; it has 1,234 bytes."
+    )
 
 
 def test_a_picture_is_kept_and_shown(tmp_path: Path) -> None:
@@ -280,9 +331,18 @@ def test_a_picture_is_kept_and_shown(tmp_path: Path) -> None:
     here.put("plots/a].png", png(3, 2))
     result = here.call("view_image", path="plots/a].png")
     ((shown, image),) = result.images
-    assert result.text == "[image a .png, 3x2, 75 bytes] is shown below.".replace("75", str(len(png(3, 2))))
-    assert (image.media_type, image.data, image.description) == ("image/png", png(3, 2), shown.about)
-    assert (shown.sha256, shown.size_bytes) == (hashlib.sha256(png(3, 2)).hexdigest(), len(png(3, 2)))
+    assert result.text == "[image a .png, 3x2, 75 bytes] is shown below.".replace(
+        "75", str(len(png(3, 2)))
+    )
+    assert (image.media_type, image.data, image.description) == (
+        "image/png",
+        png(3, 2),
+        shown.about,
+    )
+    assert (shown.sha256, shown.size_bytes) == (
+        hashlib.sha256(png(3, 2)).hexdigest(),
+        len(png(3, 2)),
+    )
     media = MediaStore(live_settings(), tmp_path / "media", {}, SystemClock())
     assert asyncio.run(media.load_images((shown,))) == (image,), "later prompts show it, too"
 
@@ -295,7 +355,10 @@ def test_a_picture_is_kept_and_shown(tmp_path: Path) -> None:
         (png()[:20], "is damaged"),
         (b"\xff\xd8\xff\xe0\0\x10JFIF" + b"\0" * 40, "is damaged: it is not a whole JPEG file"),
         (b"GIF89a\x02\0\x02\0\0\0\0", "is damaged: it is not a whole GIF file"),
-        (b"RIFF\xff\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0\x01\0\0\x01\0\0", "is damaged: it is not a whole WEBP file"),
+        (
+            b"RIFF\xff\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0\x01\0\0\x01\0\0",
+            "is damaged: it is not a whole WEBP file",
+        ),
         (png(8_001, 1), "has 8001x1 pixels, and 8,000 a side are shown: make it smaller"),
         (png(2, 2, b"x" * MAX_IMAGE_BYTES), "and a picture may have 3,932,160: make it smaller"),
     ],
@@ -341,7 +404,9 @@ def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
             made = file_tools(tmp_path, store)
             made._files._roots["reverie", ("public",)] = root
             hands = dispatcher(tools_of(made))
-            results = await asyncio.gather(*(hands.call(call, where()) for _ in range(3 * MAX_CONCURRENT_SEARCHES)))
+            results = await asyncio.gather(
+                *(hands.call(call, where()) for _ in range(3 * MAX_CONCURRENT_SEARCHES))
+            )
         assert not any(result.is_error for result in results)
         assert root.most <= MAX_CONCURRENT_SEARCHES
 
@@ -381,12 +446,16 @@ def test_what_the_work_raises_is_raised() -> None:
 MOST = 1_000_000
 
 
-def edit(data: bytes | str, old: str, new: str, *, everywhere: bool = False, most: int = MOST) -> bytes:
+def edit(
+    data: bytes | str, old: str, new: str, *, everywhere: bool = False, most: int = MOST
+) -> bytes:
     whole = data.encode() if isinstance(data, str) else data
     return replace_text("a.txt", whole, old, new, everywhere=everywhere, max_bytes=most).data
 
 
-def refusal(data: bytes | str, old: str, new: str = "NEW", *, everywhere: bool = False, most: int = MOST) -> str:
+def refusal(
+    data: bytes | str, old: str, new: str = "NEW", *, everywhere: bool = False, most: int = MOST
+) -> str:
     with pytest.raises(ToolCallRefused) as why:
         edit(data, old, new, everywhere=everywhere, most=most)
     return str(why.value)
@@ -439,7 +508,10 @@ def test_what_is_no_text_is_known_by_what_is_in_it(data: bytes, what: str) -> No
         ("a\u2028b\x0bc\x85d".encode(), "a.txt, 1 line\n     1\ta\u2028b\x0bc\x85d"),
         (
             b"na\xefve\xff \xef\xbf\xbd",
-            "a.txt, 1 line; 2 bytes that are no text in UTF-8 are shown as \ufffd\n     1\tna\ufffdve\ufffd \ufffd",
+            (
+                "a.txt, 1 line; 2 bytes that are no text in UTF-8 are shown as \ufffd\n     "
+                "1\tna\ufffdve\ufffd \ufffd"
+            ),
         ),
     ],
 )
@@ -449,7 +521,10 @@ def test_it_is_told_with_what_cannot_be_seen(data: bytes, shown: str) -> None:
 
 def test_a_part_says_where_to_go_on() -> None:
     data = b"".join(b"line %d\n" % number for number in range(1, 21))
-    assert read(data, 1, 2) == "a.txt, 20 lines, here 1 to 2 (go on with offset=3)\n     1\tline 1\n     2\tline 2"
+    assert (
+        read(data, 1, 2)
+        == "a.txt, 20 lines, here 1 to 2 (go on with offset=3)\n     1\tline 1\n     2\tline 2"
+    )
     assert read(data, 19, 5) == "a.txt, 20 lines, here 19 to 20\n    19\tline 19\n    20\tline 20"
     with pytest.raises(ToolCallRefused, match="has 20 lines: offset can be 1 to 20"):
         read(data, 21)
@@ -503,7 +578,9 @@ def test_going_on_brings_every_line_once(given_lines: list[str], limit: int) -> 
         (b"x", "x", "\\g<0>\\n", b"\\g<0>\\n"),
     ],
 )
-def test_what_is_replaced_keeps_the_files_ways(data: bytes, old: str, new: str, made: bytes) -> None:
+def test_what_is_replaced_keeps_the_files_ways(
+    data: bytes, old: str, new: str, made: bytes
+) -> None:
     assert edit(data, old, new) == made
 
 
@@ -511,9 +588,17 @@ def test_what_is_replaced_keeps_the_files_ways(data: bytes, old: str, new: str, 
     ("data", "old", "why"),
     [
         (b"one", "two", "`old` does not stand in a.txt: read the file again, and copy it exactly."),
-        (b"a\n\tif x:\n", "    if x:", "but with other blanks or line ends in line 2: copy it exactly"),
+        (
+            b"a\n\tif x:\n",
+            "    if x:",
+            "but with other blanks or line ends in line 2: copy it exactly",
+        ),
         (b"a b\n", "a\nb", "but with other blanks or line ends in line 1"),
-        (b"one\ntwo", "     1\tone\n     2\ttwo", "leave out the line numbers and the tabs behind them"),
+        (
+            b"one\ntwo",
+            "     1\tone\n     2\ttwo",
+            "leave out the line numbers and the tabs behind them",
+        ),
         (b"\none\ntwo", "one\nthree", "its first line does, in line 2, and goes on differently"),
         (b"a\nNEW\n", "old", "but `new` does already, in line 2: nothing is to be done"),
         (b"a\nb\na\n", "a", "stands in a.txt 2 times (lines 1, 3)"),
@@ -534,17 +619,26 @@ def test_all_of_them_are_replaced_if_it_is_asked_for() -> None:
 
 
 def test_a_change_that_would_fill_the_memory_is_refused_before() -> None:
-    assert "more than the 1,000,000 bytes" in refusal(b"a" * 50_000, "a", "x" * 1_000_000, everywhere=True)
+    assert "more than the 1,000,000 bytes" in refusal(
+        b"a" * 50_000, "a", "x" * 1_000_000, everywhere=True
+    )
     assert "`old` has at most 100,000 bytes" in refusal(b"a", "a" * 100_001)
-    assert f"more than {MAX_REPLACEMENTS:,} times" in refusal(b"a" * (MAX_REPLACEMENTS + 1), "a", everywhere=True)
+    assert f"more than {MAX_REPLACEMENTS:,} times" in refusal(
+        b"a" * (MAX_REPLACEMENTS + 1), "a", everywhere=True
+    )
 
 
 def test_the_change_is_shown_where_it_is() -> None:
     data = "".join(f"line {number}\n" for number in range(1, 101)).encode()
-    one = replace_text("a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, max_bytes=MOST)
+    one = replace_text(
+        "a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, max_bytes=MOST
+    )
     assert render_edit("a.txt", one).split("\n") == [
         "a.txt, 101 lines; 1 place changed:",
-        *(f"{at:6}\t{line}" for at, line in enumerate(("line 48", "line 49", "fifty", "and more", "line 51"), 48)),
+        *(
+            f"{at:6}\t{line}"
+            for at, line in enumerate(("line 48", "line 49", "fifty", "and more", "line 51"), 48)
+        ),
         "    53\tline 52",
     ]
     many = replace_text("a.txt", data, "line 1", "LINE 1", everywhere=True, max_bytes=MOST)
@@ -555,7 +649,9 @@ def test_the_change_is_shown_where_it_is() -> None:
     assert shown.count("\n   ...") == 2
     all_gone = replace_text("a.txt", b"a", "a", "", everywhere=False, max_bytes=MOST)
     assert render_edit("a.txt", all_gone) == "a.txt, 0 lines; 1 place changed:"
-    long = replace_text("a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, max_bytes=MOST)
+    long = replace_text(
+        "a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, max_bytes=MOST
+    )
     assert len(render_edit("a.txt", long).splitlines()) < 40
 
 
@@ -580,7 +676,12 @@ def test_it_does_what_replacing_text_does(text: str, old: str, new: str, crlf: b
         assert "`all`" in refusal(ended(text), old, new)
 
 
-@given(st.binary(max_size=60), st.text(min_size=1, max_size=5), st.text(max_size=5), st.binary(max_size=60))
+@given(
+    st.binary(max_size=60),
+    st.text(min_size=1, max_size=5),
+    st.text(max_size=5),
+    st.binary(max_size=60),
+)
 def test_every_other_byte_stays(before: bytes, old: str, new: str, behind: bytes) -> None:
     assume("\r" not in old + new and "\n" not in old + new and old != new)
     data = before + old.encode() + behind
@@ -634,7 +735,20 @@ def listed(here: Files, pattern: str) -> list[str]:
 @pytest.mark.parametrize(
     ("pattern", "found"),
     [
-        ("*", [".git/", ".hidden/", "[odd].md", "a.py", "b.py", "data.bin", "empty/", "notes/", "src/"]),
+        (
+            "*",
+            [
+                ".git/",
+                ".hidden/",
+                "[odd].md",
+                "a.py",
+                "b.py",
+                "data.bin",
+                "empty/",
+                "notes/",
+                "src/",
+            ],
+        ),
         ("*.py", ["a.py", "b.py"]),
         ("./*.py", ["a.py", "b.py"]),
         ("/workspace/*.py", ["a.py", "b.py"]),
@@ -664,7 +778,10 @@ def test_a_glob_lists_what_matches_in_order(here: Files, pattern: str, found: li
 def test_a_glob_says_how_many_and_where_else_to_look(here: Files) -> None:
     assert listing(here, "*.py", SearchLimits()).startswith("2 paths:\n")
     assert listing(here, "a.py", SearchLimits()).startswith("1 path:\n")
-    assert listing(here, "today.md", SearchLimits()) == "Nothing matches. `**/today.md` looks into all directories."
+    assert (
+        listing(here, "today.md", SearchLimits())
+        == "Nothing matches. `**/today.md` looks into all directories."
+    )
     assert listing(here, "x/*.md", SearchLimits()) == "Nothing matches."
 
 
@@ -687,7 +804,8 @@ def test_patterns_that_cannot_be_are_refused(here: Files, pattern: str, why: str
 
 paths = st.lists(st.text(st.sampled_from("ab."), min_size=1, max_size=3), min_size=1, max_size=4)
 patterns = st.lists(
-    st.just("**") | st.text(st.sampled_from("ab.*?"), min_size=1, max_size=3).filter(lambda one: "**" not in one),
+    st.just("**")
+    | st.text(st.sampled_from("ab.*?"), min_size=1, max_size=3).filter(lambda one: "**" not in one),
     min_size=1,
     max_size=4,
 ).filter(lambda parts: not {".", ".."} & set(parts))
@@ -696,10 +814,14 @@ patterns = st.lists(
 @given(patterns, paths)
 def test_a_pattern_matches_what_it_means(pattern: list[str], path: list[str]) -> None:
     whole = "".join(
-        "(?:[^/]+/)*" if one == "**" else re.escape(one).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") + "/"
+        "(?:[^/]+/)*"
+        if one == "**"
+        else re.escape(one).replace(r"\*", "[^/]*").replace(r"\?", "[^/]") + "/"
         for one in pattern
     )
-    assert GlobPattern("/".join(pattern)).matches(tuple(path)) == bool(re.fullmatch(whole, "/".join(path) + "/"))
+    assert GlobPattern("/".join(pattern)).matches(tuple(path)) == bool(
+        re.fullmatch(whole, "/".join(path) + "/")
+    )
 
 
 def test_no_name_makes_a_pattern_slow() -> None:
@@ -725,7 +847,10 @@ def test_a_grep_tells_lines_with_their_places(here: Files) -> None:
     ("arguments", "lines"),
     [
         ({"path": "notes/today.md"}, ["notes/today.md:3:hello there"]),
-        ({"path": "/workspace/notes"}, ["notes/old/2024.md:1:hello", "notes/today.md:3:hello there"]),
+        (
+            {"path": "/workspace/notes"},
+            ["notes/old/2024.md:1:hello", "notes/today.md:3:hello there"],
+        ),
         ({"path": "notes", "files": "old/*"}, ["notes/old/2024.md:1:hello"]),
         ({"files": "*.py", "ignore_case": True}, ["a.py:1:hello = 1", "b.py:2:print('Hello')"]),
         ({"files": "{today.md,x.txt}"}, [".hidden/x.txt:1:hello", "notes/today.md:3:hello there"]),
@@ -733,7 +858,9 @@ def test_a_grep_tells_lines_with_their_places(here: Files) -> None:
         ({"path": ".", "files": "/workspace/a.py"}, ["a.py:1:hello = 1"]),
     ],
 )
-def test_it_looks_where_it_is_told(here: Files, arguments: dict[str, object], lines: list[str]) -> None:
+def test_it_looks_where_it_is_told(
+    here: Files, arguments: dict[str, object], lines: list[str]
+) -> None:
     assert search(here, "hello", SearchLimits(), **arguments).splitlines()[1:] == lines  # type: ignore[arg-type] # a table
 
 
@@ -745,7 +872,9 @@ def test_what_stands_for_something_else_in_a_line_is_found(here: Files) -> None:
 def test_lines_around_are_told_once(here: Files) -> None:
     here.put("c.txt", "a1\nb\na2\nd\ne\nf\ng\na3")
     here.put("d.txt", "a4")
-    assert search(here, r"^a\d", SearchLimits(), files="[cd].txt", context_lines=1).splitlines()[1:] == [
+    assert search(here, r"^a\d", SearchLimits(), files="[cd].txt", context_lines=1).splitlines()[
+        1:
+    ] == [
         "c.txt:1:a1",
         "c.txt-2-b",
         "c.txt:3:a2",
@@ -768,7 +897,9 @@ def test_lines_around_are_told_once(here: Files) -> None:
         ({"pattern": "a", "files": "../*"}, "goes up with `..`"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(here: Files, arguments: dict[str, str], why: str) -> None:
+def test_what_cannot_be_searched_is_refused(
+    here: Files, arguments: dict[str, str], why: str
+) -> None:
     pattern = arguments.pop("pattern")
     with pytest.raises(ToolCallRefused) as refused:
         search(here, pattern, SearchLimits(), **arguments)
@@ -802,7 +933,8 @@ def test_long_lines_are_shown_around_what_matches(here: Files) -> None:
     assert len(line) < 450
     here.put("min.js", "x" * (MAX_SEARCHED_CHARS - 3) + "needle")
     assert search(here, "needle", SearchLimits(), path="min.js") == (
-        "No line matches, of 1 file searched; there may be more, but lines are searched up to their character 100,000: "
+        "No line matches, of 1 file searched; there may be more, but lines are searched up to "
+        "their character 100,000: "
         "look for less."
     )
 
@@ -811,14 +943,20 @@ def test_what_is_found_is_bounded_and_says_so(here: Files) -> None:
     for number in range(MAX_LISTED + 10):
         here.put(f"many/{number:05}.txt", "hello\n")
     many = listing(here, "many/*", SearchLimits()).splitlines()
-    assert many[0] == f"{MAX_LISTED} paths; there may be more, but so many match: use a narrower pattern:"
+    assert (
+        many[0]
+        == f"{MAX_LISTED} paths; there may be more, but so many match: use a narrower pattern:"
+    )
     assert many[1:] == [f"many/{number:05}.txt" for number in range(MAX_LISTED)]
     lines = search(here, "hello", SearchLimits(), path="many").splitlines()
     assert lines[0].startswith(f"{MAX_MATCHES} lines in {MAX_MATCHES} files")
     assert "so many match" in lines[0]
     assert len(lines) == MAX_MATCHES + 1
     here.put("wide.txt", ("hello" + "x" * 390 + "\n") * 400)
-    assert len(search(here, "hello", SearchLimits(), path="wide.txt", context_lines=20)) < MAX_OUTPUT_CHARS + 50_000
+    assert (
+        len(search(here, "hello", SearchLimits(), path="wide.txt", context_lines=20))
+        < MAX_OUTPUT_CHARS + 50_000
+    )
     here.put("one.txt", "hello\n" * MAX_MATCHES)
     assert "so many" not in search(here, "hello", SearchLimits(), path="one.txt"), "that was all"
 
@@ -831,7 +969,9 @@ def test_names_bytes_and_time_are_bounded(here: Files) -> None:
     told = listing(here, "**", SearchLimits(now=lambda: next(times), seconds=5))
     assert "but it took 5 s: use a narrower pattern" in told.splitlines()[0]
     times = iter(range(1_000))
-    assert "but it took 15 s: look for less" in search(here, "hello", SearchLimits(now=lambda: next(times), seconds=15))
+    assert "but it took 15 s: look for less" in search(
+        here, "hello", SearchLimits(now=lambda: next(times), seconds=15)
+    )
 
 
 def test_nothing_goes_on_when_nobody_waits(here: Files) -> None:
@@ -868,10 +1008,14 @@ some_lines = st.lists(st.text(st.sampled_from("ab \t"), max_size=6), max_size=12
 
 
 @given(some_lines, st.sampled_from(["a", "^a", "b$", r"a\s*b", "^$"]))
-def test_lines_match_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, lines: list[str], pattern: str) -> None:
+def test_lines_match_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], pattern: str
+) -> None:
     here = files(tmp_path_factory.mktemp("files"))
     here.put("a.txt", "\n".join(lines))
-    wanted = [f"a.txt:{number}:{line}" for number, line in enumerate(lines, 1) if re.search(pattern, line)]
+    wanted = [
+        f"a.txt:{number}:{line}" for number, line in enumerate(lines, 1) if re.search(pattern, line)
+    ]
     if lines and not lines[-1]:
         wanted = [one for one in wanted if not one.startswith(f"a.txt:{len(lines)}:")]
     assert search(here, pattern, SearchLimits()).split("\n")[1:] == wanted

@@ -84,7 +84,9 @@ def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Pa
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             store.subscribe(stats.on_appended)
-            await store.append([NewEntry(fact=ASKED, at=NOW), NewEntry(fact=replace(ASKED, approval="x"), at=NOW)])
+            await store.append(
+                [NewEntry(fact=ASKED, at=NOW), NewEntry(fact=replace(ASKED, approval="x"), at=NOW)]
+            )
             assert scraped(stats)[1] == {"reverie_tool_approvals_waiting": 2}
             for _ in range(2):  # the second time the verdict is known
                 await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])

@@ -1,4 +1,5 @@
-"""What is done to messages and rooms, and files that are sent: which, whose, recorded before and after."""
+"""What is done to messages and rooms, and files that are sent: which, whose, recorded before and
+after."""
 
 import asyncio
 import hashlib
@@ -56,9 +57,12 @@ async def test_a_reaction_is_put_on_what_is_answered_and_taken_off(tmp_path: Pat
         await kit.say(1, "old", fate="context")
         await kit.say(2, "new")
         where = at(ROOM, "ann")
-        assert await kit.hand("react", where, message="last", reaction="👍") == "The reaction is set."
         assert (
-            await kit.hand("react", where, message="`LAST`", reaction="👍", remove=True) == "The reaction is removed."
+            await kit.hand("react", where, message="last", reaction="👍") == "The reaction is set."
+        )
+        assert (
+            await kit.hand("react", where, message="`LAST`", reaction="👍", remove=True)
+            == "The reaction is removed."
         )
         assert done(kit) == [("react", "#room", "2", "👍"), ("unreact", "#room", "2", "👍")]
         assert await kit.acted() == [
@@ -94,7 +98,9 @@ async def test_a_message_is_named_by_its_handle_whatever_recall_found_of_it(tmp_
         assert [what[2] for what in done(kit)] == ["1", "p1", "p1"]
 
 
-@pytest.mark.parametrize("handle", ["m0", "m999", "m", "e1", "n1", "1", "m1.1", "m" + "9" * 30, "-1", "latest"])
+@pytest.mark.parametrize(
+    "handle", ["m0", "m999", "m", "e1", "n1", "1", "m1.1", "m" + "9" * 30, "-1", "latest"]
+)
 def test_a_forged_handle_names_nothing(tmp_path: Path, handle: str) -> None:
     @story
     async def run() -> None:
@@ -108,7 +114,9 @@ def test_a_forged_handle_names_nothing(tmp_path: Path, handle: str) -> None:
 
 
 @pytest.mark.parametrize("place", [ANN, STAFF])
-def test_nobody_learns_of_a_message_in_another_private_place(tmp_path: Path, place: Address) -> None:
+def test_nobody_learns_of_a_message_in_another_private_place(
+    tmp_path: Path, place: Address
+) -> None:
     @story
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
@@ -148,7 +156,9 @@ async def test_another_room_is_out_of_reach_but_for_an_owner_alone(tmp_path: Pat
         ("send_file", {"path": "a.txt"}),
     ],
 )
-def test_from_inside_nothing_is_done_in_a_room(tmp_path: Path, name: str, asked: dict[str, str]) -> None:
+def test_from_inside_nothing_is_done_in_a_room(
+    tmp_path: Path, name: str, asked: dict[str, str]
+) -> None:
     @story
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
@@ -156,7 +166,9 @@ def test_from_inside_nothing_is_done_in_a_room(tmp_path: Path, name: str, asked:
             await kit.post("answer", OTHER)
             kit.put("a.txt", b"x")
             before = await kit.facts("acted", "post")
-            with pytest.raises(ToolCallRefused, match=r"you can do nothing in a room|by yourself|Only rooms"):
+            with pytest.raises(
+                ToolCallRefused, match=r"you can do nothing in a room|by yourself|Only rooms"
+            ):
                 await kit.hand(name, at(OWN), **asked)
             assert (done(kit), await kit.facts("acted", "post")) == ([], before)
 
@@ -183,17 +195,25 @@ async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing(tmp_path: P
         assert await kit.hand("attend", inner, **asked) == "Its turn is taken."
         (attended,) = await kit.facts("attended")
         assert attended == RoomAttended(
-            turn=inner.turn, at=ROOM, reason="they say marzipan in #other", label=inner.request.label
+            turn=inner.turn,
+            at=ROOM,
+            reason="they say marzipan in #other",
+            label=inner.request.label,
         )
         (alarm,) = await kit.store.entries(kinds=["alarm"])
         assert alarm.conversation == ROOM.conversation
         assert "marzipan" not in repr(alarm.fact)
-        assert await kit.store.due_conversations(1) == [(OTHER.conversation, 2), (ROOM.conversation, 2)]
+        assert await kit.store.due_conversations(1) == [
+            (OTHER.conversation, 2),
+            (ROOM.conversation, 2),
+        ]
         with pytest.raises(ToolCallRefused, match=f"something pending: {OTHER.conversation}"):
             await kit.hand("attend", inner, **asked)
         digest = await kit.digests.build(plain=False)
         assert digest is not None
-        assert [place for place, _ in digest.looked] == [OTHER.conversation]  # a turn is due in the other one
+        assert [place for place, _ in digest.looked] == [
+            OTHER.conversation
+        ]  # a turn is due in the other one
 
 
 @story
@@ -201,8 +221,17 @@ async def test_only_what_was_shown_is_attended_and_only_from_inside(tmp_path: Pa
     async with stagehands(tmp_path) as kit:
         await shown(kit, ROOM)
         await kit.say(50, "hello", ANN)
-        for room in (OTHER.conversation, STAFF.conversation, ANN.conversation, OWN.conversation, "nowhere", ""):
-            with pytest.raises(ToolCallRefused, match="Nothing that you were shown is pending there"):
+        for room in (
+            OTHER.conversation,
+            STAFF.conversation,
+            ANN.conversation,
+            OWN.conversation,
+            "nowhere",
+            "",
+        ):
+            with pytest.raises(
+                ToolCallRefused, match="Nothing that you were shown is pending there"
+            ):
                 await kit.hand("attend", at(OWN), room=room)
         for where in (at(ROOM, "olga"), at(OWNER, "olga")):
             with pytest.raises(ToolCallRefused, match="by yourself"):
@@ -217,14 +246,20 @@ async def test_only_what_was_shown_is_attended_and_only_from_inside(tmp_path: Pa
 
 
 @story
-async def test_a_title_names_a_room_and_two_rooms_with_one_title_are_asked_about(tmp_path: Path) -> None:
+async def test_a_title_names_a_room_and_two_rooms_with_one_title_are_asked_about(
+    tmp_path: Path,
+) -> None:
     twin = replace(OTHER, room=RoomId("-1"))
     async with stagehands(tmp_path) as kit:
         for place, title in ((ROOM, "Garden"), (OTHER, "Kitchen"), (twin, "Kitchen")):
             names = PlaceNames(room=title)
-            kit.titles.learn(PlaceRenamed(id=EventId(title), at=place, names=names, sent=NOW, role=""))
+            kit.titles.learn(
+                PlaceRenamed(id=EventId(title), at=place, names=names, sent=NOW, role="")
+            )
         await shown(kit, ROOM, OTHER, twin)
-        with pytest.raises(ToolCallRefused, match=r"Several places are called so: .*#other.*-1|-1.*#other"):
+        with pytest.raises(
+            ToolCallRefused, match=r"Several places are called so: .*#other.*-1|-1.*#other"
+        ):
             await kit.hand("attend", at(OWN), room="kitchen")
         await kit.hand("attend", at(OWN), room="garden")
         await kit.hand("attend", at(OWN), room=f'"Kitchen" ({twin.conversation})')
@@ -233,7 +268,9 @@ async def test_a_title_names_a_room_and_two_rooms_with_one_title_are_asked_about
 
 
 @story
-async def test_a_room_is_attended_so_often_within_an_hour_and_no_other_pays_for_it(tmp_path: Path) -> None:
+async def test_a_room_is_attended_so_often_within_an_hour_and_no_other_pays_for_it(
+    tmp_path: Path,
+) -> None:
     async with stagehands(tmp_path) as kit:
 
         async def attend(room: Address, number: int) -> str | ToolOutput:
@@ -283,7 +320,11 @@ async def test_an_own_post_is_edited_and_then_deleted(tmp_path: Path) -> None:
         ]
         await kit.hand("delete_own", where, message="mine")
         await kit.hand("delete_own", where, message="mine")
-        assert done(kit) == [("edit", "#room", "p2", "second"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
+        assert done(kit) == [
+            ("edit", "#room", "p2", "second"),
+            ("delete", "#room", "p2"),
+            ("delete", "#room", "p1"),
+        ]
         assert len(await kit.read(where)) == 1
         with pytest.raises(ToolCallRefused, match="no recent post"):
             await kit.hand("delete_own", where, message="mine")
@@ -295,7 +336,11 @@ async def test_only_own_messages_are_changed(tmp_path: Path) -> None:
         said = await kit.say(1, "hello")
         peers = await kit.post("from another agent", agent="peer")
         answer = await kit.queue(Post(key=PostKey("c"), to=ROOM, text="the answer to a command"))
-        whose = {f"m{said}": "somebody else", f"m{peers}": "somebody else", f"m{answer}": "no message"}
+        whose = {
+            f"m{said}": "somebody else",
+            f"m{peers}": "somebody else",
+            f"m{answer}": "no message",
+        }
         for handle, why in whose.items():
             with pytest.raises(ToolCallRefused, match=why):
                 await kit.hand("edit_own", at(ROOM, "mia"), message=handle, text="x")
@@ -308,13 +353,19 @@ async def test_only_own_messages_are_changed(tmp_path: Path) -> None:
 
 
 @story
-async def test_an_answer_in_pieces_is_not_edited_but_deleted_whole_from_its_end(tmp_path: Path) -> None:
+async def test_an_answer_in_pieces_is_not_edited_but_deleted_whole_from_its_end(
+    tmp_path: Path,
+) -> None:
     async with stagehands(tmp_path) as kit:
         await kit.post("one|two|three")
         with pytest.raises(ToolCallRefused, match="3 pieces"):
             await kit.hand("edit_own", at(ROOM, "mia"), message="mine", text="x")
         await kit.hand("delete_own", at(ROOM, "mia"), message="mine")
-        assert done(kit) == [("delete", "#room", "p3"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
+        assert done(kit) == [
+            ("delete", "#room", "p3"),
+            ("delete", "#room", "p2"),
+            ("delete", "#room", "p1"),
+        ]
 
 
 @story
@@ -322,7 +373,11 @@ async def test_what_somebody_else_deleted_is_not_there_any_more(tmp_path: Path) 
     async with stagehands(tmp_path) as kit:
         said, post = await kit.say(1, "hello"), await kit.post("answer")
         for message in ("1", "p1"):
-            await kit.happen(MessageDeleted(id=EventId(f"d{message}"), at=ROOM, message=MessageId(message), sent=NOW))
+            await kit.happen(
+                MessageDeleted(
+                    id=EventId(f"d{message}"), at=ROOM, message=MessageId(message), sent=NOW
+                )
+            )
         for seq in (said, post):
             with pytest.raises(ToolCallRefused, match="no message with that handle"):
                 await kit.hand("react", at(ROOM), message=f"m{seq}", reaction="x")
@@ -332,13 +387,23 @@ async def test_what_somebody_else_deleted_is_not_there_any_more(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("error", "told", "ends"),
     [
-        (Rejected("it is \x1b[2J too old\n"), "It was not done: it is .2J too old", ["begun", "failed"]),
+        (
+            Rejected("it is \x1b[2J too old\n"),
+            "It was not done: it is .2J too old",
+            ["begun", "failed"],
+        ),
         (Unreachable("no link"), "It was not done: no link", ["begun", "failed"]),
-        (RateLimited("slowly", retry_after_s=7), "It was not done: slowly. Try again in 7 s", ["begun", "failed"]),
+        (
+            RateLimited("slowly", retry_after_s=7),
+            "It was not done: slowly. Try again in 7 s",
+            ["begun", "failed"],
+        ),
         (Uncertain("cut"), "It may or may not have been done: cut", ["begun"]),
     ],
 )
-def test_a_failure_is_told_and_written_down(tmp_path: Path, error: SendError, told: str, ends: list[str]) -> None:
+def test_a_failure_is_told_and_written_down(
+    tmp_path: Path, error: SendError, told: str, ends: list[str]
+) -> None:
     stage = Stage()
     stage.fails = error
 
@@ -417,13 +482,17 @@ async def test_a_platform_that_cannot_says_so(tmp_path: Path) -> None:
         ("set_topic", '{"topic":"x"}', "olga", True),
     ],
 )
-def test_who_may_have_it_done(tmp_path: Path, name: str, arguments: str, asker: str, *, allowed: bool) -> None:
+def test_who_may_have_it_done(
+    tmp_path: Path, name: str, arguments: str, asker: str, *, allowed: bool
+) -> None:
     @story
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
             await kit.say(1, "hello")
             await kit.post("answer")
-            result = await kit.hands.call(ToolCall(id="c", name=name, arguments=arguments), at(ROOM, asker))
+            result = await kit.hands.call(
+                ToolCall(id="c", name=name, arguments=arguments), at(ROOM, asker)
+            )
             assert result.is_error is not allowed, result.text
             assert ("is for the role" in result.text) is not allowed
 
@@ -433,7 +502,9 @@ def test_who_may_have_it_done(tmp_path: Path, name: str, arguments: str, asker: 
 DATA = b"one,two\n"
 
 
-async def send(kit: Stagehands, path: str = "out/table.csv", *, turn_id: str = "t", text: str = "") -> object:
+async def send(
+    kit: Stagehands, path: str = "out/table.csv", *, turn_id: str = "t", text: str = ""
+) -> object:
     if not (kit.files / path).exists():
         kit.put(path, DATA)
     told = await kit.hand("send_file", at(ROOM, "mia", turn_id=turn_id), path=path, text=text)
@@ -443,7 +514,11 @@ async def send(kit: Stagehands, path: str = "out/table.csv", *, turn_id: str = "
 
 def sent(kit: Stagehands) -> list[tuple[str, str, str, bytes]]:
     assert isinstance(kit.stage, Stage)
-    return [(part.body, part.file.name, part.file.content_type, part.file.data) for part in kit.stage.sent if part.file]
+    return [
+        (part.body, part.file.name, part.file.content_type, part.file.data)
+        for part in kit.stage.sent
+        if part.file
+    ]
 
 
 @story
@@ -457,7 +532,10 @@ async def test_a_file_is_posted_with_its_name_and_text(tmp_path: Path) -> None:
         ]
         (first, _) = [one for one in await kit.facts("post") if isinstance(one, PostQueued)]
         assert first.post.file == PostFile(
-            name="table.csv", content_type="text/csv", sha256=hashlib.sha256(DATA).hexdigest(), size_bytes=len(DATA)
+            name="table.csv",
+            content_type="text/csv",
+            sha256=hashlib.sha256(DATA).hexdigest(),
+            size_bytes=len(DATA),
         )
         (acted, _) = [one for one in await kit.facts("acted") if isinstance(one, PlatformAction)]
         assert (acted.what, acted.state, acted.text) == ("file", "done", "table.csv")
@@ -541,7 +619,9 @@ async def test_a_turn_that_is_taken_again_after_a_crash_sends_it_once(tmp_path: 
 
 
 @story
-async def test_what_was_queued_before_a_crash_is_delivered_by_the_next_process_once(tmp_path: Path) -> None:
+async def test_what_was_queued_before_a_crash_is_delivered_by_the_next_process_once(
+    tmp_path: Path,
+) -> None:
     async with stagehands(tmp_path) as kit:
         kit.link(up=False)
         kit.put("a.png", DATA)

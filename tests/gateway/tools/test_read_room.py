@@ -1,11 +1,21 @@
-"""What `read_room` and `who` tell: as it reads now, only what may be told there, and nothing that looks like more."""
+"""What `read_room` and `who` tell: as it reads now, only what may be told there, and nothing that
+looks like more."""
 
 from pathlib import Path
 
 import pytest
 
 from channels.base import Rejected, RoomMembers
-from gateway.core.events import Address, EventId, MessageEdited, MessageId, Post, PostKey, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    EventId,
+    MessageEdited,
+    MessageId,
+    Post,
+    PostKey,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import ConversationRewound, Seq
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
@@ -90,7 +100,14 @@ async def test_what_was_edited_reads_as_it_does_now(tmp_path: Path) -> None:
         for who, text in (("ann", "hello"), ("eve", "I owe Eve a coin")):
             sender = Sender(id=SenderId(who), name=who)
             await kit.happen(
-                MessageEdited(id=EventId(text), at=ROOM, sender=sender, message=MessageId("1"), text=text, sent=NOW)
+                MessageEdited(
+                    id=EventId(text),
+                    at=ROOM,
+                    sender=sender,
+                    message=MessageId("1"),
+                    text=text,
+                    sent=NOW,
+                )
             )
         (line,) = await kit.read(at(ROOM))
         assert line.endswith("Ann (guest) (edited): hello")
@@ -129,7 +146,9 @@ async def test_what_is_not_delivered_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [ANN, STAFF, PEER, OWN])
-def test_another_private_place_or_one_that_is_not_ours_is_not_told(tmp_path: Path, place: Address) -> None:
+def test_another_private_place_or_one_that_is_not_ours_is_not_told(
+    tmp_path: Path, place: Address
+) -> None:
     @story
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
@@ -144,7 +163,8 @@ def test_another_private_place_or_one_that_is_not_ours_is_not_told(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "address", ["#elsewhere", "nowhere/#room", "tg.test/", "tg.test/nobody", "agent/reverie", "/", "x" * 500]
+    "address",
+    ["#elsewhere", "nowhere/#room", "tg.test/", "tg.test/nobody", "agent/reverie", "/", "x" * 500],
 )
 def test_an_address_of_no_place_of_ours_is_refused_the_same(tmp_path: Path, address: str) -> None:
     @story
@@ -158,7 +178,9 @@ def test_an_address_of_no_place_of_ours_is_refused_the_same(tmp_path: Path, addr
 
 
 @story
-async def test_public_talk_is_told_elsewhere_as_foreign_and_an_owner_alone_reads_all(tmp_path: Path) -> None:
+async def test_public_talk_is_told_elsewhere_as_foreign_and_an_owner_alone_reads_all(
+    tmp_path: Path,
+) -> None:
     async with stagehands(tmp_path) as kit:
         await kit.say(1, "in the open", ROOM)
         await kit.say(2, "between us", ANN)
@@ -239,6 +261,9 @@ def test_who_spoke_is_told_where_the_platform_does_not_say(tmp_path: Path, *, ab
             assert isinstance(told, ToolOutput)
             head, *lines = told.text.split("\n")
             assert head.startswith("The list of people could not be read (not here). ") is able
-            assert lines == ["Ann (guest), at 2026-03-04 05:06 UTC", "Mia (member), at 2026-03-04 05:06 UTC"]
+            assert lines == [
+                "Ann (guest), at 2026-03-04 05:06 UTC",
+                "Mia (member), at 2026-03-04 05:06 UTC",
+            ]
 
     run()

@@ -35,7 +35,9 @@ def test_a_command_runs_in_the_files_and_tells_its_end(tmp_path: Path, mode: str
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
             script = "echo a; echo b >&2; echo c; exit 3"
-            assert await it.bash(script) == "[exit status 3]\na\nb\nc\n", "in the order in which they came"
+            assert await it.bash(script) == "[exit status 3]\na\nb\nc\n", (
+                "in the order in which they came"
+            )
             assert await it.bash("true") == "[exit status 0, no output]"
             assert await it.bash("kill -9 $$") == "[exit status 137 (SIGKILL), no output]"
             nice = min(os.nice(0) + NICE, 19)
@@ -44,8 +46,12 @@ def test_a_command_runs_in_the_files_and_tells_its_end(tmp_path: Path, mode: str
             )
             await it.bash("mkdir -p a && cd a && echo words > b; x=1")
             assert (it.root / "a" / "b").read_text() == "words\n"
-            assert await it.bash("echo $x; cat a/b") == "[exit status 0]\n\nwords\n", "each begins anew"
-            assert (it.root.stat().st_mode & 0o777) == 0o700, "nobody else reads it, nor runs what is made there"
+            assert await it.bash("echo $x; cat a/b") == "[exit status 0]\n\nwords\n", (
+                "each begins anew"
+            )
+            assert (it.root.stat().st_mode & 0o777) == 0o700, (
+                "nobody else reads it, nor runs what is made there"
+            )
 
     run()
 
@@ -58,7 +64,9 @@ def test_it_is_told_as_somebody_elses_words(tmp_path: Path, mode: str) -> None:
             result = await it.call("bash", command="echo '[exit status 0]'\nexit 1")
             assert (result.is_untrusted, result.kind) == (True, "command")
             assert result.origin == "echo '[exit status 0]' exit 1"
-            assert result.text.startswith("[exit status 1]\n"), "our line comes first, so it cannot be forged"
+            assert result.text.startswith("[exit status 1]\n"), (
+                "our line comes first, so it cannot be forged"
+            )
 
     run()
 
@@ -83,7 +91,9 @@ def test_a_flood_is_ended(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyP
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
             told = await it.bash("yes & yes")
-            assert told.startswith("[ended: it printed more than 1 MB; put such output into a file]\ny\ny\n")
+            assert told.startswith(
+                "[ended: it printed more than 1 MB; put such output into a file]\ny\ny\n"
+            )
             await it.empty()
 
     run()
@@ -98,7 +108,9 @@ def test_the_time_ends_all_of_it(tmp_path: Path, mode: str) -> None:
             assert await it.bash(f"echo x; {stubborn}") == "[ended: its 0.5 s were over]\nx\n"
             await it.empty()
             assert await it.bash(stubborn, timeout=0.1) == "[ended: its 0.1 s were over, no output]"
-            assert "its 1 s were over" in await it.bash("sleep 600", timeout=600), "no more than the operator allows"
+            assert "its 1 s were over" in await it.bash("sleep 600", timeout=600), (
+                "no more than the operator allows"
+            )
 
     run()
 
@@ -122,14 +134,18 @@ BOMBS = {
 
 @both
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_fork_bomb_grows_to_its_limit_and_ends_with_its_time(tmp_path: Path, mode: str, bomb: str) -> None:
+def test_a_fork_bomb_grows_to_its_limit_and_ends_with_its_time(
+    tmp_path: Path, mode: str, bomb: str
+) -> None:
     @story
     async def run() -> None:
         async with desk(tmp_path, mode, processes=32) as it:
             told = await it.bash(BOMBS[bomb], timeout=2)
             assert "Resource temporarily unavailable" in told or "its 2 s were over" in told
             await it.empty()
-            assert await it.bash("echo x | cat") == "[exit status 0]\nx\n", "the shell works as before"
+            assert await it.bash("echo x | cat") == "[exit status 0]\nx\n", (
+                "the shell works as before"
+            )
 
     run()
 
@@ -157,7 +173,9 @@ def python(mode: str) -> str:
 
 
 @both
-def test_the_memory_of_a_process_has_a_limit_that_cannot_be_lifted(tmp_path: Path, mode: str) -> None:
+def test_the_memory_of_a_process_has_a_limit_that_cannot_be_lifted(
+    tmp_path: Path, mode: str
+) -> None:
     @story
     async def run() -> None:
         async with desk(tmp_path, mode, memory_bytes=200_000_000) as it:
@@ -183,7 +201,9 @@ def test_a_file_has_a_limit_that_cannot_be_lifted(tmp_path: Path, mode: str) -> 
         # Ten times as much that others write to the same disk meanwhile would end it, too.
         async with desk(tmp_path, mode, disk_bytes=20_000_000) as it:
             told = await it.bash("ulimit -f unlimited; head -c 25000000 /dev/zero > big; exit $?")
-            assert told.startswith("[exit status 153 (SIGXFSZ: a file became larger than it may be)]\n")
+            assert told.startswith(
+                "[exit status 153 (SIGXFSZ: a file became larger than it may be)]\n"
+            )
             assert (it.root / "big").stat().st_size <= 20_000_000
 
     run()
@@ -194,7 +214,9 @@ def test_filling_the_disk_with_many_files_is_ended(tmp_path: Path, mode: str) ->
     @story
     async def run() -> None:
         async with desk(tmp_path, mode, disk_bytes=2_000_000) as it:
-            told = await it.bash("for i in $(seq 1000); do head -c 1000000 /dev/zero > $i; done; sleep 5")
+            told = await it.bash(
+                "for i in $(seq 1000); do head -c 1000000 /dev/zero > $i; done; sleep 5"
+            )
             assert told.startswith("[ended")
             assert "the disk lost" in told
 
@@ -294,7 +316,9 @@ def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, mode: str
             assert "Invalid JSON" in await it.refuses("bash", command="\ud800")
             it.tree.write_text("")
             assert "cannot be reached" in await it.refuses("bash", command="true")
-            assert "role admin" in await it.refuses("bash", replace(ROOM, requesters=()), command="true")
+            assert "role admin" in await it.refuses(
+                "bash", replace(ROOM, requesters=()), command="true"
+            )
 
     run()
 
@@ -306,12 +330,19 @@ async def reported(it: Desk, count: int) -> None:
 
 
 @both
-def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(tmp_path: Path, mode: str) -> None:
+def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(
+    tmp_path: Path, mode: str
+) -> None:
     @story
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
-            told = await it.bash("echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True)
-            assert told == "Job j1 runs, for 600 s at most. You are told when it has ended; job_output reads it."
+            told = await it.bash(
+                "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True
+            )
+            assert told == (
+                "Job j1 runs, for 600 s at most. You are told when it has ended; job_output "
+                "reads it."
+            )
             async with asyncio.timeout(120):
                 while "one" not in (text := await it.says("job_output", job="j1")):
                     await asyncio.sleep(0.01)
@@ -373,7 +404,9 @@ def test_jobs_end_with_the_shell_and_no_more_begin(tmp_path: Path, mode: str) ->
             await it.shell.aclose()
             await it.empty()
             assert not it.reports
-            assert "Nothing can run in the background" in await it.refuses("bash", command="true", background=True)
+            assert "Nothing can run in the background" in await it.refuses(
+                "bash", command="true", background=True
+            )
             assert await it.bash("echo x") == "[exit status 0]\nx\n"
 
     run()
@@ -391,13 +424,20 @@ async def test_there_are_so_many_at_once_and_no_more(tmp_path: Path) -> None:
 
 
 @story
-async def test_a_job_is_of_its_conversation_and_seen_by_the_owner_alone_besides(tmp_path: Path) -> None:
+async def test_a_job_is_of_its_conversation_and_seen_by_the_owner_alone_besides(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path, "off") as it:
         await it.says("bash", command="echo secret; sleep 600", background=True)
         assert await it.says("jobs", OTHER) == "No jobs."
         for tool in ("job_output", "job_kill"):
-            assert await it.refuses(tool, OTHER, job="j1") == "There is no such job here; `jobs` names them."
-            assert await it.refuses(tool, OTHER, job="j9") == await it.refuses(tool, OTHER, job="j1")
+            assert (
+                await it.refuses(tool, OTHER, job="j1")
+                == "There is no such job here; `jobs` names them."
+            )
+            assert await it.refuses(tool, OTHER, job="j9") == await it.refuses(
+                tool, OTHER, job="j1"
+            )
         assert (await it.says("jobs", OWNER)).startswith("j1: running: echo secret")
         assert await it.says("job_kill", OWNER, job="j1") == "j1 is ended."
 
@@ -407,24 +447,50 @@ LOOK = "find /workspace /files -name '*.txt' | sort | xargs -d '\\n' cat; echo e
 
 @pytest.mark.boxed
 @story
-async def test_a_command_sees_the_files_of_its_place_and_of_everybody_and_changes_its_own_only(tmp_path: Path) -> None:
+async def test_a_command_sees_the_files_of_its_place_and_of_everybody_and_changes_its_own_only(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path, "bubblewrap") as it:
         for here, word in ((ROOM, "public"), (CLOSED, "closed"), (ALONE, "alone")):
-            told = await it.says("bash", here, command=f"echo {word} > a.txt; pwd; cat /workspace/a.txt")
+            told = await it.says(
+                "bash", here, command=f"echo {word} > a.txt; pwd; cat /workspace/a.txt"
+            )
             assert told == f"[exit status 0]\n/workspace\n{word}\n"
         (it.tree / "owner").mkdir()
         (it.tree / "owner/b.txt").write_text("owners\n")
         (it.tree / "old.txt").write_text("of before\n")
         assert await it.says("bash", ROOM, command=LOOK) == "[exit status 0]\npublic\npublic\nend\n"
-        assert await it.says("bash", CLOSED, command=LOOK) == "[exit status 0]\nclosed\npublic\nclosed\nend\n"
+        assert (
+            await it.says("bash", CLOSED, command=LOOK)
+            == "[exit status 0]\nclosed\npublic\nclosed\nend\n"
+        )
         told = await it.says("bash", ALONE, command=f"cd /files; {LOOK}")
-        assert set(told.split("\n")[1:]) == {"alone", "closed", "owners", "of before", "public", "end", ""}
-        for path in ("/files/public/a.txt", "/files/public/new", "/files/new", "/files/places/irc.test/new"):
+        assert set(told.split("\n")[1:]) == {
+            "alone",
+            "closed",
+            "owners",
+            "of before",
+            "public",
+            "end",
+            "",
+        }
+        for path in (
+            "/files/public/a.txt",
+            "/files/public/new",
+            "/files/new",
+            "/files/places/irc.test/new",
+        ):
             for here in (CLOSED, ALONE):
-                assert "[exit status 1]" in await it.says("bash", here, command=f"echo x > {path}"), path
+                assert "[exit status 1]" in await it.says(
+                    "bash", here, command=f"echo x > {path}"
+                ), path
         own = "/files/places/irc.test/#closed/a.txt"
-        assert (await it.says("bash", CLOSED, command=f"echo more >> '{own}'; cat a.txt")).endswith("closed\nmore\n")
-        assert (await it.says("bash", ROOM, command="echo x > /files/public/c.txt; cat c.txt")).endswith("x\n")
+        assert (await it.says("bash", CLOSED, command=f"echo more >> '{own}'; cat a.txt")).endswith(
+            "closed\nmore\n"
+        )
+        assert (
+            await it.says("bash", ROOM, command="echo x > /files/public/c.txt; cat c.txt")
+        ).endswith("x\n")
 
 
 PIPES = """/usr/bin/python3 -c '
@@ -451,21 +517,36 @@ async def test_no_pipe_leads_from_a_closed_place_to_a_job_of_a_room(tmp_path: Pa
     async with desk(tmp_path, "bubblewrap") as it:
         for where in (ROOM, CLOSED):
             told = await it.says("bash", where, command=PIPES)
-            assert told.splitlines() == ["[exit status 0]", *["Function not implemented"] * 3, "file"]
+            assert told.splitlines() == [
+                "[exit status 0]",
+                *["Function not implemented"] * 3,
+                "file",
+            ]
         told = await it.says("bash", ALONE, command=PIPES)
-        assert told.endswith("file\npipe\nsocket\n"), "an owner's own directory is seen by owners only"
+        assert told.endswith("file\npipe\nsocket\n"), (
+            "an owner's own directory is seen by owners only"
+        )
 
 
 @pytest.mark.boxed
 @story
-async def test_what_a_command_brings_is_text_from_outside_for_those_who_may_read_what_it_saw(tmp_path: Path) -> None:
+async def test_what_a_command_brings_is_text_from_outside_for_those_who_may_read_what_it_saw(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path, "bubblewrap") as it:
-        for here, readers in ((ROOM, ()), (CLOSED, ("irc.test/#closed",)), (ALONE, ("irc.test/olga", "owner:"))):
+        for here, readers in (
+            (ROOM, ()),
+            (CLOSED, ("irc.test/#closed",)),
+            (ALONE, ("irc.test/olga", "owner:")),
+        ):
             for command, integrity in (("true", "owner"), ("echo x", "outside")):
                 turn = replace(here, request=RequestLabel())
                 call = ToolCall(id="1", name="bash", arguments=json.dumps({"command": command}))
                 assert not (await it.hands.call(call, turn)).is_error
-                assert (turn.request.label.integrity, turn.request.label.readers) == (integrity, readers)
+                assert (turn.request.label.integrity, turn.request.label.readers) == (
+                    integrity,
+                    readers,
+                )
 
 
 @pytest.mark.boxed
@@ -474,7 +555,10 @@ async def test_a_job_is_shown_to_those_who_may_read_all_that_it_could_read(tmp_p
     async with desk(tmp_path, "bubblewrap") as it:
         await it.says("bash", ALONE, command="echo secret", background=True)
         await reported(it, 1)
-        assert (it.ended[0].integrity, it.ended[0].readers) == ("outside", ("irc.test/olga", "owner:"))
+        assert (it.ended[0].integrity, it.ended[0].readers) == (
+            "outside",
+            ("irc.test/olga", "owner:"),
+        )
         assert "secret" in await it.says("job_output", ALONE, job="j1")
         unproven = replace(ALONE, visibility=replace(ALONE.visibility, sees_everything=False))
         assert await it.says("jobs", unproven) == "No jobs."
@@ -486,7 +570,9 @@ def test_commands_of_several_places_run_at_once(tmp_path: Path, mode: str) -> No
     @story
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
-            here = asyncio.create_task(it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls"))
+            here = asyncio.create_task(
+                it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls")
+            )
             await until((it.root / "begun").exists)
             assert "secret.txt" in await it.says("bash", CLOSED, command="touch secret.txt; ls")
             (it.root / "go").touch()
@@ -579,7 +665,8 @@ def test_the_beginning_and_the_end_are_kept_exactly(pieces: list[bytes], most: i
         return
     head, tail = whole[: most - most // 2], whole[len(whole) - most // 2 :]
     assert kept.render() == (
-        f"{strip_terminal_codes(head)}\n[... {kept.dropped_bytes} bytes are not kept ...]\n{strip_terminal_codes(tail)}"
+        f"{strip_terminal_codes(head)}\n[... {kept.dropped_bytes} bytes are not kept "
+        f"...]\n{strip_terminal_codes(tail)}"
     )
 
 
@@ -607,7 +694,11 @@ MOST = DISK_USE_FACTOR * LIMITS.config.disk_bytes
     [
         (100 * GB, 100 * GB, ""),
         (100 * GB, 100 * GB - MOST, ""),
-        (100 * GB, 100 * GB - MOST - 1, "the disk lost 1048 MB while it ran, and has 98951 MB left"),
+        (
+            100 * GB,
+            100 * GB - MOST - 1,
+            "the disk lost 1048 MB while it ran, and has 98951 MB left",
+        ),
         (90_000_000, 90_000_000, ""),  # full already: that is not its doing
         (90_000_000, 80_000_000, ""),
         (90_000_000, 70_000_000, "the disk lost 20 MB while it ran, and has 70 MB left"),

@@ -24,10 +24,15 @@ def load(skills: SkillTools, role: str = "guest", **arguments: object) -> ToolRe
     return asyncio.run(dispatcher(tools_of(skills)).call(call, where(role)))
 
 
-def skilled(root: Path, allowed: Collection[str] | None = None, sandbox: str = "bubblewrap") -> SkillTools:
+def skilled(
+    root: Path, allowed: Collection[str] | None = None, sandbox: str = "bubblewrap"
+) -> SkillTools:
     tools = ToolsConfig.model_validate({"bash": {"sandbox": sandbox}})
     bound = ConversationBinding(
-        listen="all", agent="reverie", private=False, skills=None if allowed is None else tuple(allowed)
+        listen="all",
+        agent="reverie",
+        private=False,
+        skills=None if allowed is None else tuple(allowed),
     )
     pattern = BindingPattern(channel="*", room="*", thread=None, binding=bound)
     return SkillTools(live_tools(tools, workspace=root), Bindings([pattern]))
@@ -37,7 +42,11 @@ def test_a_skill_is_read_by_anybodys_wish_as_the_operators_words(tmp_path: Path)
     add(tmp_path, "tea")
     result = load(skilled(tmp_path), name="tea")
     assert (result.text, result.is_error) == ("Boil water.", False)
-    assert (result.kind, result.origin, result.is_untrusted) == ("skill", "skills/tea/SKILL.md", False)
+    assert (result.kind, result.origin, result.is_untrusted) == (
+        "skill",
+        "skills/tea/SKILL.md",
+        False,
+    )
     (spec,) = specs_of(SkillTools)
     assert spec.is_parallel
     assert not spec.is_task
@@ -48,10 +57,12 @@ def test_what_is_beside_a_skill_is_told_with_it(tmp_path: Path) -> None:
     (folder / "scripts").mkdir()
     (folder / "scripts" / "boil.sh").write_text("sleep 180\n")
     assert load(skilled(tmp_path), name="tea").text == (
-        "Boil water.\n\n(Beside it, for load_skill: scripts/. In the shell they are in /skills/tea/.)"
+        "Boil water.\n\n(Beside it, for load_skill: scripts/. In the shell they are in "
+        "/skills/tea/.)"
     )
     assert load(skilled(tmp_path, sandbox="off"), name="tea").text == (
-        f"Boil water.\n\n(Beside it, for load_skill: scripts/. In the shell they are in {tmp_path}/skills/tea/.)"
+        "Boil water.\n\n(Beside it, for load_skill: scripts/. In the shell they are in "
+        f"{tmp_path}/skills/tea/.)"
     )
     assert load(skilled(tmp_path), name="tea", file="scripts").text == "In scripts:\nboil.sh"
     script = load(skilled(tmp_path), name="tea", file="scripts/boil.sh")
@@ -63,17 +74,28 @@ def test_what_is_beside_a_skill_is_told_with_it(tmp_path: Path) -> None:
     [
         ({"name": "coffee"}, "There is no skill 'coffee'; there are: tea, wine."),
         ({"name": "../skills/tea"}, "There is no skill '../skills/tea'; there are: tea, wine."),
-        ({"name": "wine"}, "The skill wine is not for this place: do without it, or say that you cannot do this here."),
+        (
+            {"name": "wine"},
+            (
+                "The skill wine is not for this place: do without it, or say that you cannot do this "
+                "here."
+            ),
+        ),
         (
             {"name": "tea", "file": "../wine/SKILL.md"},
             "'../wine/SKILL.md' in the skill tea is no path within the skill",
         ),
-        ({"name": "tea", "file": "x.md"}, "'x.md' in the skill tea is not there; load it with file '.' to see"),
+        (
+            {"name": "tea", "file": "x.md"},
+            "'x.md' in the skill tea is not there; load it with file '.' to see",
+        ),
         ({"name": "tea", "file": "secret"}, "'secret' in the skill tea leads out of the skill"),
         ({"name": ""}, "name: "),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_reason(tmp_path: Path, arguments: dict[str, object], why: str) -> None:
+def test_what_cannot_be_read_is_refused_with_a_reason(
+    tmp_path: Path, arguments: dict[str, object], why: str
+) -> None:
     (add(tmp_path, "tea") / "secret").symlink_to("/etc/passwd")
     add(tmp_path, "wine")
     result = load(skilled(tmp_path, ("tea",)), "owner", **arguments)

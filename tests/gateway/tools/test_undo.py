@@ -23,7 +23,9 @@ class Turns:
     """Files, and turns that change them, a minute apart."""
 
     def __init__(self, path: Path) -> None:
-        self.area = FilesArea(WorkspaceRoot(path / "files/public", 1_000), PUBLIC, ("public",), is_own=True)
+        self.area = FilesArea(
+            WorkspaceRoot(path / "files/public", 1_000), PUBLIC, ("public",), is_own=True
+        )
         self.folder, self.path, self.now = path / "undo", path / "files/public", NOW
         self.path.mkdir(parents=True, exist_ok=True)
 
@@ -42,7 +44,11 @@ class Turns:
         return done if done is None else ["/".join(parts) for parts in done.restored]
 
     def texts(self) -> dict[str, str]:
-        files = [one for one in sorted(self.path.rglob("*")) if one.is_file() and not is_partial_file(one.name)]
+        files = [
+            one
+            for one in sorted(self.path.rglob("*"))
+            if one.is_file() and not is_partial_file(one.name)
+        ]
         return {str(one.relative_to(self.path)): one.read_text() for one in files}
 
 
@@ -66,7 +72,9 @@ def test_each_undo_takes_back_a_turn(it: Turns) -> None:
     keep_files(it.folder, second, it.area)
     (it.path / "new.txt").write_text("newer")
     assert it.undo() == ["notes/a.md", "run.sh"]
-    assert it.texts() == {"new.txt": "newer", "notes/a.md": "three", "run.sh": "true"}, "what is new stays"
+    assert it.texts() == {"new.txt": "newer", "notes/a.md": "three", "run.sh": "true"}, (
+        "what is new stays"
+    )
     assert (it.path / "run.sh").stat().st_mode & 0o777 == 0o755
     assert it.undo() == ["notes/a.md"]
     assert it.texts()["notes/a.md"] == "one"
@@ -100,10 +108,15 @@ def test_it_is_bounded(it: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_has_not_changed_is_kept_once(it: Turns) -> None:
     def copies(turn: TurnId) -> dict[str, int]:
         keep_files(it.folder, turn, it.area)
-        return {name: (it.folder / turn / "public" / name).stat().st_ino for name in ("notes/a.md", "run.sh")}
+        return {
+            name: (it.folder / turn / "public" / name).stat().st_ino
+            for name in ("notes/a.md", "run.sh")
+        }
 
     first = copies(it.begin())
-    while first != (first := copies(it.begin())):  # too new to be told from a change at the same time
+    while first != (
+        first := copies(it.begin())
+    ):  # too new to be told from a change at the same time
         pass
     (it.path / "run.sh").write_text("last")
     (it.path / "run.sh").write_text("fals")
@@ -140,7 +153,8 @@ def test_nothing_is_written_through_a_link_or_over_a_directory(it: Turns, tmp_pa
 
 
 def is_killed_at(it: Turns, step: int) -> bool:
-    """Change files and bring them back in another process, which is killed at its so-many-th access to the disk."""
+    """Change files and bring them back in another process, which is killed at its so-many-th access
+    to the disk."""
     if (child := os.fork()) == 0:
         left = step
 

@@ -74,10 +74,17 @@ def test_it_is_made_when_it_is_needed_for_its_owner_only(root: WorkspaceRoot, pa
     with refused("there is no such file"):
         root.read(parse_path("a.txt"))
     root.write(parse_path("sub/a.txt"), b"")
-    assert [mode(one) for one in (path, path.parent, path / "sub", path / "sub/a.txt")] == [0o700, 0o700, 0o700, 0o600]
+    assert [mode(one) for one in (path, path.parent, path / "sub", path / "sub/a.txt")] == [
+        0o700,
+        0o700,
+        0o700,
+        0o600,
+    ]
 
 
-def test_where_it_cannot_be_nothing_works_and_no_path_is_told(path: Path, root: WorkspaceRoot) -> None:
+def test_where_it_cannot_be_nothing_works_and_no_path_is_told(
+    path: Path, root: WorkspaceRoot
+) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("a file")
     with refused("The files cannot be reached now"):
@@ -96,7 +103,9 @@ def test_sizes_are_held(root: WorkspaceRoot, path: Path) -> None:
     (path / "log.txt").write_bytes(b"x" * 10_001)
     with refused("log.txt has 10,001 bytes, more than the 10,000 that can be read at once"):
         root.read(parse_path("log.txt"))
-    assert names(path) == ["full.txt", "log.txt"], "not even a directory was made for what was refused"
+    assert names(path) == ["full.txt", "log.txt"], (
+        "not even a directory was made for what was refused"
+    )
 
 
 def test_what_stands_in_the_way_is_not_replaced(root: WorkspaceRoot, path: Path) -> None:
@@ -148,10 +157,14 @@ def test_two_edits_at_once_are_both_done(root: WorkspaceRoot) -> None:
     assert root.read(parse_path("a.txt")) == b"x" * 200
 
 
-def test_what_does_not_fit_on_the_disk_leaves_the_old_text_and_no_half(root: WorkspaceRoot, path: Path) -> None:
+def test_what_does_not_fit_on_the_disk_leaves_the_old_text_and_no_half(
+    root: WorkspaceRoot, path: Path
+) -> None:
     root.write(parse_path("a.txt"), b"old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))  # as a full disk: the write ends in the middle
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1_000, before[1])
+    )  # as a full disk: the write ends in the middle
     try:
         with refused("a.txt: file too large"):
             root.write(parse_path("a.txt"), b"x" * 5_000)
@@ -161,7 +174,9 @@ def test_what_does_not_fit_on_the_disk_leaves_the_old_text_and_no_half(root: Wor
     assert names(path) == ["a.txt"]
 
 
-def test_the_disk_is_not_filled(root: WorkspaceRoot, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_not_filled(
+    root: WorkspaceRoot, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root.write(parse_path("a.txt"), b"old")
     nearly = os.statvfs_result((4_096, 4_096, 100_000, 5_001, 5_001, 1_000, 1_000, 1_000, 0, 255))
     monkeypatch.setattr(os, "fstatvfs", lambda _: nearly)
@@ -173,7 +188,8 @@ def test_the_disk_is_not_filled(root: WorkspaceRoot, path: Path, monkeypatch: py
 
 def test_a_kill_leaves_one_whole_text_and_its_half_is_swept_away_later(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from gateway.tools.workspace_fs import WorkspaceRoot\n"
+        "import sys; from pathlib import Path; from gateway.tools.workspace_fs import "
+        "WorkspaceRoot\n"
         "root = WorkspaceRoot(Path(sys.argv[1]), 2_000_000)\n"
         "while True:\n"
         "    for text in (b'a' * 1_000_000, b'b' * 2_000_000):\n"
@@ -181,7 +197,9 @@ def test_a_kill_leaves_one_whole_text_and_its_half_is_swept_away_later(tmp_path:
         "        print(flush=True)\n"
     )
     for _ in range(4):
-        with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as writing:
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE
+        ) as writing:
             assert writing.stdout is not None
             for _ in range(4):
                 writing.stdout.readline()
@@ -235,12 +253,19 @@ def test_no_handle_is_left_open(root: WorkspaceRoot) -> None:
     assert opened() == before
 
 
-async def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tmp_path: Path) -> None:
+async def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(
+    tmp_path: Path,
+) -> None:
     live = live_tools(workspace=tmp_path / "ana")
     live.directory = tmp_path / "config"
     async with await Store.open(tmp_path / "store" / "reverie.db", SystemClock()) as store:
         found = AgentFiles(live, store.path, privacy(store, Bindings(()))).hidden_directories()
-    assert found == [tmp_path / "store", tmp_path / "ana", tmp_path / "ana" / "files", tmp_path / "config"]
+    assert found == [
+        tmp_path / "store",
+        tmp_path / "ana",
+        tmp_path / "ana" / "files",
+        tmp_path / "config",
+    ]
 
 
 ATTEMPTS = (
@@ -337,7 +362,10 @@ def test_nothing_outside_is_read_or_written(attempt: str, tmp_path: Path) -> Non
         ("view_image", {}),
     ):
         assert str(tmp_path) not in here.refused(tool, path=attempt, **arguments)
-    for found in (here.call("grep", pattern="secret|root:", path=attempt), here.call("glob", pattern=attempt or "x")):
+    for found in (
+        here.call("grep", pattern="secret|root:", path=attempt),
+        here.call("glob", pattern=attempt or "x"),
+    ):
         assert SECRET not in found.text.replace(f"hard.txt:1:{SECRET}", "")
         assert "root:" not in found.text
     assert (state(here.outside), sorted(one.name for one in tmp_path.iterdir())) == before
@@ -366,7 +394,9 @@ def test_a_search_goes_through_no_link_and_into_no_pipe(tmp_path: Path) -> None:
     traps(here.path, here.outside)
     (here.path / "hard.txt").unlink()
     listed = here.told("glob", pattern="**").splitlines()[1:]
-    assert {"out (a link)", "pipe (no file)", "plain.txt", "real/", "real/up (a link)"} <= set(listed)
+    assert {"out (a link)", "pipe (no file)", "plain.txt", "real/", "real/up (a link)"} <= set(
+        listed
+    )
     assert not [one for one in listed if one.startswith(("out/", "up/", "top/", "self/", "loop/"))]
     assert SECRET not in here.told("grep", pattern="secret", glob="**")
 
@@ -422,7 +452,9 @@ def test_nobody_wins_a_race_for_a_directory(tmp_path: Path) -> None:
     assert (here.outside / "secret.txt").read_text() == SECRET
 
 
-def test_a_link_that_is_put_where_something_is_written_is_not_written_through(tmp_path: Path) -> None:
+def test_a_link_that_is_put_where_something_is_written_is_not_written_through(
+    tmp_path: Path,
+) -> None:
     here = files(tmp_path)
     here.path.mkdir(parents=True)
 

@@ -39,7 +39,9 @@ ROOM = ToolContext(
 class Names:
     """A DNS: what a name leads to, one answer after the other; the last one stays."""
 
-    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]] | None = None, *, default: str = "") -> None:
+    def __init__(
+        self, names: Mapping[str, Sequence[Sequence[str]]] | None = None, *, default: str = ""
+    ) -> None:
         """`default`: the address of all other names. Empty: they do not exist."""
         self._names = {name: list(answers) for name, answers in (names or {}).items()}
         self._default = default
@@ -61,7 +63,9 @@ class Desk:
         self._hands = dispatcher(tools_of(web))
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
-        return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)
+        return await self._hands.call(
+            ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where
+        )
 
     async def says(self, who: Sender, text: str, carried: str = "") -> None:
         """Somebody writes to the agent there."""
@@ -74,7 +78,9 @@ class Desk:
             kind="direct",
             carried=carried,
         )
-        await self.store.append([NewEntry(fact=message, at=message.sent, conversation=message.at.conversation)])
+        await self.store.append(
+            [NewEntry(fact=message, at=message.sent, conversation=message.at.conversation)]
+        )
 
     async def fetch(self, url: str) -> ToolResult:
         """A page that comes."""
@@ -98,14 +104,19 @@ async def desk(
     server: ssl.SSLContext | None = None,
     trusts: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Desk]:
-    """Without `config`, loopback may be fetched. `server`: the site speaks TLS; `trusts`: what its client does."""
+    """Without `config`, loopback may be fetched. `server`: the site speaks TLS; `trusts`: what its
+    client does."""
     names = names if names is not None else Names()
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
-        store = await stack.enter_async_context(await Store.open(Path(folder) / "reverie.db", SystemClock()))
+        store = await stack.enter_async_context(
+            await Store.open(Path(folder) / "reverie.db", SystemClock())
+        )
         site = await stack.enter_async_context(WebServer(server))
         live = live_tools(ToolsConfig(web=config or WebConfig(allow_private=LOOPBACK)))
         media = MediaStore(live, Path(folder) / "media", {}, SystemClock())
-        web = WebTools(live, clock or SystemClock(), store, POLICY, media, resolve=names, context=trusts)
+        web = WebTools(
+            live, clock or SystemClock(), store, POLICY, media, resolve=names, context=trusts
+        )
         stack.push_async_callback(web.aclose)
         yield Desk(web, site, names, store)

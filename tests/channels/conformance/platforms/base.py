@@ -1,4 +1,5 @@
-"""What the conformance suite asks of a platform: hands for the people there, eyes for what they see."""
+"""What the conformance suite asks of a platform: hands for the people there, eyes for what they
+see."""
 
 import asyncio
 import contextlib
@@ -100,7 +101,8 @@ class Ear:
 
 
 class Kit(ABC):
-    """One platform with a bot account on it, two rooms, and the people alice and bob. An async context manager."""
+    """One platform with a bot account on it, two rooms, and the people alice and bob. An async
+    context manager."""
 
     label: ClassVar[str]
     lacks: ClassVar[Mapping[str, str]] = {}
@@ -123,7 +125,9 @@ class Kit(ABC):
         """Of one of the rooms."""
 
     @abstractmethod
-    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+    async def say(
+        self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
+    ) -> None:
         """Somebody says `text`; the platform passes it on. Each has a direct chat of their own."""
 
     @abstractmethod
@@ -132,7 +136,8 @@ class Kit(ABC):
 
     @abstractmethod
     async def seen(self, where: Where, count: int = 1) -> list[str]:
-        """What people see of the bot's messages there, oldest first, as soon as they are at least `count`."""
+        """What people see of the bot's messages there, oldest first, as soon as they are at least
+        `count`."""
 
     async def again(self) -> None:
         """Deliver the newest message once more."""
@@ -210,7 +215,8 @@ class Kit(ABC):
         """Let the bot do in the room what takes rights there, and see who is."""
 
     async def reactions(self) -> list[str]:
-        """The bot's reactions to alice's newest message in the room, once everybody knows of them."""
+        """The bot's reactions to alice's newest message in the room, once everybody knows of
+        them."""
         raise NotImplementedError
 
     async def topic(self) -> str:
@@ -234,7 +240,8 @@ class Kit(ABC):
         raise NotImplementedError
 
     async def known(self, account: str | None) -> None:  # noqa: B027 - most know people in one way
-        """From now on alice is known by this account, where the platform has people with and without."""
+        """From now on alice is known by this account, where the platform has people with and
+        without."""
 
     async def overheard(self) -> list[str]:
         """All that bob sees of what the bot says."""
@@ -261,9 +268,12 @@ class Kit(ABC):
         raise NotImplementedError
 
     def owns(self, task: "asyncio.Task[Any]") -> bool:
-        """Whether a task is the platform's: its code is a test server's, or that of the library it stands on."""
+        """Whether a task is the platform's: its code is a test server's, or that of the library it
+        stands on."""
         code = getattr(task.get_coro(), "cr_code", None)
-        return code is not None and ("/tests/" in code.co_filename or "aiohttp/web_" in code.co_filename)
+        return code is not None and (
+            "/tests/" in code.co_filename or "aiohttp/web_" in code.co_filename
+        )
 
 
 class Bench:
@@ -278,7 +288,9 @@ class Bench:
         self._posts = 0
 
     async def up(self, times: int = 1) -> None:
-        await self.ear.until(lambda: self.ear.links.count(True) >= times or self.run.done(), "the link is not up")
+        await self.ear.until(
+            lambda: self.ear.links.count(True) >= times or self.run.done(), "the link is not up"
+        )
         if self.run.done():
             self.run.result()
 
@@ -288,13 +300,22 @@ class Bench:
 
     def parts(self, post: Post) -> list[Part]:
         return [
-            Part(key=f"{post.key}#{index}", to=post.to, body=body, style=post.style, reply_to=post.reply_to)
+            Part(
+                key=f"{post.key}#{index}",
+                to=post.to,
+                body=body,
+                style=post.style,
+                reply_to=post.reply_to,
+            )
             for index, body in enumerate(self.channel.split(post))
         ]
 
     async def tell(self, text: str, at: Address | None = None) -> list[Receipt]:
         """Say something as the outbox does, part after part."""
-        return [await self.channel.send(part, no_before_send) for part in self.parts(self.post(text, at))]
+        return [
+            await self.channel.send(part, no_before_send)
+            for part in self.parts(self.post(text, at))
+        ]
 
     async def end(self) -> None:
         self.run.cancel()
@@ -302,7 +323,9 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(kit: Kit, disguise: Callable[[Channel], Channel] = lambda channel: channel) -> AsyncIterator[Bench]:
+async def bench(
+    kit: Kit, disguise: Callable[[Channel], Channel] = lambda channel: channel
+) -> AsyncIterator[Bench]:
     """A channel that is up on a fresh platform."""
     async with kit.connection():
         ready = Bench(kit, disguise(kit.make()))

@@ -24,7 +24,9 @@ class ConsoleKit(Kit):
         "unknown_events_are_dropped_quietly": "there are no events from outside",
         "formatting_comes_out_as_markdown": "it has no formatting of its own",
         "a_long_text_is_split_and_nothing_is_lost": "a terminal has no limit",
-        "no_text_becomes_a_command": "a terminal has no commands; what is shown is made printable where it is printed",
+        "no_text_becomes_a_command": (
+            "a terminal has no commands; what is shown is made printable where it is printed"
+        ),
         "no_text_becomes_a_mass_mention": "nobody is told",
         "without_a_link_nothing_was_sent": _NO_LINK,
         "refused_credentials_are_denied": "there are no credentials",
@@ -78,9 +80,13 @@ class ConsoleKit(Kit):
             raise error
         self._shown.append(part)
 
-    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+    async def say(
+        self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
+    ) -> None:
         assert self._channel is not None
-        await self._channel.receive_message(text, sender=by, room=None if where == "direct" else f"#{where}")
+        await self._channel.receive_message(
+            text, sender=by, room=None if where == "direct" else f"#{where}"
+        )
 
     async def mention(self, text: str) -> None:
         await self.say(f"reverie: {text}")

@@ -64,7 +64,9 @@ class DiscordKit(Kit):
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(self.rooms[where]))
 
-    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+    async def say(
+        self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
+    ) -> None:
         room = self.direct[by] if where == "direct" else self.rooms[where]
         self.api.says(room, self.people[by], text)
 
@@ -96,12 +98,23 @@ class DiscordKit(Kit):
         return self.api.world.channels[self.rooms["room"]]["topic"] or ""
 
     async def theirs(self) -> list[str]:
-        return [message["content"] for message in self._said() if message["author"]["id"] != self.api.bot]
+        return [
+            message["content"]
+            for message in self._said()
+            if message["author"]["id"] != self.api.bot
+        ]
 
     def files(self) -> list[tuple[str, str, bytes]]:
-        found = [(m["content"], file) for m in self.api.visible(self.rooms["room"]) for file in m["attachments"]]
+        found = [
+            (m["content"], file)
+            for m in self.api.visible(self.rooms["room"])
+            for file in m["attachments"]
+        ]
         kept = self.api.world.files
-        return [(file["filename"], text, kept[file["url"].partition("/cdn/")[2]][0]) for text, file in found]
+        return [
+            (file["filename"], text, kept[file["url"].partition("/cdn/")[2]][0])
+            for text, file in found
+        ]
 
     def _said(self) -> list[Json]:
         return list(self.api.world.messages[self.rooms["room"]].values())
@@ -119,7 +132,9 @@ class DiscordKit(Kit):
         return len(self.api.offences)
 
     async def suggested(self, where: Where, begun: str) -> list[str]:
-        typing = self.api.commands.type(self.rooms[where], self.people["alice"], "greet", "whom", begun)
+        typing = self.api.commands.type(
+            self.rooms[where], self.people["alice"], "greet", "whom", begun
+        )
         await self.api.until(lambda: typing.choices is not None, self.patience_s)
         return typing.choices or []
 
@@ -131,7 +146,11 @@ class DiscordKit(Kit):
         self.api.says(self.rooms["room"], self.api.world.bot, text)
 
     async def noise(self) -> None:
-        for event, data in (("FROBNICATED", "{}"), ("MESSAGE_CREATE", "{}"), ("MESSAGE_CREATE", "null")):
+        for event, data in (
+            ("FROBNICATED", "{}"),
+            ("MESSAGE_CREATE", "{}"),
+            ("MESSAGE_CREATE", "null"),
+        ):
             self.api.raw(f'{{"op": 0, "s": null, "t": "{event}", "d": {data}}}')
         self.api.raw('{"op": 0, "t": "MESSAGE_REACTION_ADD", "d": {"emoji": 5}, "s": null}')
         self.api.raw('{"op": 99, "d": null}')
@@ -158,7 +177,12 @@ class DiscordKit(Kit):
         await self.api.start()
 
     async def attach(self, data: bytes) -> None:
-        self.api.says(self.rooms["room"], self.people["alice"], "look", files=[("a.bin", data, "application/x-any")])
+        self.api.says(
+            self.rooms["room"],
+            self.people["alice"],
+            "look",
+            files=[("a.bin", data, "application/x-any")],
+        )
 
     async def typing_seen(self) -> None:
         await self.api.until(lambda: self.rooms["room"] in self.api.typings)

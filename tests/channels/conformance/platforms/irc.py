@@ -69,7 +69,12 @@ class Person:
     async def enter(self, port: int) -> None:
         reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
         self._reading = asyncio.create_task(self._read(reader))
-        self.do("CAP REQ message-tags", "CAP END", f"NICK {self.nick}", f"USER {self.nick} 0 * :{self.nick}")
+        self.do(
+            "CAP REQ message-tags",
+            "CAP END",
+            f"NICK {self.nick}",
+            f"USER {self.nick} 0 * :{self.nick}",
+        )
         await self.until(r":\S+ (376|422) ")
 
     async def join(self, *rooms: str) -> None:
@@ -105,7 +110,9 @@ class Person:
         try:
             await asyncio.wait_for(wait(), limit_s)
         except TimeoutError:
-            raise AssertionError(f"{self.nick} saw no {times} lines like {pattern}: {self.lines[-20:]}") from None
+            raise AssertionError(
+                f"{self.nick} saw no {times} lines like {pattern}: {self.lines[-20:]}"
+            ) from None
         return found()
 
     async def leave(self) -> None:
@@ -127,7 +134,8 @@ class IrcKit(Kit):
         self.alice, self.bob = Person("alice"), Person("bob")
 
     async def _enter(self) -> None:
-        """Together, for InspIRCd lets people in once a second; alice is the first in the rooms, and operates them."""
+        """Together, for InspIRCd lets people in once a second; alice is the first in the rooms, and
+        operates them."""
         await asyncio.gather(self.alice.enter(self.port), self.bob.enter(self.port))
         await self.alice.join("#room", "#other")
         await self.bob.join("#room", "#other")
@@ -137,7 +145,13 @@ class IrcKit(Kit):
         await self.bob.leave()
 
     def make(self, cursor: str | None = None) -> Channel:
-        return IrcChannel(self.name, self._config("#room", "#other"), SystemClock(), cursor=cursor, random=lambda: 0.0)
+        return IrcChannel(
+            self.name,
+            self._config("#room", "#other"),
+            SystemClock(),
+            cursor=cursor,
+            random=lambda: 0.0,
+        )
 
     def moved(self, at: Address) -> IrcConfig:
         return self._config("#room", at.room)
@@ -148,7 +162,9 @@ class IrcKit(Kit):
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(f"#{where}"))
 
-    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+    async def say(
+        self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
+    ) -> None:
         target = "reverie" if where == "direct" else f"#{where}"
         (self.alice if by == "alice" else self.bob).do(f"PRIVMSG {target} :{text}")
 
@@ -163,7 +179,10 @@ class IrcKit(Kit):
         target = "alice" if where == "direct" else f"#{where}"
         pattern = rf":reverie!\S+ (PRIVMSG|NOTICE) {target} :"
         await self._caught_up()
-        return [line.partition(" :")[2] for line in await self.alice.until(pattern, count, self.patience_s)]
+        return [
+            line.partition(" :")[2]
+            for line in await self.alice.until(pattern, count, self.patience_s)
+        ]
 
     def plain(self, seen: str) -> str:
         return _MARKS.sub("", seen)
@@ -174,15 +193,21 @@ class IrcKit(Kit):
 
     def replied(self, where: Where) -> bool:
         del where
-        # Readers that know tags are shown a reply; most do not, so `replies` is not declared, and nothing relies on it.
+        # Readers that know tags are shown a reply; most do not, so `replies` is not declared, and
+        # nothing relies on it.
         return False
 
     async def overheard(self) -> list[str]:
         await self._caught_up(self.bob)
-        return [line.partition(" :")[2] for line in self.bob.lines if re.match(r":reverie!\S+ (PRIVMSG|NOTICE) ", line)]
+        return [
+            line.partition(" :")[2]
+            for line in self.bob.lines
+            if re.match(r":reverie!\S+ (PRIVMSG|NOTICE) ", line)
+        ]
 
     async def _caught_up(self, person: Person | None = None) -> None:
-        """What the server has taken has reached somebody who has the answer to what they ask behind it; else alice."""
+        """What the server has taken has reached somebody who has the answer to what they ask behind
+        it; else alice."""
         person, self._asked = person or self.alice, self._asked + 1
         person.do(f"PING :seen{self._asked}")
         await person.until(rf":\S+ PONG .*seen{self._asked}$")
@@ -233,7 +258,9 @@ class ScriptedIrcKit(IrcKit):
     def __init__(self, caps: str | None = MODERN) -> None:
         super().__init__()
         self.password = "right"
-        self.ircd = Ircd(Options(caps=caps, isupport=(*Options().isupport, "CHATHISTORY=50"), password=None))
+        self.ircd = Ircd(
+            Options(caps=caps, isupport=(*Options().isupport, "CHATHISTORY=50"), password=None)
+        )
         self._count = 0
         self._newest = ""
         self._account: dict[str, str] = {}
@@ -248,12 +275,16 @@ class ScriptedIrcKit(IrcKit):
             finally:
                 await self._leave()
 
-    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+    async def say(
+        self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
+    ) -> None:
         self._count += 1
         target = "reverie" if where == "direct" else f"#{where}"
         self._newest = f":{by}!{by}@test.host PRIVMSG {target} :{text}"
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        tags = {"msgid": f"said{self._count}", "time": now} | (self._account if by == "alice" else {})
+        tags = {"msgid": f"said{self._count}", "time": now} | (
+            self._account if by == "alice" else {}
+        )
         self.ircd.options.history.append((target, tags, self._newest))
         self.ircd.relay(target, self._newest, tags)
 
@@ -284,7 +315,16 @@ class ScriptedIrcKit(IrcKit):
 
     async def noise(self) -> None:
         bot = next(client for client in self.ircd.here() if client.nick == "reverie")
-        for line in ("WALLOPS :x", ":x", "PRIVMSG", ":a!b@c PRIVMSG", "@a=b", " ", ":s 999 reverie :?", "BATCH +x odd"):
+        for line in (
+            "WALLOPS :x",
+            ":x",
+            "PRIVMSG",
+            ":a!b@c PRIVMSG",
+            "@a=b",
+            " ",
+            ":s 999 reverie :?",
+            "BATCH +x odd",
+        ):
             bot.send(line)
         bot.raw(b"\xff\xfe\x00\r\n:a!b@c FROBNICATE #room :x\r\n\r\n")
 
@@ -331,7 +371,10 @@ class _RealIrcKit(IrcKit):
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[None]:
-        with tempfile.TemporaryDirectory() as directory, type(self).server(Path(directory)) as self.port:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            type(self).server(Path(directory)) as self.port,
+        ):
             await self._enter()
             try:
                 yield
@@ -355,5 +398,9 @@ class NgircdKit(_RealIrcKit):
     """ngIRCd, which knows no message tags."""
 
     label = "irc-ngircd"
-    lacks: ClassVar = _NOT_THERE | _REAL | {"it_types": _NO_TAGS, "it_reacts": _NO_TAGS, "it_deletes": _NO_REDACTION}
+    lacks: ClassVar = (
+        _NOT_THERE
+        | _REAL
+        | {"it_types": _NO_TAGS, "it_reacts": _NO_TAGS, "it_deletes": _NO_REDACTION}
+    )
     server = staticmethod(ngircd)

@@ -51,7 +51,9 @@ class TelegramKit(Kit):
                 "flood": {"per_chat_s": 0, "group_per_min": 1000, "overall_per_s": 1000},
             }
         )
-        return TelegramChannel(self.name, config, self.clock, cursor=cursor, commands=COMMANDS, random=lambda: 0.0)
+        return TelegramChannel(
+            self.name, config, self.clock, cursor=cursor, commands=COMMANDS, random=lambda: 0.0
+        )
 
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(str(self.rooms[where].id)))
@@ -59,7 +61,9 @@ class TelegramKit(Kit):
     def _chat(self, where: Where, by: Literal["alice", "bob"] = "alice") -> Chat:
         return self.api.world.private(self.people[by]) if where == "direct" else self.rooms[where]
 
-    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+    async def say(
+        self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
+    ) -> None:
         self.api.group_says(self._chat(where, by), self.people[by], text)
 
     async def mention(self, text: str) -> None:
@@ -67,13 +71,21 @@ class TelegramKit(Kit):
 
     async def formatted(self) -> str:
         text = "👍 bold and italic and a*b*c"
-        spans = (("bold", 3, 4), ("italic", 12, 6), ("code", 23, 5))  # in UTF-16 units: the thumb has two
-        entities = [{"type": kind, "offset": offset, "length": length} for kind, offset, length in spans]
+        spans = (
+            ("bold", 3, 4),
+            ("italic", 12, 6),
+            ("code", 23, 5),
+        )  # in UTF-16 units: the thumb has two
+        entities = [
+            {"type": kind, "offset": offset, "length": length} for kind, offset, length in spans
+        ]
         self.api.group_says(self.rooms["room"], self.people["alice"], text, entities=entities)
         return "👍 **bold** and *italic* and `a*b*c`"
 
     async def seen(self, where: Where, count: int = 1) -> list[str]:
-        await self.api.until(lambda: len(self.api.said(self._chat(where))) >= count, self.patience_s)
+        await self.api.until(
+            lambda: len(self.api.said(self._chat(where))) >= count, self.patience_s
+        )
         return self.api.said(self._chat(where))
 
     async def appoint(self) -> None:
@@ -83,7 +95,9 @@ class TelegramKit(Kit):
         assert self.api.world.chats[int(at.room)].left
 
     async def reactions(self) -> list[str]:
-        newest = next(shown for shown in reversed(self.api.shown(self.rooms["room"])) if not shown.by_bot)
+        newest = next(
+            shown for shown in reversed(self.api.shown(self.rooms["room"])) if not shown.by_bot
+        )
         return [one["emoji"] for one in newest.reaction]
 
     async def topic(self) -> str:
@@ -93,9 +107,16 @@ class TelegramKit(Kit):
         return [shown.text for shown in self.api.shown(self.rooms["room"]) if not shown.by_bot]
 
     def files(self) -> list[tuple[str, str, bytes]]:
-        shown = [one for one in self.api.shown(self.rooms["room"]) if one.by_bot and "document" in one.body]
+        shown = [
+            one
+            for one in self.api.shown(self.rooms["room"])
+            if one.by_bot and "document" in one.body
+        ]
         sent = [(one.text, one.body["document"]) for one in shown]
-        return [(file["file_name"], text, self.api.world.files[file["file_id"]][1]) for text, file in sent]
+        return [
+            (file["file_name"], text, self.api.world.files[file["file_id"]][1])
+            for text, file in sent
+        ]
 
     async def menu(self, where: Where, by: Literal["alice", "bob"]) -> list[str]:
         """By the narrowest scope that is set: https://core.telegram.org/bots/api#botcommandscope"""
@@ -128,7 +149,14 @@ class TelegramKit(Kit):
             {"edited_message": []},
             {"message_reaction": {"chat": {}}},
             {},
-            {"channel_post": {"message_id": 5, "date": 10**18, "chat": {"id": 5, "type": "channel"}, "text": "x"}},
+            {
+                "channel_post": {
+                    "message_id": 5,
+                    "date": 10**18,
+                    "chat": {"id": 5, "type": "channel"},
+                    "text": "x",
+                }
+            },
         ]
         for update in odd:
             assert isinstance(update, dict)
@@ -152,7 +180,8 @@ class TelegramKit(Kit):
         await self.back()
 
     async def away(self) -> None:
-        # Before it polls it sets the command menu, which may fail without a word. Who is refused polls no more.
+        # Before it polls it sets the command menu, which may fail without a word. Who is refused
+        # polls no more.
         with contextlib.suppress(TimeoutError):
             await until(lambda: self.api.updates.polling, limit_s=1.0)
         await self.api.stop()

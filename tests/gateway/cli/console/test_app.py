@@ -1,4 +1,5 @@
-"""The console at a terminal without one: keys, panes, a gateway that comes and goes. The gateway is scripted."""
+"""The console at a terminal without one: keys, panes, a gateway that comes and goes. The gateway is
+scripted."""
 
 import asyncio
 import json
@@ -24,12 +25,26 @@ async def seat() -> AsyncIterator[Seat]:
 
 def say(seat: Seat, words: str, seq: int = 1, where: str = OWN) -> None:
     seat.gateway.tell(
-        "notification", seq, type="x.direct", kind="direct", conversation=where, who="ann", text=words, urgency=2
+        "notification",
+        seq,
+        type="x.direct",
+        kind="direct",
+        conversation=where,
+        who="ann",
+        text=words,
+        urgency=2,
     )
 
 
 def tool(seat: Seat, state: str, call: str = "c1", where: str = OWN, **more: Any) -> None:
-    fields = {"turn": "t1", "agent": "reverie", "conversation": where, "call": call, "name": "shell", "state": state}
+    fields = {
+        "turn": "t1",
+        "agent": "reverie",
+        "conversation": where,
+        "call": call,
+        "name": "shell",
+        "state": state,
+    }
     seat.gateway.tell("tool", **fields, **{"arguments": "{}", "result": "", "error": False, **more})
 
 
@@ -41,7 +56,14 @@ async def test_the_four_panes(seat: Seat) -> None:
     tell = seat.gateway.tell
     say(seat, "what is new?")
     tell("turn", **turn("started", autonomous=True, conversation="inner/reverie"))
-    tell("thinking", turn="t1", agent="reverie", conversation="inner/reverie", autonomous=True, delta="let me look")
+    tell(
+        "thinking",
+        turn="t1",
+        agent="reverie",
+        conversation="inner/reverie",
+        autonomous=True,
+        delta="let me look",
+    )
     tool(seat, "started", arguments='{"command": "ls"}')
     tool(seat, "ended", result="file a\nfile b")
     tell("post", 2, conversation=OWN, text="Two files.")
@@ -101,7 +123,9 @@ async def test_a_second_line_and_the_history(seat: Seat) -> None:
 
 async def test_commands_are_completed_and_explained(seat: Seat) -> None:
     prompt = seat.app.query_one(Prompt)
-    seat.gateway.places = [{"conversation": ROOM, "agent": "reverie", "last_at": AT, "last_text": "", "last_who": ""}]
+    seat.gateway.places = [
+        {"conversation": ROOM, "agent": "reverie", "last_at": AT, "last_text": "", "last_who": ""}
+    ]
     await seat.until(lambda: bool(seat.app.model.conversations))  # which are asked for now and then
     await seat.types("/dm")
     await seat.sees("dmn")
@@ -127,7 +151,14 @@ async def test_behind_a_turn_the_sums_are_asked_for(seat: Seat) -> None:
 
 
 async def test_reasoning_is_hidden_and_shown(seat: Seat) -> None:
-    seat.gateway.tell("thinking", turn="t1", agent="reverie", conversation=OWN, autonomous=False, delta="deep thoughts")
+    seat.gateway.tell(
+        "thinking",
+        turn="t1",
+        agent="reverie",
+        conversation=OWN,
+        autonomous=False,
+        delta="deep thoughts",
+    )
     await seat.sees("deep thoughts", "autonomous")
     await seat.pilot.press("ctrl+r")
     await seat.until(lambda: "deep thoughts" not in seat.screen())
@@ -210,7 +241,9 @@ async def test_the_wheel_and_the_bar_scroll_too(seat: Seat) -> None:
     top = view.scroll_y
     at = view.region.offset + Offset(5, 3)
     for _ in range(3):
-        view.post_message(textual_events.MouseScrollUp(view, 5, 3, 0, -1, 0, False, False, False, at.x, at.y))
+        view.post_message(
+            textual_events.MouseScrollUp(view, 5, 3, 0, -1, 0, False, False, False, at.x, at.y)
+        )
         await seat.pilot.pause()
     await seat.until(lambda: view.scroll_y < top)
     await seat.sees("↓ End")
@@ -239,10 +272,24 @@ async def test_a_pane_is_emptied(seat: Seat) -> None:
 
 async def test_another_conversation_is_followed(seat: Seat) -> None:
     seat.gateway.messages = [
-        {"seq": 3, "at": AT, "who": "bob", "ours": False, "text": "older words", "kind": "room", "fate": "answered"}
+        {
+            "seq": 3,
+            "at": AT,
+            "who": "bob",
+            "ours": False,
+            "text": "older words",
+            "kind": "room",
+            "fate": "answered",
+        }
     ]
     seat.gateway.places = [
-        {"conversation": ROOM, "agent": "reverie", "last_at": AT, "last_text": "bye", "last_who": "bob"}
+        {
+            "conversation": ROOM,
+            "agent": "reverie",
+            "last_at": AT,
+            "last_text": "bye",
+            "last_who": "bob",
+        }
     ]
     say(seat, "elsewhere", 2, ROOM)
     await seat.types(f"/follow {ROOM}")
@@ -338,7 +385,14 @@ async def test_a_small_terminal_shows_everything_that_matters() -> None:
         say(seat, "can you read this?")
         tool(seat, "started")
         seat.gateway.tell("dmn", **mind("foraging"))
-        for words in ("can you read this?", "▶ shell", "is foraging", "attached", "^q quit", "say something"):
+        for words in (
+            "can you read this?",
+            "▶ shell",
+            "is foraging",
+            "attached",
+            "^q quit",
+            "say something",
+        ):
             await seat.sees(words)
 
 
@@ -349,7 +403,14 @@ async def test_a_restarted_gateway_is_found_again(monkeypatch: pytest.MonkeyPatc
         say(seat, "before", 41)
         await seat.sees("before", "conversation")
         gateway.tell("turn", **turn("started"))
-        gateway.tell("text", turn="t1", agent="reverie", conversation=OWN, autonomous=False, delta="half an ans")
+        gateway.tell(
+            "text",
+            turn="t1",
+            agent="reverie",
+            conversation=OWN,
+            autonomous=False,
+            delta="half an ans",
+        )
         await seat.sees("half an ans", "conversation")
         await gateway.stop()
         await seat.sees("the connection to the gateway is gone", "autonomous")

@@ -22,7 +22,9 @@ def answer(kind: type[client.ModelT], told: dict[str, Any]) -> client.ModelT:
 
 
 def apply(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
-    event = client.parse_event(kind, json.dumps(filled(api_models.EVENT_MODELS[kind], {"at": AT, **fields})))
+    event = client.parse_event(
+        kind, json.dumps(filled(api_models.EVENT_MODELS[kind], {"at": AT, **fields}))
+    )
     assert event is not None
     console.apply_event(event)
 
@@ -30,7 +32,9 @@ def apply(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
 def pane_texts(console: ConsoleModel, pane: PaneName) -> list[str]:
     """The rows of a pane, and what is growing below it."""
     shown = [one.text for one in console.entries if one.pane == pane]
-    return [row for text in (*shown, console.growing(pane)) if text for row in text.plain.split("\n")]
+    return [
+        row for text in (*shown, console.growing(pane)) if text for row in text.plain.split("\n")
+    ]
 
 
 def new_console() -> ConsoleModel:
@@ -38,15 +42,36 @@ def new_console() -> ConsoleModel:
 
 
 def delta(
-    kind: str, console: ConsoleModel, said: str, *, autonomous: bool = False, where: str = OWN, **more: Any
+    kind: str,
+    console: ConsoleModel,
+    said: str,
+    *,
+    autonomous: bool = False,
+    where: str = OWN,
+    **more: Any,
 ) -> None:
-    fields = {"turn": "t1", "agent": "reverie", "conversation": where, "autonomous": autonomous, "delta": said}
+    fields = {
+        "turn": "t1",
+        "agent": "reverie",
+        "conversation": where,
+        "autonomous": autonomous,
+        "delta": said,
+    }
     apply(console, kind, **{**fields, **more})
 
 
 def test_a_conversation_grows_and_becomes_what_was_said() -> None:
     console = new_console()
-    apply(console, "notification", seq=1, kind="direct", conversation=OWN, who="operator", text="hello", urgency=2)
+    apply(
+        console,
+        "notification",
+        seq=1,
+        kind="direct",
+        conversation=OWN,
+        who="operator",
+        text="hello",
+        urgency=2,
+    )
     apply(console, "turn", **turn("started"))
     delta("text", console, "Good ")
     delta("text", console, "morning")
@@ -56,7 +81,10 @@ def test_a_conversation_grows_and_becomes_what_was_said() -> None:
     ]
     apply(console, "post", seq=2, conversation=OWN, text="Good morning!")
     apply(console, "turn", **turn("ended"))
-    assert pane_texts(console, "conversation") == ["10:00:00 operator  hello", "10:00:00 reverie  Good morning!"]
+    assert pane_texts(console, "conversation") == [
+        "10:00:00 operator  hello",
+        "10:00:00 reverie  Good morning!",
+    ]
     assert pane_texts(console, "autonomous") == []
     assert not console.turns
 
@@ -85,7 +113,9 @@ def test_what_ends_without_words_is_told() -> None:
     apply(console, "turn", **turn("started"))
     delta("text", console, "half a sen")
     apply(console, "turn", **turn("ended", outcome="interrupted"))
-    assert pane_texts(console, "conversation") == ["10:00:00 reverie interrupted: nothing more comes"]
+    assert pane_texts(console, "conversation") == [
+        "10:00:00 reverie interrupted: nothing more comes"
+    ]
 
 
 def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> None:
@@ -95,7 +125,16 @@ def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> Non
     assert pane_texts(console, "conversation") == []
     console.follow(ALL_CONVERSATIONS, None)
     apply(console, "notification", seq=2, **said)
-    apply(console, "notification", seq=3, kind="reaction", conversation=ROOM, who="bob", text="+1", urgency=0)
+    apply(
+        console,
+        "notification",
+        seq=3,
+        kind="reaction",
+        conversation=ROOM,
+        who="bob",
+        text="+1",
+        urgency=0,
+    )
     assert pane_texts(console, "conversation") == [
         "10:00:00 irc.x/#lobby ann  hi",
         "10:00:00 irc.x/#lobby bob (reaction)  +1",
@@ -108,8 +147,24 @@ def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> N
         api_models.ConversationDetail,
         {
             "messages": [
-                {"seq": 4, "at": AT, "who": "ann", "ours": False, "text": "hi", "kind": "room", "fate": "answered"},
-                {"seq": 7, "at": AT, "who": "", "ours": True, "text": "hello ann", "kind": "post", "fate": "sent"},
+                {
+                    "seq": 4,
+                    "at": AT,
+                    "who": "ann",
+                    "ours": False,
+                    "text": "hi",
+                    "kind": "room",
+                    "fate": "answered",
+                },
+                {
+                    "seq": 7,
+                    "at": AT,
+                    "who": "",
+                    "ours": True,
+                    "text": "hello ann",
+                    "kind": "post",
+                    "fate": "sent",
+                },
             ]
         },
     )
@@ -125,7 +180,11 @@ def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> N
 
 def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
     console = new_console()
-    apply(console, "turn", **turn("started", autonomous=True, conversation="inner/reverie", cause="low"))
+    apply(
+        console,
+        "turn",
+        **turn("started", autonomous=True, conversation="inner/reverie", cause="low"),
+    )
     delta("thinking", console, "what is\nnew?", autonomous=True, where="inner/reverie")
     delta("text", console, "I look around.", autonomous=True, where="inner/reverie")
     spent: dict[str, Any] = {
@@ -145,7 +204,9 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
         "  I look around.",
         "10:00:00 reverie is done: replied, 0 s, 10.0k in (99 % read), 50 out, $0.0100",
     ]
-    assert [one.text.plain.split("\n")[-1] for one in console.entries if one.is_thinking] == ["  new?"]
+    assert [one.text.plain.split("\n")[-1] for one in console.entries if one.is_thinking] == [
+        "  new?"
+    ]
     assert pane_texts(console, "conversation") == []
 
 
@@ -156,7 +217,10 @@ def test_the_network_is_told_when_it_changes_only() -> None:
     apply(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
     assert pane_texts(console, "autonomous") == [
         "10:00:00 reverie is foraging; it checks again in 30 s",
-        "10:00:00 reverie is foraging; it checks again in 5 min; it starts nothing by itself: the day's money is spent",
+        (
+            "10:00:00 reverie is foraging; it checks again in 5 min; it starts nothing by itself: the "
+            "day's money is spent"
+        ),
     ]
 
 
@@ -178,9 +242,23 @@ def test_tools_are_shown_whole() -> None:
     apply(console, "tool", **call, state="ended", arguments="{", result="one\ntwo\n", error=False)
     assert console.find_call_to_kill() is None
     apply(
-        console, "tool", **{**call, "call": "c2"}, state="ended", arguments='{"cut', result="no such file", error=True
+        console,
+        "tool",
+        **{**call, "call": "c2"},
+        state="ended",
+        arguments='{"cut',
+        result="no such file",
+        error=True,
     )
-    apply(console, "tool", **{**call, "call": "c3"}, state="started", arguments='{"cut', result="", error=False)
+    apply(
+        console,
+        "tool",
+        **{**call, "call": "c3"},
+        state="started",
+        arguments='{"cut',
+        result="",
+        error=False,
+    )
     assert pane_texts(console, "tools") == [
         "10:00:00 ▶ shell  irc.x/#lobby",
         "  command: ls",
@@ -226,7 +304,17 @@ def test_posts_that_do_not_arrive_are_told() -> None:
 @pytest.mark.parametrize("kind", [*api_models.EVENT_MODELS, "unheard-of"])
 def test_odd_events_harm_nobody(kind: str) -> None:
     console = new_console()
-    for data in ("", "{", "[]", "null", "1", '{"at": "soon"}', '{"seq": "x"}', "{}", '{"text": null, "who": null}'):
+    for data in (
+        "",
+        "{",
+        "[]",
+        "null",
+        "1",
+        '{"at": "soon"}',
+        '{"seq": "x"}',
+        "{}",
+        '{"text": null, "who": null}',
+    ):
         event = client.parse_event(kind, data)
         if event is not None:
             console.apply_event(event)
@@ -239,7 +327,11 @@ def test_what_is_stopped_and_killed_is_what_is_looked_at() -> None:
     found = console.find_turn_to_stop()
     assert found is not None
     assert console.needs_confirmation(found)
-    apply(console, "turn", **turn("started", key="alone", conversation="inner/reverie", autonomous=True))
+    apply(
+        console,
+        "turn",
+        **turn("started", key="alone", conversation="inner/reverie", autonomous=True),
+    )
     apply(console, "turn", **turn("started", key="room2", conversation=ROOM))
     found = console.find_turn_to_stop()
     assert found is not None
@@ -253,7 +345,12 @@ def test_what_is_stopped_and_killed_is_what_is_looked_at() -> None:
 KEYS = st.sampled_from(["t1", "t2", "t3"])
 HAPPENS = st.one_of(
     st.tuples(st.just("turn"), KEYS, st.sampled_from(["started", "ended"]), st.booleans()),
-    st.tuples(st.sampled_from(["text", "thinking"]), KEYS, st.text(alphabet="ab \n", max_size=20), st.booleans()),
+    st.tuples(
+        st.sampled_from(["text", "thinking"]),
+        KEYS,
+        st.text(alphabet="ab \n", max_size=20),
+        st.booleans(),
+    ),
     st.tuples(st.just("tool"), KEYS, st.sampled_from(["started", "ended"]), st.booleans()),
     st.tuples(st.just("post"), KEYS, st.text(alphabet="ab \n", max_size=20), st.booleans()),
 )
@@ -261,14 +358,25 @@ HAPPENS = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(st.lists(HAPPENS, max_size=40))
-def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happened: list[tuple[Any, ...]]) -> None:
+def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(
+    happened: list[tuple[Any, ...]],
+) -> None:
     console = new_console()
     for kind, key, what, autonomous in happened:
         where = "inner/reverie" if autonomous else OWN
         if kind == "turn":
             apply(console, kind, **turn(what, key=key, autonomous=autonomous, conversation=where))
         elif kind == "tool":
-            apply(console, kind, turn=key, agent="reverie", conversation=where, call=key, name="shell", state=what)
+            apply(
+                console,
+                kind,
+                turn=key,
+                agent="reverie",
+                conversation=where,
+                call=key,
+                name="shell",
+                state=what,
+            )
         elif kind == "post":
             apply(console, kind, seq=0, conversation=where, text=what)
         else:
@@ -285,12 +393,26 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
     apply(console, "turn", **turn("started"))
     delta("thinking", console, "hm")
     delta("text", console, "half")
-    apply(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
-    console.handle_connected(answer(api_models.GatewayStatus, {"now": AT, "agents": [mind()], "activity": []}))
+    apply(
+        console,
+        "tool",
+        turn="t1",
+        agent="reverie",
+        conversation=OWN,
+        call="c",
+        name="shell",
+        state="started",
+    )
+    console.handle_connected(
+        answer(api_models.GatewayStatus, {"now": AT, "agents": [mind()], "activity": []})
+    )
     assert not console.turns
     assert not console.tool_calls
     assert pane_texts(console, "conversation") == []
-    assert pane_texts(console, "autonomous")[:2] == ["10:00:00 reverie thinks, in console/operator", "  hm"]
+    assert pane_texts(console, "autonomous")[:2] == [
+        "10:00:00 reverie thinks, in console/operator",
+        "  hm",
+    ]
 
 
 def test_the_status_tells_everything_and_fits() -> None:
@@ -308,24 +430,49 @@ def test_the_status_tells_everything_and_fits() -> None:
             "cost_usd": 1.234,
             "read_share": 0.983,
         },
-        "activity": [{"turn": "t1", "agent": "reverie", "conversation": ROOM, "since": AT, "tool": ""}],
+        "activity": [
+            {"turn": "t1", "agent": "reverie", "conversation": ROOM, "since": AT, "tool": ""}
+        ],
     }
     console.handle_connected(answer(api_models.GatewayStatus, told))
     first, second = model.render_status(console, "● attached", NOW)
     assert first == "● attached │ reverie foraging │ thinks 30 s irc.x/#lobby"
-    assert second == "today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns 2 of 200"
-    apply(console, "tool", turn="t1", agent="reverie", conversation=ROOM, call="c", name="shell", state="started")
+    assert second == (
+        "today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns "
+        "2 "
+        "of 200"
+    )
+    apply(
+        console,
+        "tool",
+        turn="t1",
+        agent="reverie",
+        conversation=ROOM,
+        call="c",
+        name="shell",
+        state="started",
+    )
     assert "shell 30 s" in model.render_status(console, "● attached", NOW)[0]
 
 
 def test_the_status_of_nothing() -> None:
     first, second = model.render_status(ConsoleModel(), "○ nobody answers there; again in 3 s", NOW)
-    assert (first, second) == ("○ nobody answers there; again in 3 s │ idle", "nothing is known yet")
+    assert (first, second) == (
+        "○ nobody answers there; again in 3 s │ idle",
+        "nothing is known yet",
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "short"),
-    [(0, "0"), (999, "999"), (1_234, "1.2k"), (123_456, "123k"), (1_500_000, "1.5M"), (2**40, "1100G")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1_234, "1.2k"),
+        (123_456, "123k"),
+        (1_500_000, "1.5M"),
+        (2**40, "1100G"),
+    ],
 )
 def test_counts(number: int, short: str) -> None:
     assert model.format_tokens(number) == short

@@ -111,7 +111,13 @@ class Terminal:
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         command = [sys.executable, "-m", "gateway.cli.main", "console", *args]
         self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, cwd=Path.cwd()
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=env,
+            start_new_session=True,
+            cwd=Path.cwd(),
         )
         os.close(theirs)
         self.drawn = b""
@@ -148,11 +154,14 @@ ops: {ops}
 
 
 @pytest.mark.parametrize(
-    "way", ["ctrl+q", *(pytest.param(way, marks=pytest.mark.system) for way in ("SIGTERM", "SIGHUP"))]
+    "way",
+    ["ctrl+q", *(pytest.param(way, marks=pytest.mark.system) for way in ("SIGTERM", "SIGHUP"))],
 )
 async def test_the_command_attaches_and_leaves(tmp_path: Path, way: str) -> None:
     async with operated(tmp_path / "gateway") as gateway:
-        (tmp_path / "reverie.yaml").write_text(CONFIG.format(ops=f"{{port: {gateway.port}, token: {TOKEN}}}"))
+        (tmp_path / "reverie.yaml").write_text(
+            CONFIG.format(ops=f"{{port: {gateway.port}, token: {TOKEN}}}")
+        )
         terminal = Terminal("--config", str(tmp_path))
 
         def play() -> int:
@@ -190,16 +199,26 @@ def test_what_is_missing_is_told_with_its_fix(tmp_path: Path) -> None:
 async def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:
     stub = StubGateway()
     await stub.start()
-    (tmp_path / "reverie.yaml").write_text(CONFIG.format(ops=f"{{port: {stub.port}, token: {TOKEN}}}"))
+    (tmp_path / "reverie.yaml").write_text(
+        CONFIG.format(ops=f"{{port: {stub.port}, token: {TOKEN}}}")
+    )
     terminal = Terminal("--config", str(tmp_path))
-    assert (await asyncio.to_thread(terminal.end), b"send the token (401)" in terminal.drawn) == (2, True)
+    assert (await asyncio.to_thread(terminal.end), b"send the token (401)" in terminal.drawn) == (
+        2,
+        True,
+    )
     stub.token, stub.status = TOKEN, []  # type: ignore[assignment] # nor is this what a gateway says
     terminal = Terminal("--config", str(tmp_path))
-    assert (await asyncio.to_thread(terminal.end), b"of another version" in terminal.drawn) == (2, True)
+    assert (await asyncio.to_thread(terminal.end), b"of another version" in terminal.drawn) == (
+        2,
+        True,
+    )
     await stub.stop()
 
 
-def test_without_a_terminal_there_is_no_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_there_is_no_console(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["console", "--config", str(tmp_path)]) == 2
     assert "needs a terminal" in capsys.readouterr().err
 

@@ -1,4 +1,5 @@
-"""A configuration in which nothing is wrong, with real servers behind it, for the doctor to look at.
+"""A configuration in which nothing is wrong, with real servers behind it, for the doctor to look
+at.
 
 async with world(tmp_path) as here:
     here.config["access"]["dm"] = "open"        # plant something
@@ -46,7 +47,9 @@ MODELS: list[dict[str, Any]] = [{"id": "claude-sonnet-5-5", "max_input_tokens": 
 class World:
     """Everything that the doctor finds, and that tests break."""
 
-    def __init__(self, directory: Path, telegram: BotApi, discord: DiscordApi, ircd: Ircd, model: ModelApi) -> None:
+    def __init__(
+        self, directory: Path, telegram: BotApi, discord: DiscordApi, ircd: Ircd, model: ModelApi
+    ) -> None:
         self.directory = directory / "config"
         self.root = directory / "machine"
         self.readable = False
@@ -88,11 +91,19 @@ class World:
             "agents": [{"id": "reverie"}],
             "llm": {
                 "providers": {
-                    "claude": {"kind": "anthropic", "base_url": model.url, "api_key": "${MODEL_KEY}"},
+                    "claude": {
+                        "kind": "anthropic",
+                        "base_url": model.url,
+                        "api_key": "${MODEL_KEY}",
+                    },
                     "dry": {"kind": "scripted"},
                 },
                 "models": {
-                    "main": {"provider": "claude", "name": "claude-sonnet-5-5", "fallbacks": ["spare"]},
+                    "main": {
+                        "provider": "claude",
+                        "name": "claude-sonnet-5-5",
+                        "fallbacks": ["spare"],
+                    },
                     "spare": {"provider": "dry"},
                 },
             },
@@ -131,22 +142,34 @@ class World:
             for fact in facts:
                 at = getattr(fact, "at", None)
                 conversation = at.conversation if isinstance(at, Address) else None
-                await store.append([NewEntry(fact=fact, at=SystemClock().now(), conversation=conversation)])
+                await store.append(
+                    [NewEntry(fact=fact, at=SystemClock().now(), conversation=conversation)]
+                )
 
     async def examine(self, *, offline: bool, written: bool = True) -> DoctorReport:
         if written:
             self.write()
-        return await examine(CheckEnvironment(directory=self.directory, env=self.env, offline=offline, root=self.root))
+        return await examine(
+            CheckEnvironment(
+                directory=self.directory, env=self.env, offline=offline, root=self.root
+            )
+        )
 
 
 @contextlib.asynccontextmanager
 async def world(tmp: Path) -> AsyncIterator[World]:
-    """Servers that listen, a configuration that is written, and a store that was used and closed."""
+    """Servers that listen, a configuration that is written, and a store that was used and
+    closed."""
     options = Options(caps=f"{CAPS} sasl=PLAIN", sasl={"bot": PASSWORD}, modes={"#lounge": "+nt"})
     is_busy = contextlib.ExitStack()  # a busy machine is no fault
     is_busy.enter_context(mock.patch.object(doctor, "CHECK_TIMEOUT_S", 50.0))
     is_busy.enter_context(mock.patch.object(mcp, "MCP_START_TIMEOUT_S", 45.0))
-    async with BotApi() as telegram, DiscordApi() as discord, Ircd(options) as ircd, ModelApi() as model:
+    async with (
+        BotApi() as telegram,
+        DiscordApi() as discord,
+        Ircd(options) as ircd,
+        ModelApi() as model,
+    ):
         model.models, model.key = MODELS, KEY
         here = World(tmp, telegram, discord, ircd, model)
         here.directory.mkdir(mode=0o700)
@@ -176,7 +199,8 @@ class Plant(Protocol):
     def __call__(self, here: World, stack: contextlib.AsyncExitStack, /) -> Any: ...
 
 
-# Faults of this machine, each planted for real, and what the doctor must say of it. See `test_doctor`
+# Faults of this machine, each planted for real, and what the doctor must say of it. See
+# `test_doctor`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +229,11 @@ class Table(list[Fault]):
 
         def add(plant: Plant) -> Plant:
             name = plant.__name__.replace("_", " ")
-            self.append(Fault(name=name, code=code, level=level, where=where, fix=fix, plant=plant, also=also))
+            self.append(
+                Fault(
+                    name=name, code=code, level=level, where=where, fix=fix, plant=plant, also=also
+                )
+            )
             return plant
 
         return add
@@ -267,7 +295,10 @@ def no_channel(here: World, _: Any) -> None:
 
 @fault("config.unheard", "warning", "channels.discord.main", "bindings")
 def a_channel_that_nobody_listens_to(here: World, _: Any) -> None:
-    here.config["agents"][0]["bindings"] = [{"match": {"channel": "irc.*"}}, {"match": {"channel": "tele*"}}]
+    here.config["agents"][0]["bindings"] = [
+        {"match": {"channel": "irc.*"}},
+        {"match": {"channel": "tele*"}},
+    ]
 
 
 @fault("open.identity", "warning", "access.masks", "masks: false")
@@ -382,7 +413,9 @@ def another_programs_database(here: World, _: Any) -> None:
 @fault("store.damaged", "bad", "reverie.db", "backup")
 def a_page_of_the_store_that_the_disk_lost(here: World, _: Any) -> None:
     with contextlib.closing(sqlite3.connect(here.store)) as store:
-        (page,) = store.execute("SELECT rootpage FROM sqlite_master WHERE name = 'outbox'").fetchone()
+        (page,) = store.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'outbox'"
+        ).fetchone()
         (size,) = store.execute("PRAGMA page_size").fetchone()
     with here.store.open("r+b") as file:
         file.seek((page - 1) * size)
@@ -475,7 +508,9 @@ def no_bubblewrap_on_the_path(here: World, _: Any) -> None:
 def a_bubblewrap_that_may_make_no_namespace(here: World, _: Any) -> None:
     (here.directory.parent / "bin").mkdir()
     program = here.directory.parent / "bin" / "bwrap"
-    program.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    program.write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
+    )
     program.chmod(0o755)
     here.env["PATH"] = f"{program.parent}:{here.env['PATH']}"
     here.machine("proc/sys/user/max_user_namespaces", "10000\n")
@@ -550,7 +585,9 @@ def without(here: World, stack: contextlib.AsyncExitStack, *packages: str) -> No
                 (folder / one.name).symlink_to(one)
         sys.path[place] = str(folder)
         stack.callback(sys.path.__setitem__, place, path)
-    loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in packages}
+    loaded = {
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] in packages
+    }
     for name in loaded:  # by another test of this process
         del sys.modules[name]
     stack.callback(sys.modules.update, loaded)
@@ -572,7 +609,8 @@ fault_of_server = SERVERS = Table()
 
 
 def only(here: World, *channels: str) -> dict[str, Any]:
-    """Leave the other channels out, so that each fault costs the time of one; the first one's configuration."""
+    """Leave the other channels out, so that each fault costs the time of one; the first one's
+    configuration."""
     said = here.config["channels"]
     here.config["channels"] = {name: said[name] for name in channels}
     here.config["access"]["roles"] = {"owner": [f"{channels[0]}:7001"]}
@@ -618,7 +656,11 @@ async def any_certificate_is_accepted(here: World, stack: contextlib.AsyncExitSt
 async def secured(here: World, stack: contextlib.AsyncExitStack, pem: Path, tls: Any) -> None:
     """The same IRC server, with TLS."""
     channel = only(here, "irc.test")
-    context = server_context(pem) if pem in (LOCALHOST, WRONG) else ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context = (
+        server_context(pem)
+        if pem in (LOCALHOST, WRONG)
+        else ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    )
     if pem not in (LOCALHOST, WRONG):
         context.load_cert_chain(pem)
     ircd = await stack.enter_async_context(Ircd(here.ircd.options, context))
@@ -631,14 +673,20 @@ def certificate(here: World, host: str, start: str, end: str) -> Path:
     folder.mkdir()
     (folder / "index.txt").write_text("")
     (folder / "ca.cnf").write_text(
-        "[ca]\ndefault_ca = own\n[own]\nnew_certs_dir = .\ndatabase = index.txt\ndefault_md = sha256\n"
+        "[ca]\ndefault_ca = own\n[own]\nnew_certs_dir = .\ndatabase = index.txt\ndefault_md = "
+        "sha256\n"
         "policy = any\nrand_serial = yes\nunique_subject = no\n[any]\ncommonName = supplied\n"
         f"[ext]\nsubjectAltName = DNS:{host}, IP:127.0.0.1\nbasicConstraints = CA:TRUE\n"
     )
     asking = f"req -newkey rsa:2048 -nodes -keyout key.pem -out one.csr -subj /CN={host}"
-    signing = "ca -batch -notext -config ca.cnf -selfsign -keyfile key.pem -in one.csr -out one.pem -extensions ext"
+    signing = (
+        "ca -batch -notext -config ca.cnf -selfsign -keyfile key.pem -in one.csr -out "
+        "one.pem -extensions ext"
+    )
     for words in (asking, f"{signing} -startdate {start} -enddate {end}"):
-        subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True, timeout=30)
+        subprocess.run(
+            ["openssl", *words.split()], cwd=folder, check=True, capture_output=True, timeout=30
+        )
     whole = folder / "whole.pem"
     whole.write_text((folder / "one.pem").read_text() + (folder / "key.pem").read_text())
     return whole
@@ -646,7 +694,9 @@ def certificate(here: World, host: str, start: str, end: str) -> Path:
 
 @fault_of_server("net.name", "bad", "irc.test", "name")
 def a_host_that_there_is_not(here: World, _: Any) -> None:
-    only(here, "irc.test").update({"host": "no-such-host.invalid", "contact": "ann, ann@example.org", "tls": True})
+    only(here, "irc.test").update(
+        {"host": "no-such-host.invalid", "contact": "ann, ann@example.org", "tls": True}
+    )
 
 
 @fault_of_server("net.refused", "bad", "irc.test", "start the server")
@@ -804,7 +854,9 @@ def a_model_that_there_is_not(here: World, _: Any) -> None:
 
 
 @fault_of_server("model.answer", "bad", "llm.models.main", "base_url")
-async def another_server_in_place_of_the_model(here: World, stack: contextlib.AsyncExitStack) -> None:
+async def another_server_in_place_of_the_model(
+    here: World, stack: contextlib.AsyncExitStack
+) -> None:
     only(here, "irc.test")
     port = free_port()
     here.config["llm"]["providers"]["claude"]["base_url"] = f"http://127.0.0.1:{port}"

@@ -56,7 +56,9 @@ async def gateway(here: World) -> AsyncIterator[None]:
     here.write()
     read = read_config(here.directory, here.env).settings
     stop = asyncio.Event()
-    running = asyncio.create_task(app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env))))
+    running = asyncio.create_task(
+        app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env)))
+    )
     try:
         async with asyncio.timeout(120):
             while not await are_up(here):
@@ -83,7 +85,9 @@ async def here(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_beside_a_running_gateway_nothing_is_wrong_and_nothing_is_disturbed(here: World) -> None:
+async def test_beside_a_running_gateway_nothing_is_wrong_and_nothing_is_disturbed(
+    here: World,
+) -> None:
     async with gateway(here):
         sessions, polls = len(here.discord.identifies), len(here.telegram.asked("getUpdates"))
         report = await here.examine(offline=False)
@@ -92,8 +96,12 @@ async def test_beside_a_running_gateway_nothing_is_wrong_and_nothing_is_disturbe
         assert "the gateway runs" in findings["gateway.running"]
         assert "in use while the gateway runs" in findings["ops.port"]
         assert len(here.discord.identifies) == sessions
-        assert len(here.telegram.asked("getUpdates")) <= polls + 2  # its own first polls may have come
-        assert not any(call.answer and call.answer.get("error_code") == 409 for call in here.telegram.calls)
+        assert (
+            len(here.telegram.asked("getUpdates")) <= polls + 2
+        )  # its own first polls may have come
+        assert not any(
+            call.answer and call.answer.get("error_code") == 409 for call in here.telegram.calls
+        )
         nicks = [line for line in here.ircd.lines if line.startswith("NICK ")]
         assert nicks == ["NICK reverie", "NICK reveri-dr"]
         assert all(one.state == "up" and not one.reconnects for one in await running_channels(here))
@@ -138,7 +146,12 @@ async def test_a_delivery_that_nobody_is_sure_of_is_told(here: World) -> None:
     now = SystemClock().now()
     await here.remember(
         DeliveryReport(
-            id=EventId("d1"), at=at, post=PostKey("k1"), state="uncertain", reason="cut in the middle", sent=now
+            id=EventId("d1"),
+            at=at,
+            post=PostKey("k1"),
+            state="uncertain",
+            reason="cut in the middle",
+            sent=now,
         )
     )
     found = trouble(await here.examine(offline=True))
@@ -150,7 +163,9 @@ async def test_a_room_that_hides_is_not_missed_by_who_was_in_it(here: World) -> 
     here.ircd.options.modes = {}
     assert codes(trouble(await here.examine(offline=False))) == [("irc.rooms", "warning")]
     at, now = Address(channel=ChannelName("irc.test"), room=RoomId("#lounge")), SystemClock().now()
-    await here.remember(DeliveryReport(id=EventId("d"), at=at, post=PostKey("k"), state="sent", reason="", sent=now))
+    await here.remember(
+        DeliveryReport(id=EventId("d"), at=at, post=PostKey("k"), state="sent", reason="", sent=now)
+    )
     assert trouble(await here.examine(offline=False)) == []
 
 
@@ -159,12 +174,16 @@ async def test_a_room_that_hides_is_not_missed_by_who_was_in_it(here: World) -> 
     ("boxes", "code"),
     [
         (("--size", "20000000", "--tmpfs", "{data}"), "store.disk"),
-        pytest.param(("--ro-bind", "{data}", "{data}"), "store.directory", marks=pytest.mark.system),
+        pytest.param(
+            ("--ro-bind", "{data}", "{data}"), "store.directory", marks=pytest.mark.system
+        ),
         (("--ro-bind", "{data}/reverie.db", "{data}/reverie.db"), "store.readonly"),
         (("--ro-bind", "{empty}", "{data}"), "store.directory"),
     ],
 )
-async def test_a_disk_that_is_full_or_cannot_be_written(boxes: tuple[str, ...], code: str, tmp_path: Path) -> None:
+async def test_a_disk_that_is_full_or_cannot_be_written(
+    boxes: tuple[str, ...], code: str, tmp_path: Path
+) -> None:
     """In a mount of its own: root, who runs tests here and there, may write anywhere else."""
     async with world(tmp_path) as here:
         here.config["tools"] = {"off": ["bash*"]}  # no sandbox in a sandbox
@@ -182,7 +201,11 @@ async def test_a_disk_that_is_full_or_cannot_be_written(boxes: tuple[str, ...], 
         str(here.directory),
     ]
     done = subprocess.run(
-        ["bwrap", "--dev-bind", "/", "/", *said, *program], capture_output=True, env=here.env, check=False, timeout=60
+        ["bwrap", "--dev-bind", "/", "/", *said, *program],
+        capture_output=True,
+        env=here.env,
+        check=False,
+        timeout=60,
     )
     printed = json.loads(done.stdout)
     found = [one["code"] for one in printed["findings"] if one["level"] == "bad"]
@@ -207,7 +230,9 @@ BOUND = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
         ("workspace/IDENTITY.md", 0o000, "files.workspace", "chmod"),
     ],
 )
-async def test_what_is_closed_to_us_is_told_as_that(path: str, mode: int, code: str, fix: str, tmp_path: Path) -> None:
+async def test_what_is_closed_to_us_is_told_as_that(
+    path: str, mode: int, code: str, fix: str, tmp_path: Path
+) -> None:
     async with world(tmp_path) as here:
         (here.directory / "workspace").mkdir(mode=0o700)
         (here.directory / "workspace" / "IDENTITY.md").write_text("I am Reverie.\n")
@@ -227,7 +252,9 @@ async def test_what_is_closed_to_us_is_told_as_that(path: str, mode: int, code: 
     before = (here.directory / path).stat().st_mode
     (here.directory / path).chmod(mode)
     try:
-        done = subprocess.run([*bound, *program], capture_output=True, env=here.env, check=False, timeout=60)
+        done = subprocess.run(
+            [*bound, *program], capture_output=True, env=here.env, check=False, timeout=60
+        )
     finally:
         (here.directory / path).chmod(before)
     found = [one for one in json.loads(done.stdout)["findings"] if one["level"] != "ok"]
@@ -243,7 +270,11 @@ async def test_looking_changes_nothing(here: World) -> None:
 
 def tree(directory: Path) -> dict[str, tuple[int, int, bytes]]:
     return {
-        str(path): (path.stat().st_mode, path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        str(path): (
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+            path.read_bytes() if path.is_file() else b"",
+        )
         for path in sorted(directory.rglob("*"))
     }
 
@@ -262,13 +293,22 @@ async def test_it_ends_in_time_though_nobody_answers(here: World) -> None:
         port = server.sockets[0].getsockname()[1]
         channels, url = here.config["channels"], f"127.0.0.1:{port}"
         channels["irc.test"]["port"] = here.config["ops"]["port"] = port
-        channels["telegram.main"]["base_url"] = channels["discord.main"]["api_url"] = f"http://{url}"
+        channels["telegram.main"]["base_url"] = channels["discord.main"]["api_url"] = (
+            f"http://{url}"
+        )
         channels["discord.main"]["gateway_url"] = f"ws://{url}"
         here.config["llm"]["providers"]["claude"]["base_url"] = f"http://{url}"
         here.config["tools"] = {"mcp": {"x": {"url": f"http://{url}/mcp"}}}
         report = await here.examine(offline=False)
         said = {one.where for one in trouble(report)}
-        assert {"irc.test", "telegram.main", "discord.main", "llm.models.main", "tools.mcp.x", "ops.port"} == said
+        assert {
+            "irc.test",
+            "telegram.main",
+            "discord.main",
+            "llm.models.main",
+            "tools.mcp.x",
+            "ops.port",
+        } == said
         assert report.took_s < 20
 
 
@@ -288,7 +328,12 @@ async def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> Non
             await asyncio.sleep(0)
         return await good()
 
-    checks = [("a", broken, True), ("b", hanging, True), ("a", good, True), ("c", slow, False)]  # two of one name
+    checks = [
+        ("a", broken, True),
+        ("b", hanging, True),
+        ("a", good, True),
+        ("c", slow, False),
+    ]  # two of one name
     progress: list[tuple[int, int]] = []
     found = await run_checks(checks, lambda done, of, _: progress.append((done, of)), check_s=0.0)
     seen = [
@@ -310,8 +355,12 @@ async def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> Non
         (["bad", "unknown"], 1, "1 bad, 1 unknown, 0 warnings, 0 good"),
     ],
 )
-def test_what_could_not_be_looked_at_is_not_good(levels: list[Severity], code: int, said: str) -> None:
-    report = DoctorReport(findings=tuple(Finding(code="store.x", level=one, what="it") for one in levels))
+def test_what_could_not_be_looked_at_is_not_good(
+    levels: list[Severity], code: int, said: str
+) -> None:
+    report = DoctorReport(
+        findings=tuple(Finding(code="store.x", level=one, what="it") for one in levels)
+    )
     assert report.exit_code == code
     assert json.loads(report.to_json())["ok"] is (code == 0)
     assert report.render_lines(ReportStyle())[-1].startswith(said)
@@ -319,8 +368,12 @@ def test_what_could_not_be_looked_at_is_not_good(levels: list[Severity], code: i
 
 async def test_a_probe_that_is_cut_off_leaves_no_open_session(here: World) -> None:
     left: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: left.append(context["message"]))
-    config = DiscordConfig.model_validate(here.config["channels"]["discord.main"] | {"token": here.discord.token})
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: left.append(context["message"])
+    )
+    config = DiscordConfig.model_validate(
+        here.config["channels"]["discord.main"] | {"token": here.discord.token}
+    )
     for turns in range(40):  # each cut somewhere else
         probe = asyncio.create_task(probe_discord(config))
         for _ in range(turns):
@@ -339,7 +392,11 @@ async def test_a_probe_that_is_cut_off_leaves_no_open_session(here: World) -> No
 async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ca.pem")
     channel = "{platform: irc, host: 127.0.0.1, nick: reverie, tls: {ca_file: ca.pem}}"
-    rest = "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
+    rest = (
+        "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: "
+        "{provider: "
+        "s}}}\n"
+    )
     (tmp_path / "reverie.yaml").write_text(f"channels: {{i: {channel}}}\n{rest}")
     report = await examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))
     assert ("doctor.late", "unknown") in codes(report.findings)
@@ -358,30 +415,49 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 
 SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["*", "${X}"])
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["*", "${X}"])
 )
 VALUES = st.recursive(
     SCALARS,
-    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=8), some, max_size=3),
+    lambda some: (
+        st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=8), some, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(text=st.text(max_size=300) | VALUES.map(lambda value: json.dumps(value, default=str)))
 def test_no_text_makes_the_doctor_raise(text: str, tmp_path: Path) -> None:
     (tmp_path / "reverie.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
     sound(asyncio.run(examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))).findings)
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
-def test_no_change_of_a_good_configuration_makes_the_doctor_raise(data: st.DataObject, valid: Any) -> None:
+def test_no_change_of_a_good_configuration_makes_the_doctor_raise(
+    data: st.DataObject, valid: Any
+) -> None:
     directory, config, env = valid
     changed = json.loads(json.dumps(config))
     at = changed
     while True:
-        key = data.draw(st.sampled_from(sorted(at))) if isinstance(at, dict) else data.draw(st.integers(0, len(at) - 1))
+        key = (
+            data.draw(st.sampled_from(sorted(at)))
+            if isinstance(at, dict)
+            else data.draw(st.integers(0, len(at) - 1))
+        )
         if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):
             break
         at = at[key]
@@ -445,7 +521,10 @@ def test_the_command_line_says_it_by_its_exit_code(
     for empty in (tmp_path, tmp_path / "gone"):
         assert main([*doctor, str(empty), "--json"]) == 2
         printed = json.loads(capsys.readouterr().out)
-        assert (printed["ok"], [one["code"] for one in printed["findings"]]) == (False, ["config.none"])
+        assert (printed["ok"], [one["code"] for one in printed["findings"]]) == (
+            False,
+            ["config.none"],
+        )
     with pytest.raises(SystemExit) as usage:
         main(["doctor"])
     assert usage.value.code == 2
@@ -455,11 +534,21 @@ def test_the_command_line_says_it_by_its_exit_code(
     ("more", "colour", "sign"),
     [({}, True, "✓"), ({"NO_COLOR": "1"}, False, "✓"), ({"PYTHONIOENCODING": "ascii"}, True, "+")],
 )
-def test_on_a_terminal_it_shows_how_far_it_is(more: dict[str, str], colour: bool, sign: str, tmp_path: Path) -> None:
+def test_on_a_terminal_it_shows_how_far_it_is(
+    more: dict[str, str], colour: bool, sign: str, tmp_path: Path
+) -> None:
     (tmp_path / "reverie.yaml").write_text("channels: 3\n")
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 30))
-    program = [sys.executable, "-m", "gateway.cli.main", "doctor", "--offline", "--config", str(tmp_path)]
+    program = [
+        sys.executable,
+        "-m",
+        "gateway.cli.main",
+        "doctor",
+        "--offline",
+        "--config",
+        str(tmp_path),
+    ]
     env = {"PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8", **more}
     with subprocess.Popen(program, stdout=theirs, stderr=theirs, env=env) as running:
         os.close(theirs)

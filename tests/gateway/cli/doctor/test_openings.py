@@ -12,46 +12,111 @@ from gateway.tools.registry import built_in_permits
 CLOSED: dict[str, Any] = {
     "channels": {
         "telegram.main": {"platform": "telegram", "token": "1:x", "rooms": ["-1"]},
-        "irc.libera": {"platform": "irc", "host": "127.0.0.1", "tls": False, "nick": "bot", "rooms": ["#a"]},
+        "irc.libera": {
+            "platform": "irc",
+            "host": "127.0.0.1",
+            "tls": False,
+            "nick": "bot",
+            "rooms": ["#a"],
+        },
     },
     "agents": [{"id": "reverie"}],
     "llm": {"providers": {"p": {"kind": "scripted"}}, "models": {"main": {"provider": "p"}}},
     "tools": {"mcp": {"files": {"command": ["files-server"]}}},
 }
-HOOK = {"listen": "0.0.0.0", "port": 8443, "url": "https://bot.example.org/hook", "secret": "s" * 24}
+HOOK = {
+    "listen": "0.0.0.0",
+    "port": 8443,
+    "url": "https://bot.example.org/hook",
+    "secret": "s" * 24,
+}
 
 OPENINGS: list[tuple[str, str, dict[str, Any]]] = [
     ("open.dm", "access.dm", {"access": {"dm": "open"}}),
-    ("open.rooms", "channels.telegram.main.rooms", {"channels": {"telegram.main": {"rooms": ["*"]}}}),
+    (
+        "open.rooms",
+        "channels.telegram.main.rooms",
+        {"channels": {"telegram.main": {"rooms": ["*"]}}},
+    ),
     (
         "open.private",
         "agents[0].bindings[1].private",
-        {"agents": [{"id": "reverie", "bindings": [{"private": True}, {"private": False}, {"private": None}]}]},
+        {
+            "agents": [
+                {
+                    "id": "reverie",
+                    "bindings": [{"private": True}, {"private": False}, {"private": None}],
+                }
+            ]
+        },
     ),
-    ("open.group", "agents[0].bindings[0].group", {"agents": [{"id": "reverie", "bindings": [{"group": "staff"}]}]}),
+    (
+        "open.group",
+        "agents[0].bindings[0].group",
+        {"agents": [{"id": "reverie", "bindings": [{"group": "staff"}]}]},
+    ),
     *(
         ("open.budget", f"access.budgets.{name}", {"access": {"budgets": {name: None}}})
-        for name in ("sender_usd", "room_usd", "agent_usd", "sender_hour_usd", "room_hour_usd", "agent_hour_usd")
+        for name in (
+            "sender_usd",
+            "room_usd",
+            "agent_usd",
+            "sender_hour_usd",
+            "room_hour_usd",
+            "agent_hour_usd",
+        )
     ),
-    ("open.rate", "access.rates.room", {"access": {"rates": {"room": {"burst": 0, "per_minute": 0}}}}),
+    (
+        "open.rate",
+        "access.rates.room",
+        {"access": {"rates": {"room": {"burst": 0, "per_minute": 0}}}},
+    ),
     ("open.unasked", "tools.unasked_role", {"tools": {"unasked_role": "owner"}}),
-    ("open.tool", "tools.rules[0].role", {"tools": {"rules": [{"tool": "web_*", "role": "guest"}]}}),
-    ("open.tool", "tools.rules[1].role", {"tools": {"rules": [{"tool": "who"}, {"tool": "bash", "role": "member"}]}}),
-    ("open.tool", "tools.rules[0].role", {"tools": {"rules": [{"tool": "mcp_files_*", "role": "member"}]}}),
-    ("open.approval", "tools.rules[0].approval", {"tools": {"rules": [{"tool": "bash", "approval": "never"}]}}),
+    (
+        "open.tool",
+        "tools.rules[0].role",
+        {"tools": {"rules": [{"tool": "web_*", "role": "guest"}]}},
+    ),
+    (
+        "open.tool",
+        "tools.rules[1].role",
+        {"tools": {"rules": [{"tool": "who"}, {"tool": "bash", "role": "member"}]}},
+    ),
+    (
+        "open.tool",
+        "tools.rules[0].role",
+        {"tools": {"rules": [{"tool": "mcp_files_*", "role": "member"}]}},
+    ),
+    (
+        "open.approval",
+        "tools.rules[0].approval",
+        {"tools": {"rules": [{"tool": "bash", "approval": "never"}]}},
+    ),
     ("open.network", "tools.bash.network", {"tools": {"bash": {"network": True}}}),
     ("open.web", "tools.web.allow_private", {"tools": {"web": {"allow_private": ["10.0.0.0/8"]}}}),
     ("open.mcp", "tools.mcp.files.role", {"tools": {"mcp": {"files": {"role": "guest"}}}}),
     ("open.mcp", "tools.mcp.files.approval", {"tools": {"mcp": {"files": {"approval": "never"}}}}),
-    ("open.mcp", "tools.mcp.far.url", {"tools": {"mcp": {"far": {"url": "http://mcp.example.org/"}}}}),
+    (
+        "open.mcp",
+        "tools.mcp.far.url",
+        {"tools": {"mcp": {"far": {"url": "http://mcp.example.org/"}}}},
+    ),
     ("open.ops", "ops.host", {"ops": {"host": "::", "token": "t" * 24}}),
-    ("open.webhook", "channels.telegram.main.webhook.listen", {"channels": {"telegram.main": {"webhook": HOOK}}}),
+    (
+        "open.webhook",
+        "channels.telegram.main.webhook.listen",
+        {"channels": {"telegram.main": {"webhook": HOOK}}},
+    ),
     ("open.leaks", "llm.models.main.leaks", {"llm": {"models": {"main": {"leaks": True}}}}),
 ]
 CLOSED_TOO: list[dict[str, Any]] = [
     {},
     {"access": {"dm": "disabled"}},
-    {"tools": {"rules": [{"tool": "*", "role": "owner", "approval": "always", "scope": "private"}]}},
+    {
+        "tools": {
+            "rules": [{"tool": "*", "role": "owner", "approval": "always", "scope": "private"}]
+        }
+    },
     {"tools": {"rules": [{"tool": "bash", "role": "admin"}, {"tool": "bash", "role": "guest"}]}},
     {"tools": {"off": ["web_*"], "rules": [{"tool": "web_*", "role": "guest"}]}},
     {"tools": {"mcp": {"near": {"url": "http://127.0.0.1:1/"}}}},
@@ -78,7 +143,9 @@ def openings(more: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     return [(one.code, one.where) for one in found]
 
 
-@pytest.mark.parametrize(("code", "where", "more"), OPENINGS, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize(
+    ("code", "where", "more"), OPENINGS, ids=lambda one: one if isinstance(one, str) else ""
+)
 def test_an_opening_is_named_with_its_key_and_nothing_else_is(
     code: str, where: str, more: dict[str, Any], tmp_path: Path
 ) -> None:

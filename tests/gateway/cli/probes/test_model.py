@@ -17,7 +17,10 @@ from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
 from tests.servers.ports import free_port
 
 KEY = "sk-ant-test-only-0123456789abcdef"
-LISTED: list[dict[str, Any]] = [{"id": "claude-sonnet-5-5", "max_input_tokens": 1_000_000}, {"id": "claude-haiku-5-5"}]
+LISTED: list[dict[str, Any]] = [
+    {"id": "claude-sonnet-5-5", "max_input_tokens": 1_000_000},
+    {"id": "claude-haiku-5-5"},
+]
 _PROVIDER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
 
 
@@ -25,9 +28,13 @@ def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderConfig:
     return _PROVIDER.validate_python({"kind": kind, "base_url": url, "api_key": KEY} | more)
 
 
-async def probe(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> list[Finding]:
+async def probe(
+    one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any
+) -> list[Finding]:
     config = ModelConfig.model_validate({"provider": "p", "name": name} | more)
-    found, _ = await probe_model(config, one, load_price_table(None), where="llm.models.main", keys=("main", "p"))
+    found, _ = await probe_model(
+        config, one, load_price_table(None), where="llm.models.main", keys=("main", "p")
+    )
     return found
 
 
@@ -38,7 +45,9 @@ async def test_a_model_is_asked_for_one_token(kind: str) -> None:
         seen = await probe(provider(api.url, kind))
         assert set(levels(seen).values()) == {"ok"}, seen
         assert any("from 512 tokens on" in one.what for one in seen if one.code == "model.cache")
-        assert api.seen[-1].body.get("max_tokens", api.seen[-1].body.get("max_completion_tokens")) == 1
+        assert (
+            api.seen[-1].body.get("max_tokens", api.seen[-1].body.get("max_completion_tokens")) == 1
+        )
         assert not api.violations
         sound(seen, KEY)
 
@@ -98,7 +107,10 @@ async def test_a_server_that_is_not_there_is_told_as_that() -> None:
 
 async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine() -> None:
     async with ModelApi() as api:
-        said = b'{"error": {"message": "Could not finish: max_tokens or model output limit was reached. Try more."}}'
+        said = (
+            b'{"error": {"message": "Could not finish: max_tokens or model output limit was '
+            b'reached. Try more."}}'
+        )
         api.then(Answer(status=400, body=said))
         seen = await probe(provider(api.url, "openai"), "gpt-6-sol")
         assert levels(seen)["model.answer"] == "ok"
@@ -113,7 +125,9 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
         assert "32768" in fixes(seen, "model.context")
 
 
-@pytest.mark.parametrize(("name", "warned"), [("kimi-k2", True), ("openai/gpt-oss-20b", True), ("qwen3-coder", False)])
+@pytest.mark.parametrize(
+    ("name", "warned"), [("kimi-k2", True), ("openai/gpt-oss-20b", True), ("qwen3-coder", False)]
+)
 async def test_a_model_whose_calls_are_not_read_from_text_needs_a_server_that_parses_them(
     name: str, warned: bool
 ) -> None:
@@ -133,7 +147,9 @@ async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
     assert levels(await probe(scripted, None))["model.answer"] == "ok"
 
 
-async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_says_nothing_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("gateway.config.model_check.PROBE_TIMEOUT_S", 0.4)
     monkeypatch.setattr("gateway.config.model_check._LIST_TIMEOUT_S", 0.2)
     never = asyncio.Event()
@@ -156,7 +172,8 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytes
 async def test_a_server_that_reads_less_than_is_assumed_is_told_so(reads: int, level: str) -> None:
     async with ModelApi() as api:
         api.default = lambda body: Answer(
-            text="OK", usage={"prompt_tokens": min(len(json.dumps(body)) // 4, reads), "completion_tokens": 1}
+            text="OK",
+            usage={"prompt_tokens": min(len(json.dumps(body)) // 4, reads), "completion_tokens": 1},
         )
         seen = await probe(provider(api.url, "openai"), "qwen3:8b")
         (context,) = [one for one in seen if one.code == "model.context"]

@@ -41,7 +41,9 @@ def sound(findings: list[Finding], *secrets: str) -> None:
 
 
 def telegram(api: BotApi, **more: Any) -> TelegramConfig:
-    return TelegramConfig.model_validate({"platform": "telegram", "token": api.token, "base_url": api.url} | more)
+    return TelegramConfig.model_validate(
+        {"platform": "telegram", "token": api.token, "base_url": api.url} | more
+    )
 
 
 async def test_a_telegram_token_is_shown_whose_it_is() -> None:
@@ -50,7 +52,9 @@ async def test_a_telegram_token_is_shown_whose_it_is() -> None:
         seen = await probe_telegram(telegram(api, rooms=[str(lounge.id)]), where="telegram.main")
         assert (seen.id, seen.username) == (str(api.world.bot.id), api.world.bot.username)
         assert set(levels(seen.findings).values()) == {"ok"}
-        assert {"telegram.token", "telegram.privacy", "telegram.rooms"} <= set(levels(seen.findings))
+        assert {"telegram.token", "telegram.privacy", "telegram.rooms"} <= set(
+            levels(seen.findings)
+        )
         sound(seen.findings, api.token)
 
 
@@ -58,7 +62,9 @@ async def test_what_will_surprise_a_telegram_operator_is_told_with_what_to_do() 
     async with BotApi() as api:
         api.world.sees_all = False
         alone = await probe_telegram(telegram(api))
-        assert levels(alone.findings)["telegram.privacy"] == "ok"  # who is in no group need not care
+        assert (
+            levels(alone.findings)["telegram.privacy"] == "ok"
+        )  # who is in no group need not care
         news = api.group("news")
         news.type = "channel"
         listed = await probe_telegram(telegram(api, rooms=[str(news.id)]))
@@ -82,13 +88,20 @@ async def test_an_address_where_nothing_listens_is_told_as_that() -> None:
     config = telegram(api, base_url=f"http://127.0.0.1:{port}")
     assert levels((await probe_telegram(config)).findings) == {"net.refused": "bad"}
     wanted = {"platform": "discord", "token": "t", "api_url": f"http://127.0.0.1:{port}/api/v10"}
-    assert levels((await probe_discord(DiscordConfig.model_validate(wanted))).findings) == {"net.refused": "bad"}
+    assert levels((await probe_discord(DiscordConfig.model_validate(wanted))).findings) == {
+        "net.refused": "bad"
+    }
     irc = IrcConfig(host="127.0.0.1", port=port, tls=False, nick="reverie")
     assert levels(await probe_irc(irc)) == {"net.refused": "bad"}
 
 
 def discord(api: DiscordApi, **more: Any) -> DiscordConfig:
-    base = {"platform": "discord", "token": api.token, "api_url": api.api_url, "gateway_url": api.gateway_url}
+    base = {
+        "platform": "discord",
+        "token": api.token,
+        "api_url": api.api_url,
+        "gateway_url": api.gateway_url,
+    }
     return DiscordConfig.model_validate(base | more)
 
 
@@ -99,17 +112,24 @@ async def test_a_discord_token_is_shown_whose_it_is_and_where() -> None:
         assert seen.name == "reverie"
         assert seen.guilds
         assert set(levels(seen.findings).values()) == {"ok"}
-        assert f"client_id={api.bot}&scope=bot+applications.commands&permissions=" in seen.invitation_url
+        assert (
+            f"client_id={api.bot}&scope=bot+applications.commands&permissions="
+            in seen.invitation_url
+        )
         sound(seen.findings, api.token)
 
 
 def irc(ircd: Ircd, **more: Any) -> IrcConfig:
-    return IrcConfig.model_validate({"host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie"} | more)
+    return IrcConfig.model_validate(
+        {"host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie"} | more
+    )
 
 
 async def test_an_irc_network_that_lets_us_in_is_left_with_a_goodbye() -> None:
     options = Options(
-        caps=f"{CAPS} sasl=PLAIN,EXTERNAL", sasl={"bot": "correct horse"}, isupport=("NETWORK=TestNet", "CHANTYPES=#")
+        caps=f"{CAPS} sasl=PLAIN,EXTERNAL",
+        sasl={"bot": "correct horse"},
+        isupport=("NETWORK=TestNet", "CHANTYPES=#"),
     )
     async with Ircd(options) as ircd:
         sasl = {"mechanism": "plain", "account": "bot", "password": "correct horse"}
@@ -134,7 +154,9 @@ SASL = {"mechanism": "plain", "account": "bot", "password": "wrong horse"}
         (Options(), {"sasl": SASL}, "irc.sasl", "bad"),
     ],
 )
-async def test_why_an_irc_network_does_not_take_us(options: Options, more: Any, code: str, level: str) -> None:
+async def test_why_an_irc_network_does_not_take_us(
+    options: Options, more: Any, code: str, level: str
+) -> None:
     async with Ircd(options) as ircd:
         seen = await probe_irc(irc(ircd, **more))
         assert levels(seen).get(code) == level, seen
@@ -149,7 +171,9 @@ async def test_why_an_irc_network_does_not_take_us(options: Options, more: Any, 
     ],
 )
 async def test_why_tls_with_an_irc_server_fails(pem: Any, tls: Any, code: str) -> None:
-    async with Ircd(Options(greeting=b":irc.test NOTICE * :hello\r\n"), server_context(pem)) as ircd:
+    async with Ircd(
+        Options(greeting=b":irc.test NOTICE * :hello\r\n"), server_context(pem)
+    ) as ircd:
         seen = await probe_irc(irc(ircd, tls=tls), where="irc.test")
         assert levels(seen) == {code: "bad"}
         sound(seen)
@@ -177,7 +201,9 @@ async def test_what_stands_in_an_address_beside_the_host_is_never_told() -> None
     looks = [
         (await probe_telegram(telegram(BotApi(), base_url=url))).findings,
         (
-            await probe_discord(DiscordConfig.model_validate({"platform": "discord", "token": "t", "api_url": url}))
+            await probe_discord(
+                DiscordConfig.model_validate({"platform": "discord", "token": "t", "api_url": url})
+            )
         ).findings,
         [await probe_url(url)],
     ]
@@ -203,7 +229,9 @@ async def test_who_wrote_to_a_bot_is_told_and_stays_unanswered() -> None:
         api.updates.put_raw({"message": "odd"})
         assert len((await find_contacts(telegram(api))).people) == 2
         api.faults.fail("getUpdates", 409)
-        assert levels((await find_contacts(telegram(api))).findings) == {"telegram.poller": "warning"}
+        assert levels((await find_contacts(telegram(api))).findings) == {
+            "telegram.poller": "warning"
+        }
 
 
 async def test_who_has_an_id_is_told_where_the_platform_says_so() -> None:
@@ -219,7 +247,9 @@ async def test_who_has_an_id_is_told_where_the_platform_says_so() -> None:
         assert await find_discord_name(discord(dc, token="wrong"), dc.ann) == ""
 
 
-async def test_a_proxy_of_the_environment_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_named_as_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("https_proxy", f"http://ann:hunter2-of-a-proxy@127.0.0.1:{free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
     found = [await probe_url("https://api.telegram.org")]
@@ -248,7 +278,11 @@ async def test_what_real_servers_say_of_rooms(
         await alice.until(r":alice!\S+ MODE #closed :?\+i")
         rooms = ("#room", "#closed", "#nowhere")
         config = IrcConfig(host="127.0.0.1", port=port, tls=False, nick="reverie", rooms=rooms)
-        told = {one.what.split("#")[1].split()[0]: one for one in await probe_irc(config) if "#" in one.what}
+        told = {
+            one.what.split("#")[1].split()[0]: one
+            for one in await probe_irc(config)
+            if "#" in one.what
+        }
         assert {room: one.level for room, one in told.items()} == {
             "room": "ok",
             "closed": "warning",

@@ -48,7 +48,9 @@ def secret(name: str, value: str = "s3cret-of-a-test") -> SecretReference:
 ALL = SetupAnswers(
     telegram=TelegramAnswers(channel="telegram.main", token=secret("t"), rooms=("-1001", "*")),
     discord=DiscordAnswers(
-        channel="discord.main", token=SecretReference(reference="${DISCORD}", value="d"), rooms=("123",)
+        channel="discord.main",
+        token=SecretReference(reference="${DISCORD}", value="d"),
+        rooms=("123",),
     ),
     irc=IrcAnswers(
         channel="irc.libera",
@@ -60,7 +62,9 @@ ALL = SetupAnswers(
         contact='ann: "a" # not {a} comment, off',
         rooms=("#a", "#b"),
     ),
-    model=ModelAnswers(provider="anthropic", kind="anthropic", api_key=secret("k"), name="claude-haiku-5-5"),
+    model=ModelAnswers(
+        provider="anthropic", kind="anthropic", api_key=secret("k"), name="claude-haiku-5-5"
+    ),
     owners=("telegram.main:1001", "irc.libera:account:ann"),
     agent_id="mira",
     workspace="./workspace",
@@ -81,7 +85,9 @@ def put(directory: Path, answers: SetupAnswers) -> None:
 
 
 @pytest.mark.parametrize("answers", [ALL, LEAST])
-def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers: SetupAnswers) -> None:
+def test_a_new_file_says_what_was_answered_and_is_taken(
+    tmp_path: Path, answers: SetupAnswers
+) -> None:
     directory = tmp_path / "a" / "bot"
     put(directory, answers)
     loaded = read_config(directory, {"DISCORD": "d"})
@@ -95,11 +101,16 @@ def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers:
     assert max(map(len, text.splitlines())) <= 120
     assert yaml.safe_load(text)
     assert "s3cret" not in text
-    assert [path.name for path in (*tmp_path.iterdir(), *directory.parent.iterdir())] == ["a", "bot"]  # no leavings
+    assert [path.name for path in (*tmp_path.iterdir(), *directory.parent.iterdir())] == [
+        "a",
+        "bot",
+    ]  # no leavings
 
 
 @pytest.mark.parametrize("answers", [ALL, LEAST])
-def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answers: SetupAnswers) -> None:
+def test_what_was_written_is_proposed_and_changes_nothing(
+    tmp_path: Path, answers: SetupAnswers
+) -> None:
     put(tmp_path / "bot", answers)
     now = read_config_files(tmp_path / "bot")
     tree = parse_yaml(now["reverie.yaml"])
@@ -110,19 +121,26 @@ def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answer
     assert draft_config(again, now, PERSONA, {}, "2027-01-01").files == ()
 
 
-def test_secrets_are_for_their_owner_alone_and_written_before_they_are_named(tmp_path: Path) -> None:
+def test_secrets_are_for_their_owner_alone_and_written_before_they_are_named(
+    tmp_path: Path,
+) -> None:
     old = os.umask(0)
     try:
         put(tmp_path / "bot", ALL)
     finally:
         os.umask(old)
-    modes = {str(p.relative_to(tmp_path / "bot")): p.stat().st_mode & 0o777 for p in (tmp_path / "bot").rglob("*")}
+    modes = {
+        str(p.relative_to(tmp_path / "bot")): p.stat().st_mode & 0o777
+        for p in (tmp_path / "bot").rglob("*")
+    }
     assert modes["secrets"] == 0o700
     assert {mode for path, mode in modes.items() if path.startswith("secrets/")} == {0o600}
     assert modes["reverie.yaml"] == 0o644
 
 
-def test_what_cannot_be_put_in_place_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_put_in_place_leaves_all_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = tmp_path / "bot"
     made = draft_config(ALL, {}, PERSONA, {}, "2026-11-22")
 
@@ -137,7 +155,9 @@ def test_what_cannot_be_put_in_place_leaves_all_as_it_was(tmp_path: Path, monkey
 
 def test_a_configuration_that_would_not_be_good_is_told_by_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "bot").mkdir()
-    wrong, _ = check_files(tmp_path / "bot", (SetupFile(path="reverie.yaml", text="agents: []\nllm: {}\n"),), {})
+    wrong, _ = check_files(
+        tmp_path / "bot", (SetupFile(path="reverie.yaml", text="agents: []\nllm: {}\n"),), {}
+    )
     assert any(f"{tmp_path}/bot/reverie.yaml:1: agents" in one for one in wrong)
     assert not any(".reverie-setup" in one for one in wrong)
     assert list((tmp_path / "bot").iterdir()) == []
@@ -218,15 +238,32 @@ last: ~  # no line end"""
     ("keys", "value", "taken", "put"),
     [
         (("flag",), False, ["flag:  True"], ["flag: false"]),
-        (("agents", 0, "id"), "mira", ["    - id:     yes       # a word"], ["    - id: mira          # a word"]),
-        (("channels", "telegram.main", "groups"), ["-1", "-3"], ["            - '*'"], ['            - "-3"']),
+        (
+            ("agents", 0, "id"),
+            "mira",
+            ["    - id:     yes       # a word"],
+            ["    - id: mira          # a word"],
+        ),
+        (
+            ("channels", "telegram.main", "groups"),
+            ["-1", "-3"],
+            ["            - '*'"],
+            ['            - "-3"'],
+        ),
         (("agents", 0, "workspace"), "./w", [], ["      workspace: ./w"]),
         (("channels", "telegram.main", "token"), None, ["        token:   '${T}'"], []),
-        (("channels", "discord.main", "token"), "${D}", [], ["    discord.main:", '        token: "${D}"']),
+        (
+            ("channels", "discord.main", "token"),
+            "${D}",
+            [],
+            ["    discord.main:", '        token: "${D}"'],
+        ),
         (("ops", "token"), "${O}", [], ["ops:", '    token: "${O}"']),
     ],
 )
-def test_lines_that_are_not_changed_stay_to_the_byte(keys: Any, value: Tree, taken: list[str], put: list[str]) -> None:
+def test_lines_that_are_not_changed_stay_to_the_byte(
+    keys: Any, value: Tree, taken: list[str], put: list[str]
+) -> None:
     before, after = ODD.splitlines(), change_value(ODD, keys, value).splitlines()
     assert [one for one in before if one not in after] == taken
     assert [one for one in after if one not in before] == put
@@ -234,7 +271,9 @@ def test_lines_that_are_not_changed_stay_to_the_byte(keys: Any, value: Tree, tak
 
 
 KEYS = st.sampled_from("abcd")
-LEAVES = st.one_of(st.integers(), st.booleans(), st.text(max_size=8), st.lists(st.text(max_size=4), max_size=3))
+LEAVES = st.one_of(
+    st.integers(), st.booleans(), st.text(max_size=8), st.lists(st.text(max_size=4), max_size=3)
+)
 TREES = st.recursive(LEAVES, lambda below: st.dictionaries(KEYS, below, max_size=4), max_leaves=8)
 
 
@@ -277,7 +316,10 @@ def test_a_file_that_setup_cannot_change_is_left_alone_and_the_answers_stand_bes
 
 
 def test_each_change_goes_into_the_file_that_has_the_most_of_the_way() -> None:
-    now = {"a.yaml": "llm:\n  models:\n    main: {provider: anthropic, name: x}\n", "b.yaml": "access: {dm: open}\n"}
+    now = {
+        "a.yaml": "llm:\n  models:\n    main: {provider: anthropic, name: x}\n",
+        "b.yaml": "access: {dm: open}\n",
+    }
     made = draft_config(ALL, now, PERSONA, {}, "2026-11-22")
     texts = {file.path: file.text for file in made.files if not file.secret}
     assert "claude-haiku-5-5" in texts["a.yaml"]
@@ -286,7 +328,11 @@ def test_each_change_goes_into_the_file_that_has_the_most_of_the_way() -> None:
 
 
 def test_a_secret_that_stands_in_the_file_is_not_shown_in_the_diff() -> None:
-    now = {"reverie.yaml": 'channels:\n  telegram.main: {platform: telegram, token: "s3cret-of-a-test"}\n'}
+    now = {
+        "reverie.yaml": (
+            'channels:\n  telegram.main: {platform: telegram, token: "s3cret-of-a-test"}\n'
+        )
+    }
     made = draft_config(ALL, now, PERSONA, {}, "2026-11-22")
     assert any("s3cret-of-a-test" in line for line in made.diff)
     assert not any("s3cret-of-a-test" in line for line in redact_diff(made, ["s3cret-of-a-test"]))
@@ -321,13 +367,18 @@ def test_a_rendered_file_reads_well() -> None:
         "      provider: llamacpp",
         "",
         "ops:                                          # dashboard and console of the operator",
-        '  token: "${file:secrets/o}"                  # the password of the dashboard at 127.0.0.1:9090',
+        (
+            '  token: "${file:secrets/o}"                  # the password of the dashboard at '
+            "127.0.0.1:9090"
+        ),
     ]
 
 
 def test_the_last_words_can_be_copied_into_a_shell() -> None:
     there = "/home/ann/my bot; rm"
-    answers = SetupAnswers(telegram=TelegramAnswers(channel="telegram.main", token=SecretReference(reference="${T}")))
+    answers = SetupAnswers(
+        telegram=TelegramAnswers(channel="telegram.main", token=SecretReference(reference="${T}"))
+    )
     said = [*next_commands(there), *build_farewell(answers, there, running=False)]
     told = [line for line in said if "--config" in line]
     assert len(told) == 5
@@ -348,7 +399,10 @@ def test_where_one_file_cannot_be_put_none_is(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("old")
     (tmp_path / "reverie.yaml").mkdir()
     with pytest.raises(IsADirectoryError):
-        write_files(tmp_path, (SetupFile(path="a.yaml", text="new"), SetupFile(path="reverie.yaml", text="new")))
+        write_files(
+            tmp_path,
+            (SetupFile(path="a.yaml", text="new"), SetupFile(path="reverie.yaml", text="new")),
+        )
     assert (tmp_path / "a.yaml").read_text() == "old"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.yaml", "reverie.yaml"]
 
@@ -359,6 +413,8 @@ def test_what_a_killed_setup_left_behind_is_taken_away(tmp_path: Path) -> None:
         left.mkdir(mode=0o700)
         (left / "token").write_text("typed")
     os.utime(old, (1, 1))
-    check_files(tmp_path / "config", (SetupFile(path="reverie.yaml", text="agents: [{id: r}]\n"),), {})
+    check_files(
+        tmp_path / "config", (SetupFile(path="reverie.yaml", text="agents: [{id: r}]\n"),), {}
+    )
     assert not old.exists()
     assert new.exists(), "it may be another one's, just now"

@@ -1,4 +1,5 @@
-"""`reverie setup` from nothing to a bot that answers, with the mistakes that people make on the way."""
+"""`reverie setup` from nothing to a bot that answers, with the mistakes that people make on the
+way."""
 
 import asyncio
 import contextlib
@@ -82,8 +83,8 @@ class Person:
     async def interrupts(self) -> int:
         """Press Ctrl-C until it has ended. The exit code.
 
-        A signal that comes after Python's last look for signals and before the read of the terminal is told only once
-        the read returns: a person presses again.
+        A signal that comes after Python's last look for signals and before the read of the terminal
+        is told only once the read returns: a person presses again.
         """
         for _ in range(3):
             self.presses(b"\x03")
@@ -143,10 +144,14 @@ async def at_terminal(*arguments: str, code: str = MAIN, **env: str) -> AsyncIte
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """This one without keys of people who run tests."""
-    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED} | dict(more)
+    return {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED} | dict(
+        more
+    )
 
 
-async def piped(*arguments: str, words: str = "", code: str = MAIN, **env: str) -> tuple[int, str, str]:
+async def piped(
+    *arguments: str, words: str = "", code: str = MAIN, **env: str
+) -> tuple[int, str, str]:
     """The same over pipes: exit code, standard output, standard error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -207,7 +212,11 @@ class Gateway:
 
 def written(directory: Path) -> dict[str, str]:
     """Every file below it, by its path."""
-    found = sorted(path for path in directory.rglob("*") if path.is_file()) if directory.exists() else []
+    found = (
+        sorted(path for path in directory.rglob("*") if path.is_file())
+        if directory.exists()
+        else []
+    )
     return {str(path.relative_to(directory)): path.read_text() for path in found}
 
 
@@ -249,7 +258,8 @@ def print_figures(platform: str, person: Person, capsys: pytest.CaptureFixture[s
     """Print how long the setup took, without the person's own time."""
     with capsys.disabled():
         print(
-            f"\nsetup of {platform}: {person.questions} questions, {person.seconds:.1f} s without the person's own time"
+            f"\nsetup of {platform}: {person.questions} questions, {person.seconds:.1f} s without "
+            "the person's own time"
         )
 
 
@@ -264,7 +274,9 @@ def kept(directory: Path, person: Person, *secrets: str) -> None:
     assert (directory / "secrets").stat().st_mode & 0o777 == 0o700
 
 
-async def test_telegram_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_telegram_from_nothing_to_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "bot"
     async with BotApi() as api, model() as fake:
         ann = api.person("Ann", username="ann")
@@ -327,16 +339,32 @@ async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
             await person.says("Model", "1")
             await person.sees("claude-sonnet-5-5 answers")
             await agreed(person)
-            kept(directory, person, api.token, KEY, "wrong-token_of_somebody", "sk-ant-wrong-0123456789")
+            kept(
+                directory,
+                person,
+                api.token,
+                KEY,
+                "wrong-token_of_somebody",
+                "sk-ant-wrong-0123456789",
+            )
         async with Gateway(directory):
             api.mentions(lounge, ann, "are you there?")
             await api.until(lambda: api.said(lounge) == [ANSWER])
 
 
-async def test_discord_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_discord_from_nothing_to_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "bot"
     async with DiscordApi(Options(message_content=False)) as api, model() as fake:
-        urls = "--discord-api-url", api.api_url, "--discord-gateway-url", api.gateway_url, "--model-url", fake.url
+        urls = (
+            "--discord-api-url",
+            api.api_url,
+            "--discord-gateway-url",
+            api.gateway_url,
+            "--model-url",
+            fake.url,
+        )
         async with at_terminal("--config", str(directory), *urls) as person:
             await person.says("Platforms", "discord")
             await person.says("Token", "MTk4.wrong-token.of-somebody")
@@ -360,7 +388,9 @@ async def test_discord_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest.
             assert (await api.shown(api.room, 1))["content"] == ANSWER
 
 
-async def test_irc_with_services_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_irc_with_services_from_nothing_to_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory, there = tmp_path / "bot", tmp_path / "ircd"
     there.mkdir()
     with network(there) as port:
@@ -425,7 +455,10 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
 
 async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
-    async with BotApi() as api, at_terminal("--config", str(directory), "--telegram-url", api.url) as person:
+    async with (
+        BotApi() as api,
+        at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
+    ):
         await person.says("Platforms")
         await person.says("Token", api.token)
         await person.says("Is @reverie_bot the right bot")
@@ -438,7 +471,9 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
         assert await person.over() == 0
     files = written(directory)
     assert "  - id: mira-ashgrove\n    workspace: ./workspace" in files["reverie.yaml"]
-    assert files["workspace/IDENTITY.md"].startswith("You are Mira Ashgrove. A gardener who answers")
+    assert files["workspace/IDENTITY.md"].startswith(
+        "You are Mira Ashgrove. A gardener who answers"
+    )
     assert files["workspace/SOUL.md"]
     assert re.search(r'token: "\$\{file:secrets/ops.token\}"', files["reverie.yaml"])
     assert len(files["secrets/ops.token"].strip()) >= 43
@@ -446,7 +481,10 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
 
 async def test_back_leads_to_the_question_before_without_looking_again(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
-    async with BotApi() as api, at_terminal("--config", str(directory), "--telegram-url", api.url) as person:
+    async with (
+        BotApi() as api,
+        at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
+    ):
         await person.says("Platforms")
         await person.says("Token", api.token)
         await person.says("Is @reverie_bot the right bot", "back")
@@ -480,18 +518,31 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
 @pytest.mark.system
 async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path: Path) -> None:
     def urls(telegram: BotApi, discord: DiscordApi, fake: ModelApi) -> list[str]:
-        found = {"telegram-url": telegram.url, "discord-api-url": discord.api_url, "model-url": fake.url}
+        found = {
+            "telegram-url": telegram.url,
+            "discord-api-url": discord.api_url,
+            "model-url": fake.url,
+        }
         return [word for name, url in found.items() for word in (f"--{name}", url)]
 
     options = IrcOptions(
-        caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"}, taken={"reverie"}, password="sesame"
+        caps=f"{CAPS} sasl=PLAIN",
+        sasl={"mira": "correct horse"},
+        taken={"reverie"},
+        password="sesame",
     )
-    async with BotApi() as telegram, DiscordApi() as discord, Ircd(options) as ircd, model() as fake:
+    async with (
+        BotApi() as telegram,
+        DiscordApi() as discord,
+        Ircd(options) as ircd,
+        model() as fake,
+    ):
         given = urls(telegram, discord, fake)
         async with at_terminal("--config", str(tmp_path / "bot"), *given) as person:
 
             async def corrects(choice: str, *questions: tuple[str, str]) -> None:
-                """Choose to correct, go back from each question to the choice, and answer them at last."""
+                """Choose to correct, go back from each question to the choice, and answer them at
+                last."""
                 await person.says(f"{choice}.*Your choice", "correct it")
                 for steps in range(1, len(questions) + 1):
                     for question, words in questions[: steps - 1]:
@@ -521,7 +572,11 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
             await person.says("Who runs the bot", "alice, alice@example.org")
             await person.says("Rooms", "none")
             await corrects("no host called", ("Server", f"127.0.0.1:{ircd.port}"), ("TLS", "no"))
-            await corrects("SASL login failed", ("Its account", "mira"), ("Password of that account", "correct horse"))
+            await corrects(
+                "SASL login failed",
+                ("Its account", "mira"),
+                ("Password of that account", "correct horse"),
+            )
             await corrects("password is refused", ("Password of the server", "sesame"))
             await corrects("nick reverie is taken", ("Nick", "reverie2"))
             await person.sees("logged in to the services as mira")
@@ -533,7 +588,12 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
             await person.sees("claude-sonnet-5-5 answers")
             await agreed(person)
     text = written(tmp_path / "bot")["reverie.yaml"]
-    for kept_answer in ("telegram.main:", "discord.main:", "irc.local:", 'contact: "alice, alice@example.org"'):
+    for kept_answer in (
+        "telegram.main:",
+        "discord.main:",
+        "irc.local:",
+        'contact: "alice, alice@example.org"',
+    ):
         assert kept_answer in text
 
 
@@ -651,14 +711,27 @@ async def test_without_anybody_to_ask_flags_answer(tmp_path: Path) -> None:
         api.private_says(ann, "hello")
         secret.write_text(api.token)
         secret.chmod(0o600)
-        given = [one for one in flags(directory, api, fake) if one not in {"--telegram-token-env", "TG"}]
-        more = "--telegram-token-file", str(secret), "--telegram-owner", str(ann.id), "--persona-name", "Mira", "--json"
+        given = [
+            one for one in flags(directory, api, fake) if one not in {"--telegram-token-env", "TG"}
+        ]
+        more = (
+            "--telegram-token-file",
+            str(secret),
+            "--telegram-owner",
+            str(ann.id),
+            "--persona-name",
+            "Mira",
+            "--json",
+        )
         code, out, err = await piped(*given, *more, KEY=KEY)
         assert (code, err) == (0, ""), (out, err)
         told = json.loads(out)
         assert told["channels"] == ["telegram.main"]
         assert told["owners"] == ["telegram.main:1001"]
-        assert told["next"] == [f"reverie doctor --config {directory}", f"reverie run --config {directory}"]
+        assert told["next"] == [
+            f"reverie doctor --config {directory}",
+            f"reverie run --config {directory}",
+        ]
         assert {finding["level"] for finding in told["findings"]} == {"ok"}
         text = (directory / "reverie.yaml").read_text()
         assert f"${{file:{secret}}}" in text
@@ -668,14 +741,25 @@ async def test_without_anybody_to_ask_flags_answer(tmp_path: Path) -> None:
         assert (again, json.loads(out)["written"]) == (0, [])
 
 
-async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp_path: Path) -> None:
+async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(
+    tmp_path: Path,
+) -> None:
     directory = tmp_path / "bot"
     async with BotApi() as api, ModelApi() as fake:
         fake.key, fake.models = KEY, [{"id": "gpt-4.1"}]
         base = ["--non-interactive", "--config", str(directory), "--telegram-url", api.url]
-        first = ["--telegram-token-env", "TG", "--model-provider", "compatible", "--model-url", fake.url]
+        first = [
+            "--telegram-token-env",
+            "TG",
+            "--model-provider",
+            "compatible",
+            "--model-url",
+            fake.url,
+        ]
         secrets = {"TG": api.token, "K": KEY}
-        code, out, err = await piped(*base, *first, "--model-key-env", "K", "--model-name", "gpt-4.1", **secrets)
+        code, out, err = await piped(
+            *base, *first, "--model-key-env", "K", "--model-name", "gpt-4.1", **secrets
+        )
         assert code == 0, (out, err)
         for more in ([], ["--force"]):
             given = [*base, *more, "--yes", "--telegram-groups", "-100777" if more else "-100888"]
@@ -689,9 +773,17 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp
 @pytest.mark.parametrize(
     ("more", "env", "code", "says"),
     [
-        pytest.param([], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.system),
+        pytest.param(
+            [], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.system
+        ),
         ([], {"TG": "1:wrong-token-of-somebody"}, 1, "Telegram does not know this token"),
-        pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is not one of", marks=pytest.mark.system),
+        pytest.param(
+            ["--platforms", "matrix"],
+            {},
+            2,
+            "--platforms: matrix is not one of",
+            marks=pytest.mark.system,
+        ),
         (["--platforms", "irc", "--force"], {}, 2, "--irc-contact is missing"),
         pytest.param(
             ["--platforms", "discord"],
@@ -702,11 +794,19 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp
         ),
         (["--telegram-owner", "@ann"], {}, 2, "--telegram-owner: a @name can get another owner"),
         pytest.param(
-            ["--telegram-groups", "look"], {}, 1, "--telegram-groups: 'look' was not accepted", marks=pytest.mark.system
+            ["--telegram-groups", "look"],
+            {},
+            1,
+            "--telegram-groups: 'look' was not accepted",
+            marks=pytest.mark.system,
         ),
         (["--model-name", "claude-sonet"], {}, 1, "it has claude-sonnet-5-5"),
         pytest.param(
-            ["--model-provider", "oracle"], {}, 2, "--model-provider: one of anthropic", marks=pytest.mark.system
+            ["--model-provider", "oracle"],
+            {},
+            2,
+            "--model-provider: one of anthropic",
+            marks=pytest.mark.system,
         ),
     ],
 )
@@ -747,14 +847,25 @@ async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
         await person.sees("Platforms")
         person.presses(b"\x04")
         assert await person.over() == 2
-        assert "\nsetup: the input ended before all questions were answered; nothing was written" in person.screen
+        assert (
+            "\nsetup: the input ended before all questions were answered; nothing was written"
+            in person.screen
+        )
 
 
-@pytest.mark.parametrize("question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))])
+@pytest.mark.parametrize(
+    "question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))]
+)
 async def test_ctrl_c_at_any_question_leaves_nothing(tmp_path: Path, question: int) -> None:
     async with world() as (api, fake):
         urls = "--telegram-url", api.url, "--model-url", fake.url
-        answers = [("Platforms", ""), ("Token", api.token), ("Is @", ""), ("Your id", "later"), ("Groups", "")]
+        answers = [
+            ("Platforms", ""),
+            ("Token", api.token),
+            ("Is @", ""),
+            ("Your id", "later"),
+            ("Groups", ""),
+        ]
         answers += [("Who answers", ""), ("Key", KEY), ("Model", "")]
         async with at_terminal("--config", str(tmp_path / "bot"), *urls) as person:
             for prompt, words in answers[:question]:
@@ -767,7 +878,10 @@ async def test_ctrl_c_at_any_question_leaves_nothing(tmp_path: Path, question: i
 
 
 async def test_ctrl_c_while_it_looks_leaves_nothing(tmp_path: Path) -> None:
-    async with world() as (api, _), at_terminal("--config", str(tmp_path / "bot"), "--telegram-url", api.url) as person:
+    async with (
+        world() as (api, _),
+        at_terminal("--config", str(tmp_path / "bot"), "--telegram-url", api.url) as person,
+    ):
         api.faults.stall("getMe")
         await person.says("Platforms")
         await person.says("Token", api.token)
@@ -783,11 +897,14 @@ async def test_ctrl_c_while_it_looks_leaves_nothing(tmp_path: Path) -> None:
 async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
     sabotage = (
         "import gateway.cli.setup.program as p\n"
-        "def broken(answers, *rest): raise RuntimeError(f'broken at {answers.telegram.token.value}')\n"
+        "def broken(answers, *rest): raise RuntimeError(f'broken at "
+        "{answers.telegram.token.value}')\n"
         f"p.draft_config = broken\n{MAIN}"
     )
     async with world() as (api, fake):
-        code, out, err = await piped(*flags(tmp_path / "bot", api, fake), code=sabotage, TG=api.token, KEY=KEY)
+        code, out, err = await piped(
+            *flags(tmp_path / "bot", api, fake), code=sabotage, TG=api.token, KEY=KEY
+        )
         assert (code, "this is a bug" in err, "RuntimeError" in err) == (1, True, True)
         assert api.token not in out + err
 
@@ -803,7 +920,9 @@ async def test_a_running_gateway_is_not_disturbed(tmp_path: Path) -> None:
             async with Gateway(directory):
                 await api.until(lambda: api.updates.polling)
                 before = len(api.asked("getUpdates"))
-                code, _, err = await piped(*given, "--persona-text", "A gardener.", "--yes", TG=api.token, KEY=KEY)
+                code, _, err = await piped(
+                    *given, "--persona-text", "A gardener.", "--yes", TG=api.token, KEY=KEY
+                )
                 assert code == 0, err
                 assert len(api.asked("getUpdates")) == before
         finally:
@@ -866,11 +985,27 @@ async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> 
 @pytest.mark.system
 async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
-    options = IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"}, password="open sesame")
+    options = IrcOptions(
+        caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"}, password="open sesame"
+    )
     async with Ircd(options, tls=server_context()) as ircd, model() as fake:
         given = ["--non-interactive", "--json", "--config", str(directory), "--platforms", "irc"]
-        given += ["--irc-server", f"127.0.0.1:{ircd.port}", "--irc-tls", str(LOCALHOST), "--irc-nick", "mira"]
-        given += ["--irc-account", "mira", "--irc-password-env", "PW", "--irc-server-password-env", "SPW"]
+        given += [
+            "--irc-server",
+            f"127.0.0.1:{ircd.port}",
+            "--irc-tls",
+            str(LOCALHOST),
+            "--irc-nick",
+            "mira",
+        ]
+        given += [
+            "--irc-account",
+            "mira",
+            "--irc-password-env",
+            "PW",
+            "--irc-server-password-env",
+            "SPW",
+        ]
         given += [
             "--irc-contact",
             "ann, ann@example.org",
@@ -902,12 +1037,16 @@ async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
             assert said in text
         again, out, _ = await piped(*given, **env)
         assert (again, json.loads(out)["written"]) == (0, [])
-        code, _, err = await piped(*[one for one in given if one != "--json"], **{**env, "SPW": "wrong"})
+        code, _, err = await piped(
+            *[one for one in given if one != "--json"], **{**env, "SPW": "wrong"}
+        )
         assert (code, "the server password is refused" in err) == (1, True)
 
 
 @pytest.mark.parametrize("below", ["file", pytest.param("file/bot", marks=pytest.mark.system)])
-async def test_a_place_that_cannot_be_written_is_told_before_the_first_question(tmp_path: Path, below: str) -> None:
+async def test_a_place_that_cannot_be_written_is_told_before_the_first_question(
+    tmp_path: Path, below: str
+) -> None:
     (tmp_path / "file").write_text("")
     code, out, err = await piped("--config", str(tmp_path / below), words="\n" * 20)
     assert (code, "cannot be written" in err, "Platforms" in out) == (2, True, False)

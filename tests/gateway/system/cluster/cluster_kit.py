@@ -1,9 +1,10 @@
-"""Several processes of one gateway on one PostgreSQL, in the storm's world: people, three platforms, a model.
+"""Several processes of one gateway on one PostgreSQL, in the storm's world: people, three
+platforms, a model.
 
-Each process is the real program and reaches the database through a proxy of its own. From a seed come the faults of
-`KINDS`. What became of a question is judged as in the storm (`storm_kit.judge`), and besides whether the answers to one
-person came in the order of the questions. Time goes as fast as it does outside, for what is measured is how long people
-wait; the people are fast.
+Each process is the real program and reaches the database through a proxy of its own. From a seed
+come the faults of `KINDS`. What became of a question is judged as in the storm (`storm_kit.judge`),
+and besides whether the answers to one person came in the order of the questions. Time goes as fast
+as it does outside, for what is measured is how long people wait; the people are fast.
 """
 
 import asyncio
@@ -83,7 +84,10 @@ class Process:
 
     def __post_init__(self) -> None:
         self.directory.mkdir()
-        self.read, self.kept = TokenFile(self.directory / "read.txt"), TokenFile(self.directory / "kept.txt")
+        self.read, self.kept = (
+            TokenFile(self.directory / "read.txt"),
+            TokenFile(self.directory / "kept.txt"),
+        )
 
     @property
     def log(self) -> str:
@@ -198,7 +202,9 @@ class ClusterStorm(Storm):
         one.is_ending = False
         program = await self.spawn_process(one)
         one.supervisor = asyncio.create_task(self._supervise(one, program))
-        assert await so(lambda: "serving" in one.log_now or bool(self.broken), PATIENCE_S), one.log_now[-3000:]
+        assert await so(lambda: "serving" in one.log_now or bool(self.broken), PATIENCE_S), (
+            one.log_now[-3000:]
+        )
         assert not self.broken, self.broken
 
     async def spawn_process(self, one: Process) -> asyncio.subprocess.Process:
@@ -245,11 +251,16 @@ class ClusterStorm(Storm):
     async def end(self) -> None:
         """SIGTERM for all; each has to end well, or to know that it was taken for dead."""
         await asyncio.gather(*(_settles(one) for one in self.processes if not one.is_ending))
-        codes = await asyncio.gather(*(self.end_process(one, signal.SIGTERM) for one in self.running))
+        codes = await asyncio.gather(
+            *(self.end_process(one, signal.SIGTERM) for one in self.running)
+        )
         assert set(codes) <= {0, REMOVED}, f"{codes}\n{self.log[-3000:]}"
 
     async def close(self) -> None:
-        for task in (*self._watches, *(one.supervisor for one in self.processes if one.supervisor is not None)):
+        for task in (
+            *self._watches,
+            *(one.supervisor for one in self.processes if one.supervisor is not None),
+        ):
             task.cancel()
         for one in self.processes:
             if one.program is not None and one.is_running:
@@ -290,18 +301,26 @@ class ClusterStorm(Storm):
     def watch_connections(self, kind: str, platforms: Sequence[str]) -> None:
         """Measure from now on how long it takes until the bot has connected to these again."""
         begun_s, bots = time.monotonic(), {*self.ircd.clients}
-        sessions, polls = {one.connection for one in self.discord.live}, len(self.telegram.asked("getUpdates"))
+        sessions, polls = (
+            {one.connection for one in self.discord.live},
+            len(self.telegram.asked("getUpdates")),
+        )
         is_there: Mapping[str, Callable[[], bool]] = {
             TELEGRAM: lambda: len(self.telegram.asked("getUpdates")) > polls,
             DISCORD: lambda: any(one.connection not in sessions for one in self.discord.live),
             IRC: lambda: any(
-                one.user == NICK and not one.closed and one not in bots for one in self.ircd.rooms.get(ROOM, [])
+                one.user == NICK and not one.closed and one not in bots
+                for one in self.ircd.rooms.get(ROOM, [])
             ),
         }
 
         async def watch(platform: str) -> None:
-            assert await so(is_there[platform], PATIENCE_S), f"{kind}: nobody took over {platform}\n{self.log[-3000:]}"
-            self.take_overs.append(TakeOver(kind, "connection", platform, time.monotonic() - begun_s))
+            assert await so(is_there[platform], PATIENCE_S), (
+                f"{kind}: nobody took over {platform}\n{self.log[-3000:]}"
+            )
+            self.take_overs.append(
+                TakeOver(kind, "connection", platform, time.monotonic() - begun_s)
+            )
 
         for platform in platforms:
             task = asyncio.create_task(watch(platform))
@@ -311,19 +330,29 @@ class ClusterStorm(Storm):
         """Measure how long whoever waited for an answer of this process waits from now on."""
         now_s = time.monotonic()
         for question in self.waiting:
-            asked = [self.asked_by[token][-1] for token in question.tokens if self.asked_by.get(token)]
+            asked = [
+                self.asked_by[token][-1] for token in question.tokens if self.asked_by.get(token)
+            ]
             if asked and max(asked)[1] == one.name:
-                self._watches.add(asyncio.create_task(self._conversation_taken_over(kind, question, now_s)))
+                self._watches.add(
+                    asyncio.create_task(self._conversation_taken_over(kind, question, now_s))
+                )
 
     async def _conversation_taken_over(self, kind: str, question: Question, since_s: float) -> None:
         while question.ended_s == float("inf") and question in self.waiting:
             await asyncio.sleep(0.02)
         if question.ended_s < float("inf"):
-            self.take_overs.append(TakeOver(kind, "conversation", question.seat.platform, question.ended_s - since_s))
+            self.take_overs.append(
+                TakeOver(kind, "conversation", question.seat.platform, question.ended_s - since_s)
+            )
 
     def _answer(self, body: Json) -> Answer:
         seen = next((one for one in reversed(self.model.seen) if one.body is body), None)
-        name = seen.headers.get("authorization", "").removeprefix(f"Bearer {KEY}") if seen is not None else ""
+        name = (
+            seen.headers.get("authorization", "").removeprefix(f"Bearer {KEY}")
+            if seen is not None
+            else ""
+        )
         for token in set(TOKEN.findall(json.dumps(body["messages"][-4:]))):
             self.asked_by[token].append((time.monotonic(), name))
         return super()._answer(body)
@@ -353,7 +382,9 @@ class ClusterStorm(Storm):
 
     async def entries(self) -> list[LogEntry]:
         """The log, also of a newer schema."""
-        rows = f"SELECT seq, at, kind, conversation, key, cause, body FROM {SCHEMA}.log ORDER BY seq"
+        rows = (
+            f"SELECT seq, at, kind, conversation, key, cause, body FROM {SCHEMA}.log ORDER BY seq"
+        )
         return read_entries(await asyncio.to_thread(self.server.execute, rows))
 
     async def judged(self) -> Table:
@@ -366,7 +397,8 @@ class ClusterStorm(Storm):
         }
         await asyncio.gather(*self._watches)
         self._written = [
-            (entry.seq, entry.at.isoformat(), entry.kind, str(entry.fact)) for entry in await self.entries()
+            (entry.seq, entry.at.isoformat(), entry.kind, str(entry.fact))
+            for entry in await self.entries()
         ]
         self.unkept = (self.unkept | self.unheard_by_gone) - kept
         return self.verdict()
@@ -384,19 +416,26 @@ class ClusterStorm(Storm):
         found = list[str]()
         for seat in self.seats:
             mine = [one for one in self.questions if one.seat is seat]
-            found += [f"{seat.platform} {seat.name}: {token}" for token in find_out_of_order(mine, seat.shown())]
+            found += [
+                f"{seat.platform} {seat.name}: {token}"
+                for token in find_out_of_order(mine, seat.shown())
+            ]
         return found
 
     def report(self) -> str:
         """What was measured, as tables."""
-        lines = ["| taken over | after | where | times | median s | maximum s |", "|---|---|---|---|---|---|"]
+        lines = [
+            "| taken over | after | where | times | median s | maximum s |",
+            "|---|---|---|---|---|---|",
+        ]
         groups = defaultdict[tuple[str, str, str], list[float]](list)
         for one in self.take_overs:
             groups[one.what, one.kind, one.where.partition(".")[0]].append(one.seconds)
             groups[one.what, "all", "all"].append(one.seconds)
         for (what, kind, where), times in sorted(groups.items()):
             lines.append(
-                f"| {what} | {kind} | {where} | {len(times)} | {statistics.median(times):.2f} | {max(times):.2f} |"
+                f"| {what} | {kind} | {where} | {len(times)} | {statistics.median(times):.2f} | "
+                f"{max(times):.2f} |"
             )
         calm = [
             one.ended_s - one.said_s
@@ -407,9 +446,17 @@ class ClusterStorm(Storm):
         answered = sum(one.outcome == "answered" for one in self.questions)
         workers = {name for asked in self.asked_by.values() for _, name in asked}
         rate = f"{answered / minutes:.0f} a minute"
-        lines += ["", f"{len(self.questions)} questions and {answered} answers in {minutes:.1f} minutes: {rate}"]
+        lines += [
+            "",
+            (
+                f"{len(self.questions)} questions and {answered} answers in {minutes:.1f} minutes: "
+                f"{rate}"
+            ),
+        ]
         lines.append(f"{len(self.model.seen)} requests to the model by {len(workers)} processes")
-        lines.append(f"{self.starts} starts; {sum(self.removals.values())} processes removed by the others")
+        lines.append(
+            f"{self.starts} starts; {sum(self.removals.values())} processes removed by the others"
+        )
         if calm:
             lines.append(
                 f"waited for an answer without faults: median {statistics.median(calm):.2f} s, "
@@ -436,7 +483,9 @@ def _read_holders(url: str) -> dict[str, str]:
 
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=2) as connection:
-            found = connection.execute("SELECT lease.name, process.name FROM lease JOIN process USING (number)")
+            found = connection.execute(
+                "SELECT lease.name, process.name FROM lease JOIN process USING (number)"
+            )
             return dict(found.fetchall())
     except psycopg.Error:
         return {}
@@ -454,7 +503,9 @@ def _ended(number: int, *, well: bool) -> Make:
             it.watch_connections(kind, held)
             it.watch_conversations(kind, one)
             code = await it.end_process(one, number)
-            well_ended = code == (0 if well else -number) or (code == -number and not one.log_now)  # it had not begun
+            well_ended = code == (0 if well else -number) or (
+                code == -number and not one.log_now
+            )  # it had not begun
             assert well_ended, f"{one.name} ended with {code}:\n{one.log_now[-3000:]}"
             await asyncio.sleep(it.random.uniform(*AGAIN_S))
             await it.launch_process(one)
@@ -493,7 +544,9 @@ async def _stop(it: ClusterStorm, kind: str) -> None:
 async def _settles(one: Process) -> None:
     """Return once it serves, or was removed and serves again."""
     await asyncio.sleep(2.0)
-    assert await so(lambda: one.is_running and "serving" in one.log_now, PATIENCE_S), one.log_now[-3000:]
+    assert await so(lambda: one.is_running and "serving" in one.log_now, PATIENCE_S), one.log_now[
+        -3000:
+    ]
 
 
 async def _restart_database(it: ClusterStorm, _kind: str) -> None:
@@ -583,9 +636,13 @@ async def _operators_see_all(it: ClusterStorm) -> None:
         code, told = await it.status(*(["--name", name] if name else []))
         assert code == 0
         processes, leases = told["data"]["processes"], told["data"]["leases"]
-        assert {one["name"]: one["state"] for one in processes} == {one.name: "running" for one in it.running}
+        assert {one["name"]: one["state"] for one in processes} == {
+            one.name: "running" for one in it.running
+        }
         assert all(one["holder"] for one in leases)
-        assert {one["name"] for one in leases} == {lease for one in processes for lease in one["leases"]}
+        assert {one["name"] for one in leases} == {
+            lease for one in processes for lease in one["leases"]
+        }
         assert len(leases) == LEASES
 
 

@@ -24,7 +24,13 @@ from tests.kits.platform_users import IrcClient, OnIrc
 from tests.servers.real_postgresql import PostgresServer
 
 BESIDE = (
-    *("Telegram cuts sends", "Telegram 5xx on polls", "Discord cut", "Discord asks to reconnect", "Discord cuts sends"),
+    *(
+        "Telegram cuts sends",
+        "Telegram 5xx on polls",
+        "Discord cut",
+        "Discord asks to reconnect",
+        "Discord cuts sends",
+    ),
     *("IRC reset", "IRC netsplit", "model cut", "model 500", "tool turns"),
 )
 """Faults of the storm that may happen besides."""
@@ -67,7 +73,9 @@ def test_an_answer_before_an_earlier_one_is_found(shown: list[str], found: list[
 
 
 @pytest.mark.system
-def test_each_fault_leaves_nobody_without_one_answer(tmp_path: Path, server: PostgresServer) -> None:
+def test_each_fault_leaves_nobody_without_one_answer(
+    tmp_path: Path, server: PostgresServer
+) -> None:
     async def story() -> None:
         async with cluster_storm(tmp_path, server, 1) as it:
             await asyncio.sleep(3)
@@ -82,14 +90,20 @@ def test_each_fault_leaves_nobody_without_one_answer(tmp_path: Path, server: Pos
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [int(one) for one in os.environ.get("CLUSTER_SEEDS", "11").split()])
-def test_faults_for_long_leave_nobody_without_one_answer(tmp_path: Path, server: PostgresServer, seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed", [int(one) for one in os.environ.get("CLUSTER_SEEDS", "11").split()]
+)
+def test_faults_for_long_leave_nobody_without_one_answer(
+    tmp_path: Path, server: PostgresServer, seed: int
+) -> None:
     async def story() -> None:
         async with cluster_storm(tmp_path, server, seed) as it:
             until_s = time.monotonic() + 60 * float(os.environ.get("CLUSTER_MINUTES", "20"))
             while time.monotonic() < until_s:
                 others = it.random.sample(BESIDE, it.random.choice((0, 0, 1, 2)))
-                await together(it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))), *others)
+                await together(
+                    it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))), *others
+                )
                 await it.lasts(0, 6)
             await calm(it)
 

@@ -1,4 +1,5 @@
-"""A database that is restored to a moment from its archive, as docs/cluster.md says: nothing is said twice."""
+"""A database that is restored to a moment from its archive, as docs/cluster.md says: nothing is
+said twice."""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
-"""The process is cut after any durable step, and the platforms tell again what they do not know to be taken in.
+"""The process is cut after any durable step, and the platforms tell again what they do not know to
+be taken in.
 
-Every append is such a step. That many are let through, the last one of them and all others never come back, and
-everything in memory is gone: which is what a crash at that moment is.
+Every append is such a step. That many are let through, the last one of them and all others never
+come back, and everything in memory is gone: which is what a crash at that moment is.
 """
 
 import asyncio
@@ -20,14 +21,16 @@ Script = Sequence[tuple[float, str, Notification]]
 
 @dataclass
 class Steps:
-    """How many durable steps each of the next processes takes until it is cut; the last one is not."""
+    """How many durable steps each of the next processes takes until it is cut; the last one is
+    not."""
 
     lives: list[int]
     taken: int = 0
     """By the process that runs now."""
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     dead: asyncio.Event = field(default_factory=asyncio.Event)
-    """The process that was cut is being cleared away: what it would still write is written nowhere."""
+    """The process that was cut is being cleared away: what it would still write is written
+    nowhere."""
 
     async def never(self) -> NoReturn:
         """What was begun in the moment of the cut does not come back: it ends with the process."""
@@ -39,7 +42,9 @@ def cutting(steps: Steps) -> type[Store]:
     """A store that lets so many appends through."""
 
     class Cutting(Store):
-        async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
+        async def append(
+            self, entries: Sequence[NewEntry], *, lazily: bool = False
+        ) -> tuple[AppendResult, ...]:
             if steps.cut.is_set():
                 await steps.never()
             written = await super().append(entries, lazily=lazily)
@@ -52,7 +57,9 @@ def cutting(steps: Steps) -> type[Store]:
     return Cutting
 
 
-async def live(gateway: World, clock: JumpingClock, steps: Steps, told: Script, *, end_s: float) -> None:
+async def live(
+    gateway: World, clock: JumpingClock, steps: Steps, told: Script, *, end_s: float
+) -> None:
     """The story until then, and after each cut the rest of it."""
 
     async def feed() -> None:

@@ -1,7 +1,8 @@
 """A world around the real program: an IRC server, a model, people who talk, and a hand that kills.
 
-Everything but the program runs in this process, so what the people saw and what the model was asked survives
-every kill. The program runs as `reverie run` does, on one store, started again right after each kill.
+Everything but the program runs in this process, so what the people saw and what the model was asked
+survives every kill. The program runs as `reverie run` does, on one store, started again right after
+each kill.
 """
 
 import asyncio
@@ -16,7 +17,14 @@ from tests.servers.ircd import Client, Ircd, read_tags
 from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOMS = ("#one", "#two")
-PEOPLE = {"ann": "#one", "ben": "#one", "cat": "#two", "dan": "reverie", "eve": "reverie", "fay": "reverie"}
+PEOPLE = {
+    "ann": "#one",
+    "ben": "#one",
+    "cat": "#two",
+    "dan": "reverie",
+    "eve": "reverie",
+    "fay": "reverie",
+}
 """Nick -> whom they talk to: a room, or the bot in private."""
 MOMENTS = ("launch", "registration", "ingest", "asked", "sending", "unconfirmed", "busy")
 """When to kill; see `World.moment`."""
@@ -27,7 +35,9 @@ LINE_TOKENS = 6
 class World(Program):
     """All of it. Use as `async with world(directory, seed) as it`."""
 
-    def __init__(self, directory: Path, ircd: Ircd, model: ModelApi, seed: int, sabotage: str) -> None:
+    def __init__(
+        self, directory: Path, ircd: Ircd, model: ModelApi, seed: int, sabotage: str
+    ) -> None:
         here = {
             "platform": "irc",
             "host": "127.0.0.1",
@@ -36,7 +46,10 @@ class World(Program):
             "nick": "reverie",
             "rooms": list(ROOMS),
             "page_lines": 0,
-            "flood": {"burst": 12, "per_s": 120},  # so that a kill finds lines waiting to be written
+            "flood": {
+                "burst": 12,
+                "per_s": 120,
+            },  # so that a kill finds lines waiting to be written
         }
         super().__init__(directory, model, seed, {"irc.test": here}, sabotage=sabotage)
         self.ircd = ircd
@@ -51,7 +64,9 @@ class World(Program):
         tokens = self.tokens_of(body)
         number, roll = len(self.asked), self.random
         count = max(roll.choice((1, 1, 2, 4, 7, 12)), -(-len(tokens) // LINE_TOKENS))
-        text = "\n".join(f"r{number}.{i + 1} {' '.join(tokens[i::count])} so much for that" for i in range(count))
+        text = "\n".join(
+            f"r{number}.{i + 1} {' '.join(tokens[i::count])} so much for that" for i in range(count)
+        )
         return Answer(text=text, delay_s=roll.choice((0.0, 0.0, 0.02, roll.uniform(0, 0.4))))
 
     async def round(self) -> None:
@@ -77,7 +92,10 @@ class World(Program):
             await asyncio.sleep(within(0, 0.03))
             return
         # Whatever comes first after the start would always be what the last process left.
-        asked, sent = len(self.asked) + self.random.randrange(3), len(_shown(bot)) + self.random.randrange(8)
+        asked, sent = (
+            len(self.asked) + self.random.randrange(3),
+            len(_shown(bot)) + self.random.randrange(8),
+        )
         said = self.said + 1
         match name:
             case "ingest":
@@ -101,7 +119,8 @@ class World(Program):
         return all(bot in self.ircd.rooms.get(room, []) for room in ROOMS)
 
     async def drain(self) -> None:
-        """Run the gateway, let people fall silent, wait until all is dealt with; then it has to end well."""
+        """Run the gateway, let people fall silent, wait until all is dealt with; then it has to end
+        well."""
         await self.start()
         assert await so(lambda: self.here(self.ircd.clients[-1]), 20)
         said = self.said
@@ -121,14 +140,18 @@ class World(Program):
         """All that was recorded."""
         bots = [client for client in self.ircd.clients if client.user == "reverie"]
         return Evidence(
-            entries=await self.entries(), wire=[part for bot in bots for part in _shown(bot)], asked=self.asked
+            entries=await self.entries(),
+            wire=[part for bot in bots for part in _shown(bot)],
+            asked=self.asked,
         )
 
     async def person(self, nick: str, target: str) -> None:
         """Talk, with a token in each line; then stay and listen."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.ircd.port)
         rooms = [f"JOIN {target}"] if target.startswith("#") else []
-        writer.writelines(f"{line}\r\n".encode() for line in (f"NICK {nick}", f"USER {nick} 0 * :{nick}", *rooms))
+        writer.writelines(
+            f"{line}\r\n".encode() for line in (f"NICK {nick}", f"USER {nick} 0 * :{nick}", *rooms)
+        )
         hearing = asyncio.create_task(_hear(reader))
         try:
             while True:

@@ -1,11 +1,14 @@
-"""A storm over three platforms around the real program: from a seed come kills, and all that fails around it.
+"""A storm over three platforms around the real program: from a seed come kills, and all that fails
+around it.
 
-People on Telegram, Discord and IRC ask, wait for what they hear, and ask again. Each question carries a token (`t17z`),
-which the model names once. Everything but the program is in this process and outlives each kill, and what became of a
-question is judged from what its person was shown, never from the log. Time goes by `SPEED` times as fast, for the
-program and for the dates of the platforms; what a kernel or a library waits for takes as long as ever.
+People on Telegram, Discord and IRC ask, wait for what they hear, and ask again. Each question
+carries a token (`t17z`), which the model names once. Everything but the program is in this process
+and outlives each kill, and what became of a question is judged from what its person was shown,
+never from the log. Time goes by `SPEED` times as fast, for the program and for the dates of the
+platforms; what a kernel or a library waits for takes as long as ever.
 
-Where the log loses its end, what was said in that end may be known to nobody; it may be answered once, or told.
+Where the log loses its end, what was said in that end may be known to nobody; it may be answered
+once, or told.
 """
 
 import asyncio
@@ -27,7 +30,17 @@ from unittest import mock
 from gateway.runtime.turn import FAILURE_TEXTS
 from tests.kits.delivery_judge import DOUBT, TOKEN
 from tests.kits.gateway_process import Program, so
-from tests.kits.platform_users import DISCORD, IRC, NICK, PLATFORMS, TELEGRAM, IrcClient, OnDiscord, OnIrc, OnTelegram
+from tests.kits.platform_users import (
+    DISCORD,
+    IRC,
+    NICK,
+    PLATFORMS,
+    TELEGRAM,
+    IrcClient,
+    OnDiscord,
+    OnIrc,
+    OnTelegram,
+)
 from tests.kits.small_disk import SmallDisk, small_disk
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_http import BAD_GATEWAY
@@ -74,16 +87,18 @@ async def note_kept(self, channel, batch, **more):
 channels.irc.session.IrcSession.on_line = note_read
 gateway.ingest.intake.Intake.accept = note_kept
 """
-"""What the program runs before its own first step: its clock, what a library or a machine under load waits for, and
-notes of the lines that it has read from IRC and of what the intake has kept."""
+"""What the program runs before its own first step: its clock, what a library or a machine under
+load waits for, and notes of the lines that it has read from IRC and of what the intake has kept."""
 PATIENCE_S = 120.0
 """For a step of the program that has to come, on a machine with other work."""
 UNSAVED_S = 1.5
 """What was said less than this before the store was deleted or copied may not have been saved."""
 DISK_SIZE = "256m"
-"""Room for a store of an hour three times: a deleted one keeps its room until it is saved in a copy."""
+"""Room for a store of an hour three times: a deleted one keeps its room until it is saved in a
+copy."""
 CLOSED_S = 5.0
-"""What IRC relayed before a connection ended is read within this time, or never. No network keeps it for us."""
+"""What IRC relayed before a connection ended is read within this time, or never. No network keeps
+it for us."""
 Seat = OnTelegram | OnDiscord | OnIrc
 OUTCOMES = ("answered", "told", "uncertain told", "lost", "doubled", "silent")
 
@@ -104,7 +119,8 @@ class Question:
     """Its id, where it can be edited."""
     ended_s: float = float("inf")
     outcome: str = ""
-    """What came of it: one of `OUTCOMES`; `unheard`: the bot was not there for long enough. Empty: not yet."""
+    """What came of it: one of `OUTCOMES`; `unheard`: the bot was not there for long enough. Empty:
+    not yet."""
 
 
 @dataclass
@@ -132,13 +148,24 @@ class Table:
     @property
     def failed(self) -> int:
         """Questions that were lost, doubled or met with silence."""
-        return sum(row[one] for (kind, _), row in self.rows.items() if kind == "all" for one in OUTCOMES[3:])
+        return sum(
+            row[one]
+            for (kind, _), row in self.rows.items()
+            if kind == "all"
+            for one in OUTCOMES[3:]
+        )
 
     def __str__(self) -> str:
         columns = ("injected", "accepted", *OUTCOMES, "unheard")
         lines = [f"| {'fault':28} | {'platform':8} | " + " | ".join(columns) + " |"]
-        for (kind, platform), row in sorted(self.rows.items(), key=lambda item: (item[0][0] == "all", item[0])):
-            counts = {"injected": self.injected[kind], "accepted": sum(row[one] for one in OUTCOMES), **row}
+        for (kind, platform), row in sorted(
+            self.rows.items(), key=lambda item: (item[0][0] == "all", item[0])
+        ):
+            counts = {
+                "injected": self.injected[kind],
+                "accepted": sum(row[one] for one in OUTCOMES),
+                **row,
+            }
             told = " | ".join(f"{counts.get(column, 0):{len(column)}}" for column in columns)
             lines.append(f"| {kind:28} | {platform.partition('.')[0]:8} | {told} |")
         return "\n".join(lines)
@@ -223,8 +250,8 @@ class Storm(Program):
         """Connections that ended, and when."""
         self.read, self.kept = TokenFile(directory / "read.txt"), TokenFile(directory / "kept.txt")
         self.unkept: set[str] = set()
-        """What nobody keeps: it was said on IRC to a process that was killed before it was written, or its end of the
-        log is lost."""
+        """What nobody keeps: it was said on IRC to a process that was killed before it was written,
+        or its end of the log is lost."""
         self.asked_about: set[str] = set()
         self.model_faults: list[Callable[[], Answer | None]] = []
         self.pause_s = 0.6
@@ -244,14 +271,18 @@ class Storm(Program):
         self.config["store"]["path"] = str(self.store)
         self.config["access"]["roles"] = {"owner": [f"{TELEGRAM}:{olga.id}"]}
         self.config["llm"]["providers"]["fake"]["timeout"] = 120 / SPEED
-        self.config["recall"] = {"ambient_tokens": 0}  # what was dealt with would be read out of the newest message
+        self.config["recall"] = {
+            "ambient_tokens": 0
+        }  # what was dealt with would be read out of the newest message
         self.telegram.private_says(olga, "/help")
         lounge = self.telegram.group("lounge")
         for name, chat in (("Ann", None), ("Ben", None), ("Gus", lounge), ("Nora", lounge)):
             self.seats.append(OnTelegram(self.telegram, self.telegram.person(name), chat))
         world = self.discord.world
         rooms = {TELEGRAM: str(lounge.id), DISCORD: world.other}
-        bindings = [{"match": {"channel": channel, "room": room}} for channel, room in rooms.items()]
+        bindings = [
+            {"match": {"channel": channel, "room": room}} for channel, room in rooms.items()
+        ]
         self.config["agents"] = [{"id": "second", "bindings": bindings}, {"id": "reverie"}]
         people = {name: world.add_user(name) for name in ("cy", "dot")}
         self.seats += [
@@ -272,9 +303,13 @@ class Storm(Program):
         """Return once the bot is on all three platforms."""
         there = [seat for seat in self.seats if isinstance(seat, OnIrc)]
         polls = len(self.telegram.asked("getUpdates"))
-        is_there = await so(lambda: bool(self.discord.live) and all(map(self.ears, there)), PATIENCE_S)
+        is_there = await so(
+            lambda: bool(self.discord.live) and all(map(self.ears, there)), PATIENCE_S
+        )
         assert is_there, self.log[-2000:]
-        assert await so(lambda: len(self.telegram.asked("getUpdates")) > polls, PATIENCE_S), self.log[-2000:]
+        assert await so(lambda: len(self.telegram.asked("getUpdates")) > polls, PATIENCE_S), (
+            self.log[-2000:]
+        )
 
     @property
     def simulated_days(self) -> float:
@@ -284,7 +319,10 @@ class Storm(Program):
         """What is known of it, for whoever looks for the fault."""
         seat, since = question.seat, question.said_s - self._begun_mono_s
         met = [
-            f"{one.kind} {one.begun_s - self._begun_mono_s:.1f}-{one.ended_s - self._begun_mono_s:.1f}"
+            (
+                f"{one.kind} "
+                f"{one.begun_s - self._begun_mono_s:.1f}-{one.ended_s - self._begun_mono_s:.1f}"
+            )
             for one in self.faults
             if one.meets(question)
         ]
@@ -294,7 +332,10 @@ class Storm(Program):
             if FINAL.search(text) or any(t in text for t in question.tokens)
         ]
         where = f"{seat.platform} {seat.name} {'alone' if seat.direct else 'in a room'}"
-        return f"{question.outcome}: {question.tokens} at {since:.1f} s, {where}; {'; '.join(met)}; shown {shown[:4]}"
+        return (
+            f"{question.outcome}: {question.tokens} at {since:.1f} s, {where}; "
+            f"{'; '.join(met)}; shown {shown[:4]}"
+        )
 
     def wall_s(self) -> float:
         """The time of the storm's world, seconds since the epoch."""
@@ -302,7 +343,12 @@ class Storm(Program):
 
     def program(self, directory: Path) -> str:
         """What a process runs that has its notes in that directory."""
-        return FAST.format(begun=self._begun_s, speed=self.speed, ahead=self.ahead_s, directory=str(directory)) + MAIN
+        return (
+            FAST.format(
+                begun=self._begun_s, speed=self.speed, ahead=self.ahead_s, directory=str(directory)
+            )
+            + MAIN
+        )
 
     async def start(self) -> None:
         self.write()
@@ -349,7 +395,9 @@ class Storm(Program):
         question.tokens.append(token := self.token())
         text = f"what about {token}?"
         if isinstance(question.seat, OnTelegram):
-            self.telegram.edits(question.seat.chat or question.seat.person, int(question.message), text)
+            self.telegram.edits(
+                question.seat.chat or question.seat.person, int(question.message), text
+            )
         elif isinstance(question.seat, OnDiscord):
             head = "" if question.seat.direct else f"<@{self.discord.bot}> "
             self.discord.edits(question.seat.channel, question.message, head + text)
@@ -359,7 +407,9 @@ class Storm(Program):
         if not isinstance(seat, OnIrc) or (self.split and seat.room):
             return None
         there = self.ircd.rooms.get(seat.room, []) if seat.room else self.ircd.here()
-        return next((one for one in there if one.user == NICK and one.nick == NICK and not one.closed), None)
+        return next(
+            (one for one in there if one.user == NICK and one.nick == NICK and not one.closed), None
+        )
 
     def is_over(self, question: Question) -> bool:
         """Whether that question needs no more patience."""
@@ -371,9 +421,14 @@ class Storm(Program):
         return question.ended_s < float("inf")
 
     def _is_unheard(self, question: Question) -> bool:
-        """Whether nobody keeps it: the program has never read it from IRC, or could not write it, or lost it."""
+        """Whether nobody keeps it: the program has never read it from IRC, or could not write it,
+        or lost it."""
         (token, *_), ears = question.tokens, question.ears
-        if token in self.unkept or not isinstance(question.seat, OnIrc) or token in self.read.tokens():
+        if (
+            token in self.unkept
+            or not isinstance(question.seat, OnIrc)
+            or token in self.read.tokens()
+        ):
             return token in self.unkept
         return ears is None or time.monotonic() > self.closed.get(ears, float("inf")) + CLOSED_S
 
@@ -404,7 +459,8 @@ class Storm(Program):
         cuts = [len(tokens) * i // count for i in range(count + 1)]
         lines = (f"{' '.join(tokens[i:j])} so much for that" for i, j in itertools.pairwise(cuts))
         return Answer(
-            text="\n".join(lines), delay_s=self.random.choice((0.0, 0.02, self.random.uniform(0, self.slow_s)))
+            text="\n".join(lines),
+            delay_s=self.random.choice((0.0, 0.02, self.random.uniform(0, self.slow_s))),
         )
 
     # What goes wrong
@@ -425,7 +481,8 @@ class Storm(Program):
             self.forget_since(self.deleted_s, (IRC,))
 
     def forget_first_contacts(self) -> None:
-        """Discord tells of a direct chat in the session of that time alone: whoever has none never learns of it."""
+        """Discord tells of a direct chat in the session of that time alone: whoever has none never
+        learns of it."""
         known = [one.seat for one in self.questions if self.kept.tokens().intersection(one.tokens)]
         for one in self.waiting:
             if isinstance(one.seat, OnDiscord) and one.seat.direct and one.seat not in known:
@@ -433,7 +490,11 @@ class Storm(Program):
 
     def forget_since(self, since_s: float, platforms: Sequence[str]) -> None:
         """What was said there since then need not be known to anybody."""
-        late = (one for one in self.questions if one.said_s > since_s - UNSAVED_S and one.seat.platform in platforms)
+        late = (
+            one
+            for one in self.questions
+            if one.said_s > since_s - UNSAVED_S and one.seat.platform in platforms
+        )
         self.unkept.update(token for one in late for token in one.tokens)
 
     async def killed(self) -> None:
@@ -472,7 +533,10 @@ class Storm(Program):
 
     def bot(self) -> Client | None:
         """Its connection to IRC, if it is in the room."""
-        return next((one for one in self.ircd.rooms.get(ROOM, []) if one.user == NICK and not one.lost), None)
+        return next(
+            (one for one in self.ircd.rooms.get(ROOM, []) if one.user == NICK and not one.lost),
+            None,
+        )
 
     async def round(self, *kinds: str) -> None:
         """These faults beside each other, each from a moment on."""
@@ -507,7 +571,9 @@ class Storm(Program):
 
     def verdict(self) -> Table:
         """What became of all questions."""
-        table = Table(Counter(fault.kind for fault in self.faults) + Counter({"all": len(self.faults)}))
+        table = Table(
+            Counter(fault.kind for fault in self.faults) + Counter({"all": len(self.faults)})
+        )
         for seat in self.seats:
             shown, mine = seat.shown(), [one for one in self.questions if one.seat is seat]
             places = token_places(shown)
@@ -518,7 +584,9 @@ class Storm(Program):
                 elif outcome == "silent" and not self.asked_about.intersection(question.tokens):
                     outcome = "lost"
                 question.outcome = outcome
-                for kind in {fault.kind for fault in self.faults if fault.meets(question)} or {"(none)"}:
+                for kind in {fault.kind for fault in self.faults if fault.meets(question)} or {
+                    "(none)"
+                }:
                     table.rows[kind, seat.platform][outcome] += 1
                 table.rows["all", seat.platform][outcome] += 1
         return table
@@ -534,11 +602,15 @@ def token_places(shown: Sequence[str]) -> Mapping[str, Sequence[int]]:
 
 
 def judge(
-    question: Question, shown: Sequence[str], places: Mapping[str, Sequence[int]], later: Sequence[Question]
+    question: Question,
+    shown: Sequence[str],
+    places: Mapping[str, Sequence[int]],
+    later: Sequence[Question],
 ) -> str:
     """What came of a question, as far as its person was shown. Pure.
 
-    `later`: what the same person asked after it. A sentence about a failure counts only before those are answered.
+    `later`: what the same person asked after it. A sentence about a failure counts only before
+    those are answered.
     """
     if any(len(places.get(token, ())) > 1 for token in question.tokens):
         return "doubled"
@@ -548,9 +620,14 @@ def judge(
     if any(DOUBT in text for text in after):
         return "uncertain told"
     next_answer = min(
-        (places[token][0] for one in later for token in one.tokens if places.get(token)), default=len(shown)
+        (places[token][0] for one in later for token in one.tokens if places.get(token)),
+        default=len(shown),
     )
-    return "told" if any(FINAL.search(text) for text in shown[question.seen : next_answer]) else "silent"
+    return (
+        "told"
+        if any(FINAL.search(text) for text in shown[question.seen : next_answer])
+        else "silent"
+    )
 
 
 REAL_TIME = time.time
@@ -565,7 +642,11 @@ def _new(body: Json) -> list[Json]:
     found = list[Json]()
     for message in reversed(body["messages"]):
         text = str(message.get("content") or "")
-        if message["role"] == "assistant" and not message.get("tool_calls") and not text.startswith("(used the tool"):
+        if (
+            message["role"] == "assistant"
+            and not message.get("tool_calls")
+            and not text.startswith("(used the tool")
+        ):
             break
         found.insert(0, message)
     return found
@@ -610,7 +691,9 @@ sys.stdin.read()
 async def _locked(it: Storm) -> AsyncIterator[None]:
     """For longer than five seconds, also of real time."""
     other = await asyncio.create_subprocess_exec(
-        *(*it.prefix, sys.executable, "-c", LOCKING, str(it.store)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        *(*it.prefix, sys.executable, "-c", LOCKING, str(it.store)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert other.stdin is not None
     assert other.stdout is not None
@@ -642,7 +725,9 @@ async def _delete_store(it: Storm, put: str = "") -> None:
     async with it.changing:
         it.deleted_s = time.monotonic()
         await it.on_disk(f"rm reverie.db reverie.db-wal reverie.db-shm; {put or ':'}")
-        assert await so(lambda: "all that it held is in" in it.log_now, PATIENCE_S), it.log_now[-3000:]
+        assert await so(lambda: "all that it held is in" in it.log_now, PATIENCE_S), it.log_now[
+            -3000:
+        ]
         await it.lasts(0.5, 1.5)
         if put:
             await it.on_disk("rm reverie.db")
@@ -652,7 +737,12 @@ async def _delete_store(it: Storm, put: str = "") -> None:
 
 
 def _telegram(
-    does: str, methods: Sequence[str], *what: Any, executed: bool = True, share: float = 0.3, **more: Any
+    does: str,
+    methods: Sequence[str],
+    *what: Any,
+    executed: bool = True,
+    share: float = 0.3,
+    **more: Any,
 ) -> Make:
     """Something happens to a share of these calls; half of them are carried out, if any may be."""
 
@@ -727,7 +817,9 @@ async def _irc_flood(it: Storm) -> None:
     """Thrown off in the middle of what it says, with what was not read yet."""
     if bot := it.bot():
         it.ircd.faults.flooder = NICK
-        it.ircd.faults.flood_at = sum("PRIVMSG" in line for line in bot.lines) + it.random.randint(2, 4)
+        it.ircd.faults.flood_at = sum("PRIVMSG" in line for line in bot.lines) + it.random.randint(
+            2, 4
+        )
         await so(lambda: bot.closed)
         it.ircd.faults.flood_at = None
     await it.lasts(1, 2)
@@ -742,7 +834,12 @@ async def _irc_reset(it: Storm) -> None:
 async def _irc_half_open(it: Storm) -> None:
     if bot := it.bot():
         bot.lose()
-        await so(lambda: any(one.user == NICK for one in it.ircd.clients[it.ircd.clients.index(bot) + 1 :]), 12)
+        await so(
+            lambda: any(
+                one.user == NICK for one in it.ircd.clients[it.ircd.clients.index(bot) + 1 :]
+            ),
+            12,
+        )
         bot.drop()
     await it.lasts(1, 2)
 
@@ -797,8 +894,12 @@ async def _edit(it: Storm) -> None:
 
 
 async def _refuse_places(it: Storm) -> None:
-    """The bot may not post in any room for a while; the platforms say that it may again, or they do not."""
-    lounge, world = next(one.chat for one in it.seats if isinstance(one, OnTelegram) and one.chat), it.discord.world
+    """The bot may not post in any room for a while; the platforms say that it may again, or they do
+    not."""
+    lounge, world = (
+        next(one.chat for one in it.seats if isinstance(one, OnTelegram) and one.chat),
+        it.discord.world,
+    )
     owner = next(one.person for one in it.seats if isinstance(one, OnTelegram))
     is_kicked = it.random.random() < 0.5
     lounge.muted, lounge.closed = not is_kicked, is_kicked
@@ -831,22 +932,40 @@ KINDS: Mapping[str, tuple[Sequence[str], Make]] = {
     "store replaced": (ALL, functools.partial(_delete_store, put="echo other > reverie.db")),
     "store locked at the start": (ALL, _lock_store_at_start),
     "Telegram 500 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 500)),
-    "Telegram 502 on sends": (ON_TELEGRAM, _telegram("say", SENDS, BAD_GATEWAY, status=502, kind="text/html")),
+    "Telegram 502 on sends": (
+        ON_TELEGRAM,
+        _telegram("say", SENDS, BAD_GATEWAY, status=502, kind="text/html"),
+    ),
     "Telegram 504 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 504, "Gateway Timeout")),
     "Telegram cuts sends": (ON_TELEGRAM, _telegram("drop", SENDS)),
     "Telegram silent on sends": (ON_TELEGRAM, _telegram("stall", SENDS, share=0.1)),
-    "Telegram 429 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 429, retry_after=10, executed=False)),
+    "Telegram 429 on sends": (
+        ON_TELEGRAM,
+        _telegram("fail", SENDS, 429, retry_after=10, executed=False),
+    ),
     "Telegram 401 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 401, executed=False)),
     "Telegram 5xx on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 502, share=0.8)),
     "Telegram cuts polls": (ON_TELEGRAM, _telegram("drop", POLLS, share=0.8)),
-    "Telegram 429 on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 429, retry_after=5, executed=False)),
-    "Telegram 401 on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 401, executed=False, share=1.0)),
-    "Telegram 404 on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 404, executed=False, share=1.0)),
+    "Telegram 429 on polls": (
+        ON_TELEGRAM,
+        _telegram("fail", POLLS, 429, retry_after=5, executed=False),
+    ),
+    "Telegram 401 on polls": (
+        ON_TELEGRAM,
+        _telegram("fail", POLLS, 401, executed=False, share=1.0),
+    ),
+    "Telegram 404 on polls": (
+        ON_TELEGRAM,
+        _telegram("fail", POLLS, 404, executed=False, share=1.0),
+    ),
     "Discord invalid session": (ON_DISCORD, _forget_session),
     "Discord asks to reconnect": (ON_DISCORD, _ask_reconnect),
     "Discord cut": (ON_DISCORD, _cut_discord),
     "Discord zombie": (ON_DISCORD, _zombie),
-    "Discord 5xx on sends": (ON_DISCORD, _discord("500 before", "500 after", "502 before", "502 after")),
+    "Discord 5xx on sends": (
+        ON_DISCORD,
+        _discord("500 before", "500 after", "502 before", "502 after"),
+    ),
     "Discord cuts sends": (ON_DISCORD, _discord("reset before", "reset after")),
     "Discord 429 on sends": (ON_DISCORD, _discord("429")),
     "Discord silent on sends": (ON_DISCORD, _discord("silent", times=2)),
@@ -875,7 +994,10 @@ CHANGES = tuple(KINDS)[:8]
 @contextlib.asynccontextmanager
 async def storm(directory: Path, seed: int) -> AsyncIterator[Storm]:
     """Servers, people and the program; nothing that was started outlives this."""
-    async with small_disk(directory / "disk", DISK_SIZE) as disk, town(Storm, disk, directory, seed) as it:
+    async with (
+        small_disk(directory / "disk", DISK_SIZE) as disk,
+        town(Storm, disk, directory, seed) as it,
+    ):
         yield it
 
 
@@ -895,12 +1017,18 @@ async def town(
             await opened.enter_async_context(BotApi()),
             await opened.enter_async_context(DiscordApi(Options(heartbeat_s=1.0))),
         )
-        ircd, model = await opened.enter_async_context(Ircd()), await opened.enter_async_context(ModelApi())
+        ircd, model = (
+            await opened.enter_async_context(Ircd()),
+            await opened.enter_async_context(ModelApi()),
+        )
         it = make(disk, directory, telegram, discord, ircd, model, seed)
         opened.push_async_callback(it.close)
         opened.enter_context(mock.patch("time.time", it.wall_s))
         await it.begin()
-        people = [asyncio.create_task(it.person(seat, random.Random(it.random.random()))) for seat in it.seats]
+        people = [
+            asyncio.create_task(it.person(seat, random.Random(it.random.random())))
+            for seat in it.seats
+        ]
         people.append(asyncio.create_task(it.watch()))
         try:
             yield it

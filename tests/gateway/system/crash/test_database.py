@@ -52,7 +52,9 @@ async def test_a_server_that_goes_away_is_waited_for_and_nothing_is_lost_or_doub
 
 
 @story
-async def test_a_server_that_is_down_at_the_start_is_waited_for(tmp_path: Path, server: PostgresServer) -> None:
+async def test_a_server_that_is_down_at_the_start_is_waited_for(
+    tmp_path: Path, server: PostgresServer
+) -> None:
     async with town(tmp_path) as it:
         it.keep_in(server.url("late"))
         token = it.say(it.api.person("Ann"))

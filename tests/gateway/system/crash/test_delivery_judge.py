@@ -19,7 +19,15 @@ from gateway.core.events import (
     SenderId,
     Usage,
 )
-from gateway.core.facts import Fact, PartSendEnded, PartSendStarted, PostQueued, Seq, TurnId, TurnRecord
+from gateway.core.facts import (
+    Fact,
+    PartSendEnded,
+    PartSendStarted,
+    PostQueued,
+    Seq,
+    TurnId,
+    TurnRecord,
+)
 from gateway.store import LogEntry
 from tests.kits.delivery_judge import Asked, Evidence, Shown, judge
 
@@ -94,12 +102,19 @@ def test_uncertain_must_be_told_of_the_whole_post() -> None:
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_a_missing_answer_is_lost(missing: int) -> None:
     evidence = told()
-    assert judge(replace(evidence, wire=[s for i, s in enumerate(evidence.wire) if i != missing])).lost
+    assert judge(
+        replace(evidence, wire=[s for i, s in enumerate(evidence.wire) if i != missing])
+    ).lost
 
 
 def test_a_line_that_no_turn_covers_is_lost() -> None:
     evidence = told()
-    assert judge(replace(evidence, entries=[e for e in evidence.entries if e.kind != "turn_ended"])).lost == 3
+    assert (
+        judge(
+            replace(evidence, entries=[e for e in evidence.entries if e.kind != "turn_ended"])
+        ).lost
+        == 3
+    )
 
 
 @pytest.mark.parametrize("state", ["failed", "waiting", "uncertain"])
@@ -153,7 +168,12 @@ def test_the_wrong_order_is_a_fault(order: tuple[int, ...]) -> None:
 
 def test_asking_about_what_is_dealt_with_is_asking_twice() -> None:
     evidence = told()
-    assert judge(replace(evidence, asked=[*evidence.asked, Asked(at(20), frozenset({"t2z"}))])).asked_twice == 1
+    assert (
+        judge(
+            replace(evidence, asked=[*evidence.asked, Asked(at(20), frozenset({"t2z"}))])
+        ).asked_twice
+        == 1
+    )
 
 
 def test_asking_again_before_anything_was_durable_is_fine() -> None:
@@ -163,7 +183,14 @@ def test_asking_again_before_anything_was_durable_is_fine() -> None:
 
 def _line(token: str) -> Message:
     sender = Sender(id=SenderId("mask:ann"), name="ann")
-    return Message(id=MessageId(token), at=ROOM, sender=sender, text=f"reverie: {token}?", sent=START, kind="mention")
+    return Message(
+        id=MessageId(token),
+        at=ROOM,
+        sender=sender,
+        text=f"reverie: {token}?",
+        sent=START,
+        kind="mention",
+    )
 
 
 def _turn(turn: str, *, covers: tuple[int, ...], text: str) -> list[Fact]:
@@ -186,4 +213,11 @@ def _turn(turn: str, *, covers: tuple[int, ...], text: str) -> list[Fact]:
 
 def _delivered(turn: str, state: str) -> DeliveryReport:
     reason = "part 2 of 2: " + REASON if state == "uncertain" else ""
-    return DeliveryReport(id=EventId(turn), at=ROOM, post=PostKey(turn), state=state, reason=reason, sent=START)  # type: ignore[arg-type]
+    return DeliveryReport(
+        id=EventId(turn),
+        at=ROOM,
+        post=PostKey(turn),
+        state=state,  # type: ignore[arg-type]
+        reason=reason,
+        sent=START,
+    )

@@ -1,9 +1,10 @@
 """kill -9 at random points under load loses nothing and duplicates nothing.
 
-Proven over the real program, started and killed again and again on one store: every accepted line is answered
-exactly once, or the part of the reply that names it is uncertain, with a reason; posts keep their order; nobody is
-seen twice; the model is not asked about what is dealt with; and the tables are what the log says. The judge is
-proven by `test_delivery_judge`. Run it alone with `-s` to see the figures.
+Proven over the real program, started and killed again and again on one store: every accepted line
+is answered exactly once, or the part of the reply that names it is uncertain, with a reason; posts
+keep their order; nobody is seen twice; the model is not asked about what is dealt with; and the
+tables are what the log says. The judge is proven by `test_delivery_judge`. Run it alone with `-s`
+to see the figures.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ def test_kills_lose_and_duplicate_nothing(tmp_path: Path) -> None:
     asyncio.run(_prove(tmp_path, rounds=4, seed=1))
 
 
-def test_kills_lose_and_duplicate_nothing_in_a_database(tmp_path: Path, postgresql: PostgresServer) -> None:
+def test_kills_lose_and_duplicate_nothing_in_a_database(
+    tmp_path: Path, postgresql: PostgresServer
+) -> None:
     asyncio.run(_prove(tmp_path, rounds=4, seed=4, url=postgresql.url("kills")))
 
 
@@ -56,7 +59,9 @@ async def _prove(directory: Path, *, rounds: int, seed: int, url: str = "") -> N
     fair(await _play(directory, rounds=rounds, seed=seed, url=url))
 
 
-async def _play(directory: Path, *, rounds: int, seed: int, url: str = "", sabotage: str = "") -> Verdict:
+async def _play(
+    directory: Path, *, rounds: int, seed: int, url: str = "", sabotage: str = ""
+) -> Verdict:
     begun_s = time.monotonic()
     async with world(directory, seed, sabotage) as it:
         if url:

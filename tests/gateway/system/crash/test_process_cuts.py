@@ -1,4 +1,5 @@
-"""The process is cut after any durable step: what comes of the story is the same as without (see `cut_kit`)."""
+"""The process is cut after any durable step: what comes of the story is the same as without (see
+`cut_kit`)."""
 
 import asyncio
 import json
@@ -12,14 +13,31 @@ import pytest
 
 from gateway import app
 from gateway.core.events import Alarm, DeliveryReport, Message
-from gateway.core.facts import MemoryConsolidated, NoteWritten, PostQueued, ReminderSet, RoomAttended, is_inner
+from gateway.core.facts import (
+    MemoryConsolidated,
+    NoteWritten,
+    PostQueued,
+    ReminderSet,
+    RoomAttended,
+    is_inner,
+)
 from gateway.store import rebuild
 from gateway.stream.trace import EventOutcome
 from tests.gateway.system.crash.cut_kit import Script, Steps, cutting, live
 from tests.kits.delivery_judge import DOUBT
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, message, settings
+from tests.kits.simulated_gateway import (
+    DISCORD,
+    IRC,
+    TELEGRAM,
+    Ask,
+    Brain,
+    Say,
+    World,
+    message,
+    settings,
+)
 from tests.kits.simulated_time import JumpingClock, simulate
 
 END_S: Final = 3_000.0
@@ -50,7 +68,12 @@ def answer(ask: Ask) -> Say:
     elif "no outage here" in ask.heard:
         return Say(calls=(("stay_silent", "{}"),), takes_s=0.5)
     elif "I like tea" in ask.heard:
-        tools += [("remember", {"text": "ann likes tea, and has done so since she was in Darjeeling in 2019"})]
+        tools += [
+            (
+                "remember",
+                {"text": "ann likes tea, and has done so since she was in Darjeeling in 2019"},
+            )
+        ]
     elif "remind me" in ask.heard:
         tools += [("remind", {"text": "stretch", "at": "in 2m"})]
     elif "stretch" in ask.heard:
@@ -109,9 +132,13 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
         log = await gateway.log()
         found = {one.seq: one.fact for one in log}
         facts = list(found.values())
-        posts = {str(fact.post.key): fact.post.text for fact in facts if isinstance(fact, PostQueued)}
+        posts = {
+            str(fact.post.key): fact.post.text for fact in facts if isinstance(fact, PostQueued)
+        }
         became = {
-            str(f.id): fate for seq, fate in compute_outcomes(log).items() if isinstance(f := found[seq], Message)
+            str(f.id): fate
+            for seq, fate in compute_outcomes(log).items()
+            if isinstance(f := found[seq], Message)
         }
         return Outcome(
             fates=became,
@@ -155,11 +182,16 @@ def test_the_story_has_one_of_everything(whole: Outcome) -> None:
     }
     said = ["It is done.", "It is done.", "Hello.", "Time to stretch!", "I am on it"]
     assert whole.shown == whole.posts == Counter(said)
-    assert (sorted(whole.effects.values()), whole.alarms, whole.uncertain) == ([1] * 6, 3, Counter())
+    assert (sorted(whole.effects.values()), whole.alarms, whole.uncertain) == (
+        [1] * 6,
+        3,
+        Counter(),
+    )
 
 
 def the_same(cut: Outcome, whole: Outcome, cuts: int) -> None:
-    """Nothing is lost, and nothing is done twice. Of what may have been seen it is said so, and it is not repeated."""
+    """Nothing is lost, and nothing is done twice. Of what may have been seen it is said so, and it
+    is not repeated."""
     assert cut.fates == whole.fates
     assert cut.effects == whole.effects
     assert cut.alarms == whole.alarms
@@ -176,7 +208,9 @@ def the_same(cut: Outcome, whole: Outcome, cuts: int) -> None:
 def steps_of(*, every: int) -> list[object]:
     """Up to where the story ends; those in between are slow."""
     marks = [pytest.mark.system]
-    return [pytest.param(step, marks=() if step % every == 0 else marks) for step in range(1, LAST + 1)]
+    return [
+        pytest.param(step, marks=() if step % every == 0 else marks) for step in range(1, LAST + 1)
+    ]
 
 
 @pytest.mark.parametrize("step", steps_of(every=14))
@@ -188,7 +222,9 @@ def test_after_a_cut_all_is_as_without(
 
 @pytest.mark.system
 @pytest.mark.parametrize("seed", range(40))
-def test_after_several_cuts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Outcome, seed: int) -> None:
+def test_after_several_cuts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Outcome, seed: int
+) -> None:
     rng = random.Random(seed)
     lives = [rng.randint(1, 25) for _ in range(rng.randint(2, 5))]
     the_same(run(tmp_path, monkeypatch, *lives), whole, len(lives))

@@ -1,4 +1,5 @@
-"""The log cannot be written for a while: a full disk, a lock, a second writer. On a gateway with a real file."""
+"""The log cannot be written for a while: a full disk, a lock, a second writer. On a gateway with a
+real file."""
 
 import asyncio
 import contextlib
@@ -103,14 +104,18 @@ async def passing(clock: ManualClock, true: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts(tmp_path: Path) -> None:
+def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         clock, told = ManualClock(NOW), list[str]()
         async with patient(tmp_path / "s.db", clock) as store:
             store.add_outage_listener(lambda outage: told.append(outage.reason if outage else ""))
             await store.append(heard(1))
             with locked(tmp_path / "s.db") as unlock:
-                waiting = [asyncio.create_task(store.append(heard(number))) for number in range(2, 30)]
+                waiting = [
+                    asyncio.create_task(store.append(heard(number))) for number in range(2, 30)
+                ]
                 begun_s = clock.monotonic()
                 await passing(clock, lambda: told)
                 assert clock.monotonic() - begun_s >= 5.0
@@ -146,7 +151,9 @@ async def keys(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(tmp_path: Path, replaced: bool) -> None:
+def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(
+    tmp_path: Path, replaced: bool
+) -> None:
     path, clock = tmp_path / "s.db", ManualClock(NOW)
 
     async def story() -> None:
@@ -174,7 +181,9 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(tmp_path: Path,
     run(story())
 
 
-def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kill_9(tmp_path: Path) -> None:
+def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kill_9(
+    tmp_path: Path,
+) -> None:
     path, clock, copy = tmp_path / "s.db", ManualClock(NOW), tmp_path / "copy.db"
 
     async def story() -> None:
@@ -194,7 +203,9 @@ async def is_ready(gateway: Running) -> bool:
     return snapshot is not None and snapshot.is_ready
 
 
-def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path, disk: Disk) -> None:
+def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(
+    tmp_path: Path, disk: Disk
+) -> None:
     async def story() -> None:
         async with running(tmp_path, **OWNED) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
@@ -206,7 +217,9 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             ]
             outage = await disk.until_out()
             assert "disk is full" in outage.reason
-            assert not any(task.done() for task in waits), "the platform is not told that it was heard"
+            assert not any(task.done() for task in waits), (
+                "the platform is not told that it was heard"
+            )
             while await is_ready(gateway):
                 await asyncio.sleep(0.005)
             report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, NOW)
@@ -219,7 +232,9 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
                 await asyncio.sleep(0.005)
             heard = list(await gateway.log("direct"))
             assert len(heard) == 3
-            told = [one.post.text for one in await gateway.log("post") if isinstance(one, PostQueued)]
+            told = [
+                one.post.text for one in await gateway.log("post") if isinstance(one, PostQueued)
+            ]
             assert sum("I could not write my log" in text for text in told) == 1
             assert sum("disk is full" in text for text in gateway.screen.said("ann")) == 1
             asked = "".join(str(one.conversation[-1]) for one in gateway.scripted.requests)
@@ -228,7 +243,9 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
     run(story())
 
 
-def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(tmp_path: Path, disk: Disk) -> None:
+def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(
+    tmp_path: Path, disk: Disk
+) -> None:
     async def story() -> None:
         model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
         async with running(tmp_path, model) as gateway:
@@ -259,16 +276,23 @@ def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
             said = asyncio.create_task(gateway.console.receive_message(LONG, sender="bob"))
             await gateway.screen.until(2)
             (told,) = gateway.screen.said("ann")[1:]
-            assert told.startswith("I cannot write my log: the disk is full: make room where the store is.")
+            assert told.startswith(
+                "I cannot write my log: the disk is full: make room where the store is."
+            )
             await disk.free()
             await said
             await gateway.screen.until(4)
-            assert sum("I could not write my log from" in text for text in gateway.screen.said("ann")) == 1
+            assert (
+                sum("I could not write my log from" in text for text in gateway.screen.said("ann"))
+                == 1
+            )
 
     run(story())
 
 
-def test_a_turn_that_runs_into_an_outage_asks_the_model_for_nothing_more(tmp_path: Path, disk: Disk) -> None:
+def test_a_turn_that_runs_into_an_outage_asks_the_model_for_nothing_more(
+    tmp_path: Path, disk: Disk
+) -> None:
     async def story() -> None:
         rules = (
             ScriptRule(match="hello", calls=(("recall", json.dumps({"query": "tea"})),)),
@@ -291,13 +315,18 @@ def test_a_turn_that_runs_into_an_outage_asks_the_model_for_nothing_more(tmp_pat
     run(story())
 
 
-def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(tmp_path: Path, disk: Disk) -> None:
+def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(
+    tmp_path: Path, disk: Disk
+) -> None:
     async def story() -> None:
         gateway = Running(tmp_path)
         path = {"path": "reverie.db", "exit_after": 0.001}
         task = asyncio.create_task(
             app.run(
-                settings(tmp_path, store=path), gateway.stop, channels={CONSOLE: gateway.console}, model=gateway.model
+                settings(tmp_path, store=path),
+                gateway.stop,
+                channels={CONSOLE: gateway.console},
+                model=gateway.model,
             )
         )
         await gateway.console.receive_message("hello", sender="ann")
@@ -316,12 +345,20 @@ def test_a_second_writer_still_ends_the_gateway(tmp_path: Path) -> None:
     async def story() -> None:
         gateway = Running(tmp_path)
         task = asyncio.create_task(
-            app.run(settings(tmp_path), gateway.stop, channels={CONSOLE: gateway.console}, model=gateway.model)
+            app.run(
+                settings(tmp_path),
+                gateway.stop,
+                channels={CONSOLE: gateway.console},
+                model=gateway.model,
+            )
         )
         await gateway.console.receive_message("hello", sender="ann")
         await gateway.screen.until(1)
         other = sqlite3.connect(gateway.path)
-        other.execute("INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' FROM log")
+        other.execute(
+            "INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' "
+            "FROM log"
+        )
         other.commit()
         other.close()
         saying = asyncio.create_task(gateway.console.receive_message("more", sender="ann"))
@@ -362,7 +399,9 @@ def test_an_adapter_that_breaks_ends_itself_alone_and_begins_anew(
     assert "an adapter's bug" in caplog.text, "with its traceback"
 
 
-async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(tmp_path: Path, disk: Disk) -> None:
+async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(
+    tmp_path: Path, disk: Disk
+) -> None:
     told = list[str]()
 
     async def play() -> None:

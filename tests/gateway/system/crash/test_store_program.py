@@ -1,4 +1,5 @@
-"""The real program while its store or its own log fails it: a disk that is full, a lock, no standard error."""
+"""The real program while its store or its own log fails it: a disk that is full, a lock, no
+standard error."""
 
 import asyncio
 import contextlib
@@ -38,7 +39,9 @@ sys.stdin.read()
 async def locked(store: Path, mode: str = "NORMAL") -> AsyncIterator[None]:
     """Another process holds the store's lock. `mode` EXCLUSIVE: nobody can even read it."""
     other = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", LOCKING, str(store), mode), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        *(sys.executable, "-c", LOCKING, str(store), mode),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert other.stdin is not None
     assert other.stdout is not None
@@ -163,7 +166,9 @@ async def test_a_store_that_is_locked_at_start_is_waited_for(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("ruin", ["2>&-", "2>/dev/full", "2> >(exit 0)", "0<&- 1>&- 2>&-"])
 @story
-async def test_without_a_standard_error_it_starts_and_logs_to_a_file(ruin: str, tmp_path: Path) -> None:
+async def test_without_a_standard_error_it_starts_and_logs_to_a_file(
+    ruin: str, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it:
         it.prefix = ("bash", "-c", f'exec "$@" {ruin}', "bash")
         await it.start()
@@ -182,7 +187,9 @@ def _count_sends(store: Path) -> int:
 
 
 @story
-async def test_a_log_that_lost_its_end_is_told_once_and_what_waited_to_be_sent_is_uncertain(tmp_path: Path) -> None:
+async def test_a_log_that_lost_its_end_is_told_once_and_what_waited_to_be_sent_is_uncertain(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path) as it:
         ann = it.api.person("Ann")
         await it.start()
@@ -190,7 +197,9 @@ async def test_a_log_that_lost_its_end_is_told_once_and_what_waited_to_be_sent_i
         it.api.faults.stall("sendMessage")
         token = it.say(ann)
         await until(lambda: _count_sends(it.store) == 2)
-        saved = {name: (it.directory / name).read_bytes() for name in ("reverie.db", "reverie.db-wal")}
+        saved = {
+            name: (it.directory / name).read_bytes() for name in ("reverie.db", "reverie.db-wal")
+        }
         it.api.faults.release()
         await it.answered(token)
         await it.calm()
@@ -201,7 +210,9 @@ async def test_a_log_that_lost_its_end_is_told_once_and_what_waited_to_be_sent_i
         await it.start()
         await it.answered(it.say(ann))
         assert it.heard(token) == 1
-        reasons = [one.fact.reason for one in await it.entries() if isinstance(one.fact, DeliveryReport)]
+        reasons = [
+            one.fact.reason for one in await it.entries() if isinstance(one.fact, DeliveryReport)
+        ]
         assert reasons.count("the log has lost its end: it may have been sent") == 1
         assert it.log.count("the end of the log is lost: it had come to") == 1
         await it.kill()
@@ -212,7 +223,9 @@ async def test_a_log_that_lost_its_end_is_told_once_and_what_waited_to_be_sent_i
 
 
 @story
-async def test_descriptors_that_are_used_up_are_told_once_and_people_are_answered_again(tmp_path: Path) -> None:
+async def test_descriptors_that_are_used_up_are_told_once_and_people_are_answered_again(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path) as it:
         port = free_port()
         it.config |= {"ops": {"port": port}}

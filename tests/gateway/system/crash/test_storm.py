@@ -1,9 +1,11 @@
 """A storm on three platforms: nothing lost, nothing doubled, nobody left without a word.
 
-Every kind of fault in `storm_kit.KINDS` befalls the real program, mixed with `kill -9` and SIGTERM, while people ask on
-Telegram, Discord and IRC. The judge is proven by `test_what_is_planted_is_found`.
+Every kind of fault in `storm_kit.KINDS` befalls the real program, mixed with `kill -9` and SIGTERM,
+while people ask on Telegram, Discord and IRC. The judge is proven by
+`test_what_is_planted_is_found`.
 
-`STORM_SEEDS` (numbers with blanks between) and `STORM_MINUTES` (of each) choose what `make soak` runs.
+`STORM_SEEDS` (numbers with blanks between) and `STORM_MINUTES` (of each) choose what `make soak`
+runs.
 """
 
 import asyncio
@@ -14,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
-from tests.gateway.system.crash.storm_kit import CHANGES, KINDS, Question, Storm, judge, storm, token_places
+from tests.gateway.system.crash.storm_kit import (
+    CHANGES,
+    KINDS,
+    Question,
+    Storm,
+    judge,
+    storm,
+    token_places,
+)
 from tests.kits.delivery_judge import DOUBT
 from tests.kits.platform_users import SAID, IrcClient, OnIrc
 
@@ -59,7 +69,9 @@ def test_a_storm_of_all_faults_leaves_nobody_without_one_answer(tmp_path: Path) 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [int(one) for one in os.environ.get("STORM_SEEDS", "11 12 13").split()])
+@pytest.mark.parametrize(
+    "seed", [int(one) for one in os.environ.get("STORM_SEEDS", "11 12 13").split()]
+)
 def test_storms_over_days_leave_nobody_without_one_answer(tmp_path: Path, seed: int) -> None:
     async def story() -> None:
         async with storm(tmp_path, seed) as it:
@@ -68,7 +80,9 @@ def test_storms_over_days_leave_nobody_without_one_answer(tmp_path: Path, seed: 
             others = [kind for kind in KINDS if kind not in CHANGES]
             while time.monotonic() < until_s:
                 change = it.random.choice(("kill -9", *CHANGES, ""))
-                await it.round(*filter(None, (change, *it.random.sample(others, it.random.randint(0, 4)))))
+                await it.round(
+                    *filter(None, (change, *it.random.sample(others, it.random.randint(0, 4))))
+                )
                 await asyncio.sleep(it.random.uniform(0, 3))
                 if it.random.random() < 0.05:
                     await it.night()

@@ -1,4 +1,5 @@
-"""The real program is cut while a tool is under way: nothing of that is left running, and what comes next is right."""
+"""The real program is cut while a tool is under way: nothing of that is left running, and what
+comes next is right."""
 
 import asyncio
 import contextlib
@@ -32,7 +33,8 @@ WORDS = "line of a large file\n" * 3_000
 
 @dataclass
 class Cut:
-    """One program, somebody who may have everything done, and a model that calls what it is told to."""
+    """One program, somebody who may have everything done, and a model that calls what it is told
+    to."""
 
     town: Town
     olga: Person
@@ -49,7 +51,10 @@ class Cut:
     def _answer(self, body: Json) -> Answer:
         self.told += 1
         calls, self.calls = self.calls, []
-        made = tuple((f"toolu_{self.told}x{at}", name, json.dumps(args)) for at, (name, args) in enumerate(calls))
+        made = tuple(
+            (f"toolu_{self.told}x{at}", name, json.dumps(args))
+            for at, (name, args) in enumerate(calls)
+        )
         if made:
             return Answer(thinking="Let me see.", calls=made)
         return Answer(text=" ".join(self.town.tokens_of({"messages": [_newest(body)]})) or "done")
@@ -58,10 +63,16 @@ class Cut:
         sleep = f"echo {self.mark}; sleep 3617"
         calls: dict[What, list[tuple[str, Json]]] = {
             "bash": [("bash", {"command": sleep})],
-            "job": [("bash", {"command": sleep, "background": True}), ("bash", {"command": f"true; {sleep}"})],
+            "job": [
+                ("bash", {"command": sleep, "background": True}),
+                ("bash", {"command": f"true; {sleep}"}),
+            ],
             "web": [("web_fetch", {"url": self.site.url("/slow")})],
             "approval": [("bash", {"command": sleep})],
-            "write": [("write_file", {"path": "large.txt", "text": WORDS}), ("bash", {"command": sleep})],
+            "write": [
+                ("write_file", {"path": "large.txt", "text": WORDS}),
+                ("bash", {"command": sleep}),
+            ],
         }
         self.calls = calls[what]
 
@@ -101,7 +112,11 @@ def running(mark: str) -> list[str]:
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and mark in (words := (folder / "cmdline").read_text()) and words:
+            if (
+                folder.name.isdigit()
+                and mark in (words := (folder / "cmdline").read_text())
+                and words
+            ):
                 found.append(words)
     return found
 
@@ -110,14 +125,24 @@ def running(mark: str) -> list[str]:
 async def cut(folder: Path, what: What, how: How) -> AsyncIterator[Cut]:
     """Everything but the program up, and down at the end."""
     async with WebServer() as site, town(folder) as it:
-        site.pages["/slow"] = Page(b"<p>slow", {"content-type": "text/html"}, endless=b"drip ", every_s=0.2)
+        site.pages["/slow"] = Page(
+            b"<p>slow", {"content-type": "text/html"}, endless=b"drip ", every_s=0.2
+        )
         olga = it.api.person("Olga")
         rules = [{"tool": "bash", "approval": "always" if what == "approval" else "never"}]
         models = it.config["llm"]
-        models["providers"]["fake"] = {"kind": "anthropic", "base_url": it.model.url, "api_key": "test"}
+        models["providers"]["fake"] = {
+            "kind": "anthropic",
+            "base_url": it.model.url,
+            "api_key": "test",
+        }
         models["models"]["main"] |= {"name": "claude-opus-5-5"}
         it.config["agents"] = [
-            {"id": "reverie", "files": "files", "bindings": [{"arrivals": how if how == "interrupt" else "steer"}]}
+            {
+                "id": "reverie",
+                "files": "files",
+                "bindings": [{"arrivals": how if how == "interrupt" else "steer"}],
+            }
         ]
         it.config["access"]["roles"] = {"owner": [f"telegram.test:{olga.id}"]}
         it.config["tools"] = {"rules": rules, "web": {"allow_private": ["127.0.0.1"]}}

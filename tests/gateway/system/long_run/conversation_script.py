@@ -1,7 +1,8 @@
-"""What people say, what tools bring and what the model does in a long conversation: all of it follows from a seed.
+"""What people say, what tools bring and what the model does in a long conversation: all of it
+follows from a seed.
 
-`Script` is the model's part, and looks at each request: what stands in it of results and handles is true, and what
-the last one held stands in front of this one, unless the view was folded.
+`Script` is the model's part, and looks at each request: what stands in it of results and handles is
+true, and what the last one held stands in front of this one, unless the view was folded.
 """
 
 import hashlib
@@ -19,9 +20,12 @@ HANDLE = re.compile(r"(?<![\w.])(?:t\d{1,9}\.\d+|e\d{1,9}|v\d+-\d+|m\d{1,9})(?![
 """Nothing that people or tools say here looks like one."""
 _MARK = re.compile(r', "cache_control": \{[^}]*\}')
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
-    "the a of to and in that it is was for on with as at by from this have not but they which you one we all "
-    "has there been if more when will would who so no out up into them then some could time only its other now "
-    "people about than first water long little very after word called just where most know server kernel "
+    "the a of to and in that it is was for on with as at by from this have not but they which you "
+    "one we all "
+    "has there been if more when will would who so no out up into them then some could time only "
+    "its other now "
+    "people about than first water long little very after word called just where most know server "
+    "kernel "
     "branch patch deploy thread build garden harbour ferry timber lantern"
 ).split()
 FAKES = (
@@ -32,7 +36,11 @@ FAKES = (
     "  indented\r\n\tand \u2028 separated\x85 \u96ea\U0001f600 \u00e9e\u0301\n",
     "`name`, {} and {0} and %s\n",
 )
-_BASE = " ".join(random.Random(5).choices([*WORDS, *FAKES], weights=[20] * len(WORDS) + [1] * len(FAKES), k=30_000))
+_BASE = " ".join(
+    random.Random(5).choices(
+        [*WORDS, *FAKES], weights=[20] * len(WORDS) + [1] * len(FAKES), k=30_000
+    )
+)
 
 
 def path_of(number: int, chars: int) -> str:
@@ -88,7 +96,10 @@ def said(seed: int, number: int, mix: Mix = LONG) -> str:
 
 def _bare(message: Json) -> Json:
     """Without marks, and without what holds for one request only."""
-    content_ = [{key: value for key, value in one.items() if key != "cache_control"} for one in message["content"]]
+    content_ = [
+        {key: value for key, value in one.items() if key != "cache_control"}
+        for one in message["content"]
+    ]
     return {"role": message["role"], "content": content_}
 
 
@@ -105,7 +116,8 @@ class Script:
     other: Callable[[str], Answer | None] = lambda _: None
     """Asked first, with the newest words of the user."""
     folded: bool = True
-    """The view was folded, or another process began: the next request need not begin as the last one did."""
+    """The view was folded, or another process began: the next request need not begin as the last
+    one did."""
     compared: int = 0
     """Requests that were held against the one before."""
     grows: bool = True
@@ -114,8 +126,8 @@ class Script:
     """Requests get digests, which takes as long as all the rest."""
     requests: int = 0
     digests: list[str] = field(default_factory=list)
-    """Of each request, without its marks, and with handles in the order in which they came: their numbers depend on
-    what else stands in the log."""
+    """Of each request, without its marks, and with handles in the order in which they came: their
+    numbers depend on what else stands in the log."""
     needed: int = 0
     """Files that were looked up again."""
     shortened: int = 0
@@ -137,7 +149,9 @@ class Script:
         self._look(body)
         if self.grows:
             self._grow(body)
-        newest = next(message for message in reversed(body["messages"]) if message["role"] == "user")
+        newest = next(
+            message for message in reversed(body["messages"]) if message["role"] == "user"
+        )
         content_ = blocks(newest["content"])
         text = "\n".join(block["text"] for block in content_ if block["type"] == "text")
         if other := self.other(text):
@@ -163,14 +177,22 @@ class Script:
         if dice < mix.tools:
             low, high = mix.chars
             for _ in range(rng.randint(1, mix.rounds)):
-                sizes = [int(low * (high / low) ** rng.random()) for _ in range(rng.randint(1, mix.calls))]
-                paths = [path_of(number * 100 + len(self._rounds) * 10 + at, size) for at, size in enumerate(sizes)]
+                sizes = [
+                    int(low * (high / low) ** rng.random())
+                    for _ in range(rng.randint(1, mix.calls))
+                ]
+                paths = [
+                    path_of(number * 100 + len(self._rounds) * 10 + at, size)
+                    for at, size in enumerate(sizes)
+                ]
                 self._rounds.append([("read_file", {"path": path}) for path in paths])
                 self._read.setdefault(place, []).extend(paths)
         elif (dice := dice - mix.tools) < mix.looks and self.files:
             handle = rng.choice(list(self.files)[-50:])
             offset, limit = rng.randrange(2_000), rng.randint(1, 3_000)
-            self._rounds = [[("fetch_evidence", {"handle": handle, "offset": offset, "limit": limit})]]
+            self._rounds = [
+                [("fetch_evidence", {"handle": handle, "offset": offset, "limit": limit})]
+            ]
         elif (dice := dice - mix.looks) < mix.notes:
             self._rounds = [[("journal", {"title": f"Entry {number}", "text": words(rng, 20, 80)})]]
         elif (dice := dice - mix.notes) < mix.recalls:
@@ -207,17 +229,24 @@ class Script:
         bare = [_bare(message) for message in body["messages"] if message["role"] != "system"]
         self.requests += 1
         if self.names:
-            whole = _MARK.sub("", json.dumps([body["tools"], body["system"], bare], ensure_ascii=False))
+            whole = _MARK.sub(
+                "", json.dumps([body["tools"], body["system"], bare], ensure_ascii=False)
+            )
             self.digests.append(hashlib.sha256(HANDLE.sub(self._named, whole).encode()).hexdigest())
         if not self.folded:
             for old, new in zip(self._front, bare, strict=False):
-                assert old == new or self._shortened(old, new), f"{str(old)[:300]} became {str(new)[:300]}"
+                assert old == new or self._shortened(old, new), (
+                    f"{str(old)[:300]} became {str(new)[:300]}"
+                )
             assert len(bare) >= len(self._front), "what was told is gone"
             self.compared += 1
         *front, last = bare
-        # What was called to mind, and what was asked for in the turn, stands behind the newest words, and leaves.
+        # What was called to mind, and what was asked for in the turn, stands behind the newest
+        # words, and leaves.
         leaves = ("[RECALLED]", "Calls in this turn so far:")
-        content_ = [block for block in last["content"] if not block.get("text", "").startswith(leaves)]
+        content_ = [
+            block for block in last["content"] if not block.get("text", "").startswith(leaves)
+        ]
         self._front, self.folded = [*front, {**last, "content": content_}], False
 
     def _named(self, handle: re.Match[str]) -> str:
@@ -242,8 +271,14 @@ class Script:
             assert text == whole or found, f"{arguments['path']} is told as {text[:200]!r}"
             if text != whole:
                 self.files[found[0]] = arguments["path"]
-        elif name == "fetch_evidence" and arguments["handle"] in self.files and "[TOOL RESULT" not in text:
+        elif (
+            name == "fetch_evidence"
+            and arguments["handle"] in self.files
+            and "[TOOL RESULT" not in text
+        ):
             whole = content(self.files[arguments["handle"]])
             start = arguments.get("offset", 0)
-            assert whole[start : start + arguments.get("limit", 4_000)] in text or HANDLE.findall(text), text[:300]
+            assert whole[start : start + arguments.get("limit", 4_000)] in text or HANDLE.findall(
+                text
+            ), text[:300]
         self.told += 1

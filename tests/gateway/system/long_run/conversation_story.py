@@ -1,4 +1,5 @@
-"""A long conversation, lived through: people speak, processes end and begin, and in the end all handles are opened."""
+"""A long conversation, lived through: people speak, processes end and begin, and in the end all
+handles are opened."""
 
 import asyncio
 import random
@@ -50,12 +51,15 @@ class Tale:
     def told(self) -> str:
         """In figures."""
         part = min(1_000, len(self.spent_s) // 4)
-        first, last = (statistics.median(some) * 1_000 for some in (self.spent_s[:part], self.spent_s[-part:]))
+        first, last = (
+            statistics.median(some) * 1_000 for some in (self.spent_s[:part], self.spent_s[-part:])
+        )
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.kinds.most_common())
         return (
             f"window {self.window}: {self.turns} turns, {self.script.requests} requests, "
             f"{self.overflows} refused as too long, folds: {kinds}; {self.script.told} results and "
-            f"{self.opened} handles held to the truth, {self.script.compared} requests to the one before; "
+            f"{self.opened} handles held to the truth, {self.script.compared} requests to the one "
+            "before; "
             f"{first:.1f} ms a turn at first, {last:.1f} ms at last; "
             f"{self.resident_mb[0]:.0f} MB after a tenth, {self.resident_mb[-1]:.0f} MB in the end"
         )
@@ -65,9 +69,13 @@ def watching(script: Script) -> type[Store]:
     """A store that says when a view was folded."""
 
     class Watching(Store):
-        async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
+        async def append(
+            self, entries: Sequence[NewEntry], *, lazily: bool = False
+        ) -> tuple[AppendResult, ...]:
             written = await super().append(entries, lazily=lazily)
-            script.folded = script.folded or any(isinstance(entry.fact, ViewFolded) for entry in entries)
+            script.folded = script.folded or any(
+                isinstance(entry.fact, ViewFolded) for entry in entries
+            )
             return written
 
     return Watching
@@ -88,11 +96,15 @@ async def truth(home: Home, handle: str) -> str | None:
     fact = entry.fact if entry is not None else None
     if kind == "e":
         assert isinstance(fact, Evidence), handle
-        return content(path[0]) if (path := re.findall(r"/srv/\S+\.txt", fact.origin)) else fact.text
+        return (
+            content(path[0]) if (path := re.findall(r"/srv/\S+\.txt", fact.origin)) else fact.text
+        )
     if kind == "t":
         assert isinstance(fact, TurnRecord), handle
         called = [called for step in fact.steps for called in step.calls][numbers[1] - 1]
-        return content(path[0]) if (path := re.findall(r"/srv/\S+\.txt", called.arguments)) else None
+        return (
+            content(path[0]) if (path := re.findall(r"/srv/\S+\.txt", called.arguments)) else None
+        )
     return None
 
 
@@ -100,7 +112,10 @@ async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
     places = home.minds.places
     media = MediaStore(live_settings(), Path("/nonexistent"), {}, home.clock)
-    opener, sight = EvidenceStore(home.store, home.clock, places, media), await places.visibility(ROOM.conversation)
+    opener, sight = (
+        EvidenceStore(home.store, home.clock, places, media),
+        await places.visibility(ROOM.conversation),
+    )
     for handle in handles:
         try:
             found = await opener.find(handle, sight, ROOM.conversation)
@@ -119,7 +134,11 @@ async def _transcribed(home: Home, handle: str, text: str) -> None:
     first, end = (int(number) for number in re.findall(r"\d+", handle))
     at = 0
     for entry in await home.store.entries(
-        kinds=["turn_ended"], conversation=ROOM.conversation, after=first - 1, before=end, limit=100_000
+        kinds=["turn_ended"],
+        conversation=ROOM.conversation,
+        after=first - 1,
+        before=end,
+        limit=100_000,
     ):
         if isinstance(entry.fact, TurnRecord):
             for words in (entry.fact.heard, entry.fact.text):
@@ -193,7 +212,9 @@ async def _talk(home: Home, tale: Tale, restarts: int) -> None:
         await home.say(said(tale.script.seed, number, tale.script.mix))
         report = await home.take()
         tale.spent_s.append(time.perf_counter() - began)
-        assert not report.has_failed, (await home.store.newest_turns(ROOM.conversation, before=None, newest=1))[0].fact
+        assert not report.has_failed, (
+            await home.store.newest_turns(ROOM.conversation, before=None, newest=1)
+        )[0].fact
         home.clock.advance(dice.choice([5, 20, 40, 60, 120, 200, 900, 4_000]))
         if number % max(1, tale.turns // 10) == 0:
             tale.resident_mb.append(_resident_mb())

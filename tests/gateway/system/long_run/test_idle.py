@@ -48,7 +48,9 @@ def test_a_day_without_a_word_makes_no_request(
             if talks:
                 await gateway.towns[IRC].receive_message("nice weather", sender="ann", room="#one")
                 await gateway.towns[TELEGRAM].receive_message("hello", sender="ann")
-                await gateway.towns[DISCORD].receive_message("reverie, hello", sender="bob", room="#two")
+                await gateway.towns[DISCORD].receive_message(
+                    "reverie, hello", sender="bob", room="#two"
+                )
                 await clock.sleep(600)
                 assert len(gateway.shown) == 2
             before, ticks[:] = len(brain.asked), []

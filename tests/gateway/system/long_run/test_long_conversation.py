@@ -1,4 +1,5 @@
-"""One conversation through thousands of turns: the window holds, handles open, and a restart changes no byte."""
+"""One conversation through thousands of turns: the window holds, handles open, and a restart
+changes no byte."""
 
 import statistics
 from dataclasses import replace
@@ -15,7 +16,13 @@ BIG = replace(MANY, said=(50, 400), replies=(40, 120))
 
 @pytest.mark.parametrize(
     ("window", "turns"),
-    [(8_000, 80), *(pytest.param(window, 200, marks=pytest.mark.system) for window in (8_000, 32_000, 200_000))],
+    [
+        (8_000, 80),
+        *(
+            pytest.param(window, 200, marks=pytest.mark.system)
+            for window in (8_000, 32_000, 200_000)
+        ),
+    ],
 )
 def test_a_long_conversation_goes_on(window: int, turns: int) -> None:
     tale = lived(window=window, turns=turns, recall_tokens=150)
@@ -39,9 +46,12 @@ def test_it_goes_on_over_a_socket() -> None:
     assert lived(window=32_000, turns=60, socket=True, restarts=2).script.told > 20
 
 
-@pytest.mark.parametrize(("turns", "restarts"), [(40, 3), pytest.param(120, 11, marks=pytest.mark.system)])
+@pytest.mark.parametrize(
+    ("turns", "restarts"), [(40, 3), pytest.param(120, 11, marks=pytest.mark.system)]
+)
 def test_a_restart_changes_no_byte_of_any_request(turns: int, restarts: int) -> None:
-    """Folded under pressure only: what is believed of the provider's cache does not outlive a process."""
+    """Folded under pressure only: what is believed of the provider's cache does not outlive a
+    process."""
     how = {"window": 32_000, "turns": turns, "folds": {"policy": "full"}, "names": True}
     restarted, twin = lived(restarts=restarts, **how), lived(restarts=0, **how)
     assert restarted.kinds
@@ -54,6 +64,8 @@ def test_a_restart_changes_no_byte_of_any_request(turns: int, restarts: int) -> 
 def test_twenty_thousand_turns(window: int) -> None:
     tale = lived(window=window, turns=20_000, restarts=10, mix=BIG if window > 100_000 else MANY)
     print(tale.told())
-    early, late = (statistics.median(tale.spent_s[start : start + 2_000]) for start in (2_000, 18_000))
+    early, late = (
+        statistics.median(tale.spent_s[start : start + 2_000]) for start in (2_000, 18_000)
+    )
     assert late < 3 * early, "turns take longer and longer"
     assert tale.resident_mb[-1] < tale.resident_mb[2] + 100, "memory grows"

@@ -14,7 +14,19 @@ from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
 from gateway.store import Store, rebuild
 from gateway.store.retention import move_old_months
-from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Ask, Brain, Say, World, echo, message, settings, world
+from tests.kits.simulated_gateway import (
+    DISCORD,
+    IRC,
+    TELEGRAM,
+    Ask,
+    Brain,
+    Say,
+    World,
+    echo,
+    message,
+    settings,
+    world,
+)
 from tests.kits.simulated_time import JumpingClock, simulated
 
 DAY_S = 86_400.0
@@ -38,7 +50,9 @@ def _says(ask: Ask) -> Say:
 
 
 def _configured(folder: Path) -> Settings:
-    return settings(folder, dmn={"resting": "30d", "foraging": "30d", "engaged": "1h", "working": "1h"})
+    return settings(
+        folder, dmn={"resting": "30d", "foraging": "30d", "engaged": "1h", "working": "1h"}
+    )
 
 
 def _brain(clock: JumpingClock) -> Brain:
@@ -52,14 +66,20 @@ async def _talk(gateway: World, clock: JumpingClock, days: int, *, first: int = 
         for number in range(12):
             name = f"{day}x{number}"
             place, who = ((IRC, "ann"), (TELEGRAM, "olga"), (DISCORD, "dan"))[number % 3]
-            text = f"reverie, {'look' if number == 5 else 'tell'} me of {name}" if number % 2 else f"just saying {name}"
+            text = (
+                f"reverie, {'look' if number == 5 else 'tell'} me of {name}"
+                if number % 2
+                else f"just saying {name}"
+            )
             room = None if number % 4 == 3 else "#one"
             await gateway.tell(place, message(place, who, text, clock, room=room, id=name))
             await clock.sleep(20)
         for place in (IRC, TELEGRAM, DISCORD):  # more than what stays of every place anyway
             for number in range(15):
                 name = f"{day}y{number}"
-                await gateway.tell(place, message(place, "fay", f"small talk {name}", clock, room="#one", id=name))
+                await gateway.tell(
+                    place, message(place, "fay", f"small talk {name}", clock, room="#one", id=name)
+                )
 
 
 @pytest.mark.integration
@@ -73,7 +93,9 @@ def test_nothing_old_is_answered_and_all_that_is_new(tmp_path: Path, days: int) 
     async def before(clock: JumpingClock) -> None:
         async with world(_configured(tmp_path / "kept"), clock, _brain(clock)) as gateway:
             await _talk(gateway, clock, days)
-            await gateway.tell(IRC, message(IRC, "eve", "the last line of all", clock, room="#two", id="overheard"))
+            await gateway.tell(
+                IRC, message(IRC, "eve", "the last line of all", clock, room="#two", id="overheard")
+            )
 
     (tmp_path / "kept").mkdir()
     go(before)
@@ -92,16 +114,29 @@ def test_nothing_old_is_answered_and_all_that_is_new(tmp_path: Path, days: int) 
                 assert await rebuild(made.store.path) == []
             async with world(made, clock, _brain(clock)) as gateway:
                 for place in (IRC, TELEGRAM, DISCORD):  # what came long ago comes again
-                    await gateway.tell(place, message(place, "ann", "reverie, once more", clock, room="#one", id="0x1"))
+                    await gateway.tell(
+                        place,
+                        message(place, "ann", "reverie, once more", clock, room="#one", id="0x1"),
+                    )
                     for number in range(12):
-                        old = message(place, "ann", "reverie, once more", clock, room="#one", id=f"0x{number}")
-                        if (place, number % 3) in ((IRC, 0), (TELEGRAM, 1), (DISCORD, 2)) and number % 4 != 3:
+                        old = message(
+                            place, "ann", "reverie, once more", clock, room="#one", id=f"0x{number}"
+                        )
+                        if (place, number % 3) in (
+                            (IRC, 0),
+                            (TELEGRAM, 1),
+                            (DISCORD, 2),
+                        ) and number % 4 != 3:
                             await gateway.tell(place, old)
                 await clock.sleep(60)
                 for place in (IRC, TELEGRAM, DISCORD):
-                    await gateway.tell(place, message(place, "olga", "reverie, now?", clock, room="#one", id="new"))
+                    await gateway.tell(
+                        place, message(place, "olga", "reverie, now?", clock, room="#one", id="new")
+                    )
                     await clock.sleep(60)
-                await gateway.tell(IRC, message(IRC, "olga", "reverie, and here?", clock, room="#two", id="two"))
+                await gateway.tell(
+                    IRC, message(IRC, "olga", "reverie, and here?", clock, room="#two", id="two")
+                )
                 await clock.sleep(60)
             shown[name] = sorted(f"{part.to.conversation} {part.body}" for _, part in gateway.shown)
 

@@ -17,8 +17,11 @@ DIRECT = (5.0, 17.3, 30.05, 44.9, 59.9)
 """When somebody writes directly, in the middle of it."""
 
 
-async def raid(gateway: World, clock: JumpingClock, *, lines: int = LINES, word: str = "") -> dict[str, float]:
-    """Thousands of lines in a minute, and people who write to the agent meanwhile: when each did."""
+async def raid(
+    gateway: World, clock: JumpingClock, *, lines: int = LINES, word: str = ""
+) -> dict[str, float]:
+    """Thousands of lines in a minute, and people who write to the agent meanwhile: when each
+    did."""
     begun, wrote, waiting = clock.monotonic(), dict[str, float](), list(DIRECT)
     for number in range(lines):
         while waiting and begun + waiting[0] <= clock.monotonic():
@@ -29,7 +32,9 @@ async def raid(gateway: World, clock: JumpingClock, *, lines: int = LINES, word:
             )
             del waiting[0]
         text = f"line {number}, can anybody help?" if number % 7 == 0 else f"line {number}"
-        await gateway.towns[DISCORD].receive_message(word + text, sender=f"raider{number % 40}", room="#one")
+        await gateway.towns[DISCORD].receive_message(
+            word + text, sender=f"raider{number % 40}", room="#one"
+        )
         await clock.sleep(MINUTE_S / lines)
     return wrote
 
@@ -66,7 +71,9 @@ def of_the_raid(brain: Brain) -> list[Ask]:
         pytest.param("mention", LINES, marks=pytest.mark.system),
     ],
 )
-def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Path, listen: str, lines: int) -> None:
+def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(
+    tmp_path: Path, listen: str, lines: int
+) -> None:
     async def story(clock: JumpingClock) -> None:
         brain = Brain(clock)
         made = settings(

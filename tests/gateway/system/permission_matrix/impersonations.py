@@ -1,7 +1,8 @@
-"""Attempts to pass for the owner, each as it would come in on the wire, and what a `House` makes of them.
+"""Attempts to pass for the owner, each as it would come in on the wire, and what a `House` makes of
+them.
 
-A row gives events that must change nothing and be answered by nobody, though there is an owner who could have it: the
-same act, done by the owner, works (`GENUINE`).
+A row gives events that must change nothing and be answered by nobody, though there is an owner who
+could have it: the same act, done by the owner, works (`GENUINE`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,14 +12,23 @@ from typing import Any, Final
 from gateway.core.events import Notification
 from tests.gateway.system.permission_matrix.matrix_kit import House, Seen
 from tests.gateway.system.permission_matrix.people import PEOPLE, Person, Place
-from tests.gateway.system.permission_matrix.platform_payloads import FOREIGN, Discord, Irc, Json, Telegram, _tg_command
+from tests.gateway.system.permission_matrix.platform_payloads import (
+    FOREIGN,
+    Discord,
+    Irc,
+    Json,
+    Telegram,
+    _tg_command,
+)
 
 Events = Sequence[Notification]
 Spoof = Callable[[House], Events]
 
 OWNER: Final = next(number for number, one in enumerate(PEOPLE) if one.name == "owner")
 STRANGER: Final = 0
-RANKED: Final = next(number for number, one in enumerate(PEOPLE) if one.name == "admin here by rank")
+RANKED: Final = next(
+    number for number, one in enumerate(PEOPLE) if one.name == "admin here by rank"
+)
 LINE: Final = f"!role set irc.net:account:{FOREIGN} member"
 NICK: Final = f"p{OWNER}"
 COMMAND: Final = f"role set telegram.main:{FOREIGN} member"
@@ -43,11 +53,17 @@ def _irc(house: House, *lines: str, tagged: bool = True) -> Events:
 
 def _left(*how: str) -> tuple[str, ...]:
     """The owner goes, and somebody takes the nick: the server tells no accounts with a JOIN."""
-    return (*how, f":{NICK}!evil@x.example JOIN #listed", f":{NICK}!evil@x.example PRIVMSG #listed :{LINE}")
+    return (
+        *how,
+        f":{NICK}!evil@x.example JOIN #listed",
+        f":{NICK}!evil@x.example PRIVMSG #listed :{LINE}",
+    )
 
 
 _FROM_OWNER: Final = f":{NICK}!u@h{OWNER}.example"
-_EVERYWHERE: Final = tuple(f"{_FROM_OWNER} PART {room}" for room in ("#listed", "#other", "#approved", "#closed"))
+_EVERYWHERE: Final = tuple(
+    f"{_FROM_OWNER} PART {room}" for room in ("#listed", "#other", "#approved", "#closed")
+)
 
 IRC: Final[dict[str, Spoof]] = {
     f"{what}{', no tags' if not tagged else ''}": (
@@ -58,7 +74,10 @@ IRC: Final[dict[str, Spoof]] = {
         "nick taken after the owner quit": _left(f"{_FROM_OWNER} QUIT :bye"),
         "nick taken after the owner left": _left(*_EVERYWHERE),
         "nick taken after the owner was kicked": _left(
-            *(f":c!s@s KICK {room} {NICK}" for room in ("#listed", "#other", "#approved", "#closed"))
+            *(
+                f":c!s@s KICK {room} {NICK}"
+                for room in ("#listed", "#other", "#approved", "#closed")
+            )
         ),
         "nick taken after the owner took another": (
             f"{_FROM_OWNER} NICK away",
@@ -66,8 +85,14 @@ IRC: Final[dict[str, Spoof]] = {
             f":{NICK}!evil@x.example PRIVMSG #listed :{LINE}",
         ),
         "nick taken by who came after the owner took another": _left(f"{_FROM_OWNER} NICK away"),
-        "account logged out in the middle": (f"{_FROM_OWNER} ACCOUNT *", f"{_FROM_OWNER} PRIVMSG #listed :{LINE}"),
-        "logged out, alone with the bot": (f"{_FROM_OWNER} ACCOUNT *", f"{_FROM_OWNER} PRIVMSG reverie :{LINE}"),
+        "account logged out in the middle": (
+            f"{_FROM_OWNER} ACCOUNT *",
+            f"{_FROM_OWNER} PRIVMSG #listed :{LINE}",
+        ),
+        "logged out, alone with the bot": (
+            f"{_FROM_OWNER} ACCOUNT *",
+            f"{_FROM_OWNER} PRIVMSG reverie :{LINE}",
+        ),
         "homoglyph of the nick": (
             ":р4!evil@x.example JOIN #listed * :Owner",
             f":р4!evil@x.example PRIVMSG #listed :{LINE}",
@@ -76,9 +101,13 @@ IRC: Final[dict[str, Spoof]] = {
             f":eve!evil@x.example JOIN #listed * :account:{NICK}",
             f":eve!evil@x.example PRIVMSG #listed :{LINE}",
         ),
-        "user name that reads like an account": (f":eve!account:{NICK}@account:{NICK} PRIVMSG reverie :{LINE}",),
+        "user name that reads like an account": (
+            f":eve!account:{NICK}@account:{NICK} PRIVMSG reverie :{LINE}",
+        ),
         "nick that reads like an id": (f":irc.net:account:{NICK}!e@x PRIVMSG #listed :{LINE}",),
-        "account tag that a client made": (f"@+account={NICK} :eve!evil@x.example PRIVMSG #listed :{LINE}",),
+        "account tag that a client made": (
+            f"@+account={NICK} :eve!evil@x.example PRIVMSG #listed :{LINE}",
+        ),
         "name of the owner, alone": (f":{NICK}!evil@x.example PRIVMSG reverie :{LINE}",)
         if tagged
         else (f":{NICK}_!evil@x.example PRIVMSG reverie :{LINE}",),
@@ -98,12 +127,22 @@ IRC: Final[dict[str, Spoof]] = {
         "relayed, with the owner's account": (
             f"@draft/relaymsg=bridge;account={NICK} :{NICK}!u@relay PRIVMSG #listed :{LINE}",
         ),
-        "relayed under its last name": (f"@relaymsg=bridge;account={NICK} {_FROM_OWNER} PRIVMSG #listed :{LINE}",),
-        "quoted behind other words": (f"@account={NICK} {_FROM_OWNER} PRIVMSG #listed :eve says {LINE}",),
-        "notice of the owner": (f"@account={NICK} {_FROM_OWNER} NICK_ #listed :{LINE}".replace("NICK_", "NOTICE"),),
-        "action of the owner": (f"@account={NICK} {_FROM_OWNER} PRIVMSG #listed :\x01ACTION {LINE}\x01",),
+        "relayed under its last name": (
+            f"@relaymsg=bridge;account={NICK} {_FROM_OWNER} PRIVMSG #listed :{LINE}",
+        ),
+        "quoted behind other words": (
+            f"@account={NICK} {_FROM_OWNER} PRIVMSG #listed :eve says {LINE}",
+        ),
+        "notice of the owner": (
+            f"@account={NICK} {_FROM_OWNER} NICK_ #listed :{LINE}".replace("NICK_", "NOTICE"),
+        ),
+        "action of the owner": (
+            f"@account={NICK} {_FROM_OWNER} PRIVMSG #listed :\x01ACTION {LINE}\x01",
+        ),
         "said in our own name": (f"@account={NICK} :reverie!r@h PRIVMSG #listed :{LINE}",),
-        "a bot on the owner's account": (f"@account={NICK};bot {_FROM_OWNER} PRIVMSG #listed :{LINE}",),
+        "a bot on the owner's account": (
+            f"@account={NICK};bot {_FROM_OWNER} PRIVMSG #listed :{LINE}",
+        ),
         "operator without an account": (
             ":eve!evil@x.example JOIN #listed * :eve",
             ":c!s@s MODE #listed +oq eve eve",
@@ -161,7 +200,9 @@ def _telegram(number: int = OWNER, place: Place = "listed", **more: Any) -> Spoo
         assert isinstance(reader, Telegram)
         update = reader.update(number, somebody(number), place, "slash role set")
         changed = {"from" if key == "from_" else key: value for key, value in more.items()}
-        said: Json = {key: value for key, value in (update["message"] | changed).items() if value is not None}
+        said: Json = {
+            key: value for key, value in (update["message"] | changed).items() if value is not None
+        }
         return reader.heard({"message": said})
 
     return made
@@ -177,7 +218,12 @@ def _telegram_edited(place: Place) -> Spoof:
 
 _ANN: Final = {"id": 1000 + OWNER, "is_bot": False, "first_name": "Ann"}
 _GROUP: Final = {"id": -1001, "type": "supergroup", "title": "Ann"}
-_ANONYMOUS: Final = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
+_ANONYMOUS: Final = {
+    "id": 1087968824,
+    "is_bot": True,
+    "first_name": "Group",
+    "username": "GroupAnonymousBot",
+}
 _EVE: Final = {"id": 1000, "is_bot": False, "first_name": "Ann", "username": "owner"}
 _HIDDEN: Final = {"type": "hidden_user", "date": 1, "sender_user_name": "Ann"}
 _USER: Final = {"type": "user", "date": 1, "sender_user": _EVE}
@@ -187,9 +233,12 @@ TELEGRAM: Final[dict[str, Spoof]] = {
     "name of the owner, alone": _telegram(STRANGER, "direct", from_=_EVE),
     "homoglyph of the owner's name": _telegram(STRANGER, from_=_EVE | {"first_name": "Аnn"}),
     "id of an owner on another platform": _telegram(STRANGER, from_=_EVE | {"id": 5000 + OWNER}),
-    "anonymous administrator": _telegram(from_=_ANONYMOUS, sender_chat=_GROUP, author_signature="Ann"),
+    "anonymous administrator": _telegram(
+        from_=_ANONYMOUS, sender_chat=_GROUP, author_signature="Ann"
+    ),
     "channel in whose name the owner writes": _telegram(
-        from_={"id": 136817688, "is_bot": True, "first_name": "Channel"}, sender_chat=_GROUP | {"id": -1009}
+        from_={"id": 136817688, "is_bot": True, "first_name": "Channel"},
+        sender_chat=_GROUP | {"id": -1009},
     ),
     "linked channel, forwarded by Telegram": _telegram(
         from_={"id": 777000, "is_bot": False, "first_name": "Telegram"},
@@ -200,7 +249,9 @@ TELEGRAM: Final[dict[str, Spoof]] = {
     "forwarded by the owner, alone": _telegram(place="direct", forward_origin=_HIDDEN),
     "forwarded, as it was told before": _telegram(forward_from=_EVE, forward_date=1),
     "forwarded from the owner": _telegram(STRANGER, forward_origin=_USER | {"sender_user": _ANN}),
-    "sent by way of a bot": _telegram(via_bot={"id": 9, "is_bot": True, "first_name": "b", "username": "b_bot"}),
+    "sent by way of a bot": _telegram(
+        via_bot={"id": 9, "is_bot": True, "first_name": "b", "username": "b_bot"}
+    ),
     "a business's bot in the owner's name": _telegram(
         place="direct", sender_business_bot={"id": 9, "is_bot": True, "first_name": "b"}
     ),
@@ -212,9 +263,13 @@ TELEGRAM: Final[dict[str, Spoof]] = {
     "written, and not a command to Telegram": _telegram(entities=None),
     "written in bold": _telegram(entities=[{"type": "bold", "offset": 0, "length": 5}]),
     "in the owner's reply": _telegram(
-        text="what is that?", entities=None, reply_to_message={"message_id": 1, "from": _EVE} | _tg_command(COMMAND)
+        text="what is that?",
+        entities=None,
+        reply_to_message={"message_id": 1, "from": _EVE} | _tg_command(COMMAND),
     ),
-    "in what the owner quotes": _telegram(text="ok", entities=None, quote={"text": f"!{COMMAND}", "position": 0}),
+    "in what the owner quotes": _telegram(
+        text="ok", entities=None, quote={"text": f"!{COMMAND}", "position": 0}
+    ),
     "under the owner's picture": _telegram(
         text=None,
         entities=None,
@@ -227,15 +282,28 @@ TELEGRAM: Final[dict[str, Spoof]] = {
 # Discord
 
 
-def _discord(event: str = "MESSAGE_CREATE", *, number: int = STRANGER, place: Place = "listed", **more: Any) -> Spoof:
-    """What somebody writes, by default a stranger, with something that makes it look like the owner's."""
+def _discord(
+    event: str = "MESSAGE_CREATE", *, number: int = STRANGER, place: Place = "listed", **more: Any
+) -> Spoof:
+    """What somebody writes, by default a stranger, with something that makes it look like the
+    owner's."""
 
     def made(house: House) -> Events:
         reader = house.readers["discord"]
         assert isinstance(reader, Discord)
-        way = "slash role set" if event == "INTERACTION_CREATE" else "edited command" if "UPDATE" in event else "text"
-        told = reader.event(number, somebody(number), place, "text role set" if way == "text" else way)[1]
-        return reader.heard(event, {key: value for key, value in (told | more).items() if value is not None})
+        way = (
+            "slash role set"
+            if event == "INTERACTION_CREATE"
+            else "edited command"
+            if "UPDATE" in event
+            else "text"
+        )
+        told = reader.event(
+            number, somebody(number), place, "text role set" if way == "text" else way
+        )[1]
+        return reader.heard(
+            event, {key: value for key, value in (told | more).items() if value is not None}
+        )
 
     return made
 
@@ -247,10 +315,15 @@ _REFERENCE: Final = {"type": 1, "channel_id": "1", "message_id": "2"}
 
 DISCORD: Final[dict[str, Spoof]] = {
     "webhook with the owner's name": _discord(webhook_id="99", author=_DC_OWNER | {"id": "99"}),
-    "webhook with the owner's id": _discord(webhook_id="99", author=_DC_OWNER, member={"roles": ["21", "22"]}),
+    "webhook with the owner's id": _discord(
+        webhook_id="99", author=_DC_OWNER, member={"roles": ["21", "22"]}
+    ),
     "webhook of an application": _discord(webhook_id="99", application_id="98", author=_DC_OWNER),
     "post of a followed channel": _discord(
-        number=OWNER, webhook_id="99", flags=2, message_reference={"channel_id": "77", "guild_id": "78"}
+        number=OWNER,
+        webhook_id="99",
+        flags=2,
+        message_reference={"channel_id": "77", "guild_id": "78"},
     ),
     "answer of a bot to the owner's command": _discord(
         webhook_id="98",
@@ -261,22 +334,32 @@ DISCORD: Final[dict[str, Spoof]] = {
     "name of the owner": _discord(author=_DC_EVE, member={"nick": "Ann", "roles": []}),
     "homoglyph of the owner's name": _discord(author=_DC_EVE | {"global_name": "Аnn"}),
     "id of an owner on another platform": _discord(author=_DC_EVE | {"id": str(1000 + OWNER)}),
-    "roles that the author claims": _discord(author=_DC_EVE | {"roles": ["21"], "member": {"roles": ["21"]}}),
+    "roles that the author claims": _discord(
+        author=_DC_EVE | {"roles": ["21"], "member": {"roles": ["21"]}}
+    ),
     "roles of who is mentioned": _discord(mentions=[_DC_OWNER | {"member": {"roles": ["21"]}}]),
     "a bot with the owner's name": _discord(author=_DC_EVE | {"id": "98", "bot": True}),
     "forwarded by the owner": _discord(
         number=OWNER, content="", message_reference=_REFERENCE, message_snapshots=_SNAPSHOTS
     ),
     "forwarded by the owner, alone": _discord(
-        number=OWNER, place="direct", content="", message_reference=_REFERENCE, message_snapshots=_SNAPSHOTS
+        number=OWNER,
+        place="direct",
+        content="",
+        message_reference=_REFERENCE,
+        message_snapshots=_SNAPSHOTS,
     ),
     "in an embed of a bot": _discord(
-        author=_DC_OWNER | {"bot": True}, content="", embeds=[{"type": "rich", "description": DC_LINE}]
+        author=_DC_OWNER | {"bot": True},
+        content="",
+        embeds=[{"type": "rich", "description": DC_LINE}],
     ),
     "in an embed under the owner's words": _discord(
         number=OWNER, content="look", embeds=[{"type": "rich", "description": DC_LINE}]
     ),
-    "in a poll of the owner": _discord(number=OWNER, content="", poll={"question": {"text": DC_LINE}, "answers": []}),
+    "in a poll of the owner": _discord(
+        number=OWNER, content="", poll={"question": {"text": DC_LINE}, "answers": []}
+    ),
     "said by Discord itself": _discord(number=OWNER, type=7),
     "in the owner's name, as a thread's first words": _discord(number=OWNER, type=21),
     "edited in": _discord("MESSAGE_UPDATE", number=OWNER),
@@ -303,7 +386,12 @@ def _as_owner(platform: str, way: str, place: Place) -> Spoof:
 
 GENUINE: Final[dict[str, Spoof]] = {
     f"{platform}, {way}, {place}": _as_owner(platform, f"{way} role set", place)
-    for platform, way in (("irc", "text"), ("telegram", "slash"), ("discord", "text"), ("discord", "slash"))
+    for platform, way in (
+        ("irc", "text"),
+        ("telegram", "slash"),
+        ("discord", "text"),
+        ("discord", "slash"),
+    )
     for place in ("listed", "closed", "direct")
 }
 

@@ -1,8 +1,8 @@
-"""The matrix: each cell goes through a platform's own reader, the intake and the desk, on a real store; what can be
-seen of it afterwards is compared with what the oracle expects.
+"""The matrix: each cell goes through a platform's own reader, the intake and the desk, on a real
+store; what can be seen of it afterwards is compared with what the oracle expects.
 
-A `House` is a gateway without agents under one policy. Between two cells more than an hour passes, so that no limit and
-no code of one is left to the next.
+A `House` is a gateway without agents under one policy. Between two cells more than an hour passes,
+so that no limit and no code of one is left to the next.
 """
 
 import asyncio
@@ -35,7 +35,17 @@ from gateway.ingest.factory import make_channel
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.inbox import ready_conversations
 from gateway.stream.rooms import accepted_invitations
-from tests.gateway.system.permission_matrix.oracle import DMS, NOTHING, ROOMS, Cell, Dm, Outcome, Rooms, Said, expected
+from tests.gateway.system.permission_matrix.oracle import (
+    DMS,
+    NOTHING,
+    ROOMS,
+    Cell,
+    Dm,
+    Outcome,
+    Rooms,
+    Said,
+    expected,
+)
 from tests.gateway.system.permission_matrix.people import PLATFORMS, Person, Platform, people
 from tests.gateway.system.permission_matrix.platform_payloads import (
     APPROVED_GUILD,
@@ -60,7 +70,11 @@ from tests.kits.tasks import LooseTasks
 BETWEEN_S: Final = 3_700.0
 """Longer than a code holds."""
 SHARE: Final = 15
-ELSEWHERE: Final[dict[Platform, Platform]] = {"irc": "telegram", "telegram": "discord", "discord": "irc"}
+ELSEWHERE: Final[dict[Platform, Platform]] = {
+    "irc": "telegram",
+    "telegram": "discord",
+    "discord": "irc",
+}
 """Where the account is that somebody of that platform is linked with."""
 
 
@@ -94,7 +108,9 @@ def other_account(platform: Platform, number: int) -> str:
     return f"{NAMES[there]}:{'account:q' if there == 'irc' else ''}{90_000 + number}"
 
 
-def settings_of(tmp: Path, dm: Dm, rooms: Rooms, irc: Irc, readers: dict[Platform, Reader], **access: Any) -> Settings:
+def settings_of(
+    tmp: Path, dm: Dm, rooms: Rooms, irc: Irc, readers: dict[Platform, Reader], **access: Any
+) -> Settings:
     """What an operator would write for these people."""
     roles: dict[str, list[str]] = {}
     grants: list[Json] = []
@@ -113,18 +129,41 @@ def settings_of(tmp: Path, dm: Dm, rooms: Rooms, irc: Irc, readers: dict[Platfor
                 agent = "reverie" if claim.where == "agent" else "echo"
                 grants.append({"who": who, "role": claim.role, "agent": agent})
             else:
-                grants.append({"who": who, "role": claim.role, "room": _scope(platform, claim.where)})
-    others = [{"match": {"channel": NAMES[one], "room": ROOM_IDS[one]["other"]}} for one in PLATFORMS]
+                grants.append(
+                    {"who": who, "role": claim.role, "room": _scope(platform, claim.where)}
+                )
+    others = [
+        {"match": {"channel": NAMES[one], "room": ROOM_IDS[one]["other"]}} for one in PLATFORMS
+    ]
     open_ = {one: [ROOM_IDS[one]["listed"], ROOM_IDS[one]["other"]] for one in PLATFORMS}
     return parse_config(
         {
             "channels": {
-                "irc.net": {"platform": "irc", "host": "127.0.0.1", "nick": "reverie", "rooms": open_["irc"]},
-                "telegram.main": {"platform": "telegram", "token": "1:t", "rooms": open_["telegram"]},
-                "discord.main": {"platform": "discord", "token": "t", "rooms": [*open_["discord"], LISTED_GUILD]},
+                "irc.net": {
+                    "platform": "irc",
+                    "host": "127.0.0.1",
+                    "nick": "reverie",
+                    "rooms": open_["irc"],
+                },
+                "telegram.main": {
+                    "platform": "telegram",
+                    "token": "1:t",
+                    "rooms": open_["telegram"],
+                },
+                "discord.main": {
+                    "platform": "discord",
+                    "token": "t",
+                    "rooms": [*open_["discord"], LISTED_GUILD],
+                },
             },
-            "agents": [{"id": "echo", "bindings": others}, {"id": "reverie", "bindings": [{"private": False}]}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "agents": [
+                {"id": "echo", "bindings": others},
+                {"id": "reverie", "bindings": [{"private": False}]},
+            ],
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "attention": {"coalesce": 0},
             "access": {
                 "dm": dm,
@@ -143,12 +182,19 @@ def settings_of(tmp: Path, dm: Dm, rooms: Rooms, irc: Irc, readers: dict[Platfor
 
 
 def _everybody() -> Iterator[tuple[Platform, int, Person]]:
-    return ((platform, number, person) for platform in PLATFORMS for number, person in people(platform))
+    return (
+        (platform, number, person) for platform in PLATFORMS for number, person in people(platform)
+    )
 
 
 def _scope(platform: Platform, where: str) -> str:
     rooms = ROOM_IDS[platform]
-    room = {"here": rooms["listed"], "other": rooms["other"], "closed": rooms["closed"], "guild": GUILD}[where]
+    room = {
+        "here": rooms["listed"],
+        "other": rooms["other"],
+        "closed": rooms["closed"],
+        "guild": GUILD,
+    }[where]
     return str(Address(channel=NAMES[platform], room=RoomId(room)).conversation)
 
 
@@ -167,7 +213,10 @@ def _platform_roles() -> list[Json]:
         ("irc.*", "*", "role:25", "admin"),
         ("discord.main", GUILD, "role:26", "admin"),
     )
-    return [{"channel": channel, "room": room, "has": has, "role": role} for channel, room, has, role in rows]
+    return [
+        {"channel": channel, "room": room, "has": has, "role": role}
+        for channel, room, has, role in rows
+    ]
 
 
 def decided(readers: dict[Platform, Reader]) -> Iterator[Fact]:
@@ -177,14 +226,21 @@ def decided(readers: dict[Platform, Reader]) -> Iterator[Fact]:
         for claim in person.claims:
             if claim.by == "run":
                 scope = "" if claim.where == "all" else _scope(platform, claim.where)
-                yield RoleAssigned(person=who, role=claim.role, scope=scope, by="operator", why="role")
+                yield RoleAssigned(
+                    person=who, role=claim.role, scope=scope, by="operator", why="role"
+                )
             elif claim.by == "link":
                 one, other = sorted((who, other_account(platform, number)))
                 yield IdentityLinked(one=one, other=other, joined=True, by="operator")
     for platform in PLATFORMS:
-        approved = [ROOM_IDS[platform]["approved"], *([APPROVED_GUILD] if platform == "discord" else [])]
+        approved = [
+            ROOM_IDS[platform]["approved"],
+            *([APPROVED_GUILD] if platform == "discord" else []),
+        ]
         for room in approved:
-            yield RoomAccessChanged(room=Address(channel=NAMES[platform], room=RoomId(room)), open=True, by="operator")
+            yield RoomAccessChanged(
+                room=Address(channel=NAMES[platform], room=RoomId(room)), open=True, by="operator"
+            )
 
 
 @dataclass
@@ -210,11 +266,16 @@ class Seen:
         assert due == bool(self.arrivals), "only what is due wakes an agent, and all of that"
         posts = [fact.post for fact in self.facts if isinstance(fact, PostQueued)]
         assert len(posts) < 2, posts
-        said, aside = self._said(posts, refused=fate == "refused"), any(post.to != self.at for post in posts)
+        said, aside = (
+            self._said(posts, refused=fate == "refused"),
+            any(post.to != self.at for post in posts),
+        )
         return Outcome(fate, due, said, "+".join(sorted(acts)), bool(audited), aside)  # type: ignore[arg-type]
 
     def _said(self, posts: Sequence[Post], *, refused: bool) -> Said:
-        if any(isinstance(fact, CodeIssued) and fact.what in ("pair", "room") for fact in self.facts):
+        if any(
+            isinstance(fact, CodeIssued) and fact.what in ("pair", "room") for fact in self.facts
+        ):
             assert posts
             return "code"
         if not posts:
@@ -225,13 +286,21 @@ class Seen:
 
 
 def _act(fact: Fact) -> str:
-    return "role" if isinstance(fact, RoleAssigned) else "room" if isinstance(fact, RoomAccessChanged) else ""
+    return (
+        "role"
+        if isinstance(fact, RoleAssigned)
+        else "room"
+        if isinstance(fact, RoomAccessChanged)
+        else ""
+    )
 
 
 class House:
     """Real parts, on a real store; nothing is delivered, and no model is asked."""
 
-    def __init__(self, store: Store, clock: ManualClock, tmp: Path, dm: Dm, rooms: Rooms, **access: Any) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, tmp: Path, dm: Dm, rooms: Rooms, **access: Any
+    ) -> None:
         self.store, self.clock = store, clock
         self.seen, self._tasks = Seen(), LooseTasks()
         self.irc = Irc(clock)
@@ -260,7 +329,9 @@ class House:
 
     def _wrote(self, entries: Sequence[LogEntry]) -> None:
         # What owners are told of it has no cause, and comes at some time.
-        self.seen.facts += [one.fact for one in entries if one.cause or not isinstance(one.fact, PostQueued)]
+        self.seen.facts += [
+            one.fact for one in entries if one.cause or not isinstance(one.fact, PostQueued)
+        ]
         self.seen.arrivals += len([*ready_conversations(entries)])
         self.seen.joined += len([*accepted_invitations(entries)])
 
@@ -283,11 +354,17 @@ class House:
     async def played(self, cell: Cell) -> tuple[Outcome, set[str]]:
         """What comes of one cell, and by which rules. Afterwards everything is as before."""
         self.clock.advance(BETWEEN_S)
-        seen = await self.take(*self.readers[cell.platform].read(cell.number, cell.person, cell.place, cell.way))
+        seen = await self.take(
+            *self.readers[cell.platform].read(cell.number, cell.person, cell.place, cell.way)
+        )
         for fact in seen.facts:
             if isinstance(fact, RoleAssigned):
                 assert fact.person.endswith(f":{FOREIGN}"), fact
-                await self.write(RoleAssigned(person=fact.person, role="", scope=fact.scope, by="operator", why="role"))
+                await self.write(
+                    RoleAssigned(
+                        person=fact.person, role="", scope=fact.scope, by="operator", why="role"
+                    )
+                )
             elif isinstance(fact, RoomAccessChanged):
                 await self.write(RoomAccessChanged(room=fact.room, open=False, by="operator"))
         return seen.outcome, {fact.rule for fact in seen.facts if isinstance(fact, Judgement)}
@@ -309,7 +386,12 @@ def _channel(event: Notification) -> ChannelName:
 
 @contextlib.asynccontextmanager
 async def house(
-    folder: Path, dm: Dm = "pairing", rooms: Rooms = "approval", *, begun: bool = True, **access: Any
+    folder: Path,
+    dm: Dm = "pairing",
+    rooms: Rooms = "approval",
+    *,
+    begun: bool = True,
+    **access: Any,
 ) -> AsyncIterator[House]:
     """Open, with all that was decided. `begun`: and read."""
     clock = ManualClock()

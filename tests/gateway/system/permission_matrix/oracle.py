@@ -1,11 +1,21 @@
-"""What is to come of everything that comes in: the rules of the documents in words, written without the product's own.
+"""What is to come of everything that comes in: the rules of the documents in words, written without
+the product's own.
 
-docs/access-and-pairing.md, and the design, section 11. An `Outcome` is what can be seen from outside.
+docs/access-and-pairing.md, and the design, section 11. An `Outcome` is what can be seen from
+outside.
 """
 
 from typing import Final, Literal, NamedTuple
 
-from tests.gateway.system.permission_matrix.people import OPEN, ORDER, Person, Place, Platform, Role, roles
+from tests.gateway.system.permission_matrix.people import (
+    OPEN,
+    ORDER,
+    Person,
+    Place,
+    Platform,
+    Role,
+    roles,
+)
 
 Dm = Literal["pairing", "allowlist", "open", "disabled"]
 Rooms = Literal["approval", "listed"]
@@ -21,7 +31,8 @@ class Outcome(NamedTuple):
     turn: bool = False
     """The agent is woken, and a model asked."""
     said: Said = ""
-    """What is posted: a one-time code, how to become known, what answers a command, that it is for direct chats."""
+    """What is posted: a one-time code, how to become known, what answers a command, that it is for
+    direct chats."""
     acts: str = ""
     """What else changes: `role`, `room`, or `join`."""
     audited: bool = False
@@ -50,7 +61,10 @@ class Cell(NamedTuple):
         return roles(self.person, self.place)[0]
 
     def __str__(self) -> str:
-        return f"{self.platform}: {self.person.name}, {self.way}, {self.place}; dm {self.dm}, rooms {self.rooms}"
+        return (
+            f"{self.platform}: {self.person.name}, {self.way}, {self.place}; dm {self.dm}, "
+            f"rooms {self.rooms}"
+        )
 
 
 NOTHING: Final = Outcome("nothing")
@@ -67,7 +81,8 @@ class Needs(NamedTuple):
     direct: bool = False
     """Only in a direct chat."""
     aside: bool = False
-    """The answer is not for the room's eyes. Telegram and Discord show it to whoever asked by themselves."""
+    """The answer is not for the room's eyes. Telegram and Discord show it to whoever asked by
+    themselves."""
 
 
 COMMANDS: Final[dict[str, Needs]] = {
@@ -83,7 +98,8 @@ COMMANDS: Final[dict[str, Needs]] = {
 }
 """One of each kind."""
 FORMS: Final = ("slash", "tap", "text", "called")
-"""Native; by a tap on a button; in writing, with a prefix; in writing, behind the bot's name and without one."""
+"""Native; by a tap on a button; in writing, with a prefix; in writing, behind the bot's name and
+without one."""
 SAID_TO_US: Final = frozenset({"say", "mention", "reply", "file", "forwarded", "forwarded command"})
 """Ways to speak to the agent itself (those that are told as direct, mention or reply)."""
 INAUDIBLE: Final = frozenset({"notice", "ctcp"})
@@ -94,10 +110,14 @@ UNSIGNED: Final = frozenset({("discord", "delete")})
 
 def expected(cell: Cell) -> Outcome:
     if (cell.platform, cell.way, cell.place) == ("telegram", "edited command", "direct"):
-        cell = cell._replace(way="slash role set")  # alone with the bot, an edit into a command is that command
+        cell = cell._replace(
+            way="slash role set"
+        )  # alone with the bot, an edit into a command is that command
     form, _, name = cell.way.partition(" ")
     needs = COMMANDS.get(name, COMMANDS["whoami"])
-    ordinary = cell._replace(way="say" if cell.place == "direct" else "mention" if form == "called" else "talk")
+    ordinary = cell._replace(
+        way="say" if cell.place == "direct" else "mention" if form == "called" else "talk"
+    )
     if cell.way in INAUDIBLE:
         return NOTHING
     if (cell.platform, cell.way) in UNSIGNED:
@@ -108,10 +128,20 @@ def expected(cell: Cell) -> Outcome:
         return _listened(ordinary)  # what bots write is never a command
     if form in FORMS:
         told = _command(needs, name, cell)
-        if form == "tap" and told.fate == "refused":  # the platform shows that it waits, whoever tapped
+        if (
+            form == "tap" and told.fate == "refused"
+        ):  # the platform shows that it waits, whoever tapped
             return told._replace(said="notice")
-        waits = (cell.platform, form) == ("discord", "slash") and not cell.bot and cell.role != "blocked"
-        return told._replace(said="notice") if told.fate == "refused" and not told.said and waits else told
+        waits = (
+            (cell.platform, form) == ("discord", "slash")
+            and not cell.bot
+            and cell.role != "blocked"
+        )
+        return (
+            told._replace(said="notice")
+            if told.fate == "refused" and not told.said and waits
+            else told
+        )
     return _invited(cell) if cell.way == "invite" else _listened(cell)
 
 
@@ -123,7 +153,8 @@ def _listened(cell: Cell) -> Outcome:
 
 
 def _heard(cell: Cell, *, command: bool, speech: bool) -> Outcome:
-    """Whether it is heard at all; if not, what its author is told. `speech`: they speak to the agent."""
+    """Whether it is heard at all; if not, what its author is told. `speech`: they speak to the
+    agent."""
     if cell.role == "blocked" or (cell.bot and cell.role == "guest"):
         return Outcome("refused")
     asks = speech and not cell.bot
@@ -142,9 +173,13 @@ def _command(needs: Needs, name: str, cell: Cell) -> Outcome:
     told = _heard(cell, command=True, speech=True)
     if told.fate == "refused":
         return told._replace(audited=audited)
-    if not _uses(needs, cell):  # people are told what it takes: alone, or where they took it from a menu
+    if not _uses(
+        needs, cell
+    ):  # people are told what it takes: alone, or where they took it from a menu
         aside = cell.platform == "irc" and cell.place != "direct" and not cell.bot
-        is_told = not cell.bot and (aside or cell.place == "direct" or cell.way.startswith("slash "))
+        is_told = not cell.bot and (
+            aside or cell.place == "direct" or cell.way.startswith("slash ")
+        )
         return Outcome("refused", said="notice" if is_told else "", audited=audited, aside=aside)
     aside = needs.aside and cell.platform == "irc" and cell.place != "direct"
     said: Said = "not here" if needs.direct and cell.place != "direct" else "answer"
@@ -163,7 +198,9 @@ def _uses(needs: Needs, cell: Cell) -> bool:
 
 def _acts(name: str, cell: Cell) -> str:
     """What a command changes for whoever may use it."""
-    if name == "block":  # who administers one place only acts there, and a direct chat is no place for that
+    if (
+        name == "block"
+    ):  # who administers one place only acts there, and a direct chat is no place for that
         everywhere = roles(cell.person, cell.place)[1]
         return "role" if cell.place != "direct" or everywhere in ("admin", "owner") else ""
     if name == "room approve":

@@ -1,4 +1,5 @@
-"""Who there is in the matrix, and where: in words, from which the configuration and what is expected are both made.
+"""Who there is in the matrix, and where: in words, from which the configuration and what is
+expected are both made.
 
 Nothing here asks the product. A person has claims; which of them hold in a place says `roles`.
 """
@@ -9,7 +10,17 @@ from typing import Final, Literal
 
 Platform = Literal["irc", "telegram", "discord"]
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
-Place = Literal["direct", "listed", "other", "approved", "closed", "thread", "closed thread", "space", "approved space"]
+Place = Literal[
+    "direct",
+    "listed",
+    "other",
+    "approved",
+    "closed",
+    "thread",
+    "closed thread",
+    "space",
+    "approved space",
+]
 Where = Literal["all", "any room", "here", "other", "closed", "agent", "echo", "guild"]
 By = Literal["config", "run", "link", "rank"]
 
@@ -30,8 +41,11 @@ PLACES: Final[dict[Platform, tuple[Place, ...]]] = {
         "approved space",
     ),
 }
-OPEN: Final[frozenset[Place]] = frozenset({"listed", "other", "approved", "thread", "space", "approved space"})
-"""Listed by the operator or approved by an admin, by itself or with the guild that it is of; and their threads."""
+OPEN: Final[frozenset[Place]] = frozenset(
+    {"listed", "other", "approved", "thread", "space", "approved space"}
+)
+"""Listed by the operator or approved by an admin, by itself or with the guild that it is of; and
+their threads."""
 _HOLDS: Final[dict[Where, frozenset[Place]]] = {
     "here": frozenset({"listed", "thread"}),
     "other": frozenset({"other"}),
@@ -86,8 +100,14 @@ _RANKED: Final[tuple[Platform, ...]] = ("irc", "discord")
 PEOPLE: Final[tuple[Person, ...]] = (
     _one("stranger"),
     *(_one(role, Claim(role)) for role in (*ORDER, "blocked")),
-    *(_one(f"{role} at run time", Claim(role, by="run")) for role in ("owner", "admin", "member", "blocked")),
-    *(_one(f"{role} by a link", Claim(role, by="link")) for role in ("owner", "admin", "member", "blocked")),
+    *(
+        _one(f"{role} at run time", Claim(role, by="run"))
+        for role in ("owner", "admin", "member", "blocked")
+    ),
+    *(
+        _one(f"{role} by a link", Claim(role, by="link"))
+        for role in ("owner", "admin", "member", "blocked")
+    ),
     _one("admin here by a link", Claim("admin", "here", "link")),
     _one("owner here", Claim("owner", "here")),
     _one("admin here", Claim("admin", "here")),
@@ -111,7 +131,9 @@ PEOPLE: Final[tuple[Person, ...]] = (
     _one("admin here by rank", Claim("admin", "here", "rank"), rank="admin here"),
     _one("member by rank", Claim("member", "any room", "rank"), rank="member"),
     _one("blocked by rank", Claim("blocked", "any room", "rank"), rank="blocked", only=_RANKED),
-    _one("admin of the guild by rank", Claim("admin", "guild", "rank"), rank="guild", only=_DISCORD),
+    _one(
+        "admin of the guild by rank", Claim("admin", "guild", "rank"), rank="guild", only=_DISCORD
+    ),
     _one("with a rank that means nothing", rank="nothing", only=_RANKED),
     _one("with a rank that means something elsewhere", rank="foreign", only=_RANKED),
     _one("bot", bot=True),
@@ -124,7 +146,13 @@ PEOPLE: Final[tuple[Person, ...]] = (
     _one("unverified member", Claim("member"), verified=False),
     _one("unverified, blocked", Claim("blocked"), verified=False),
     _one("unverified, linked to an owner", Claim("owner", by="link"), verified=False),
-    _one("unverified admin by rank", Claim("admin", "here", "rank"), verified=False, rank="admin here", only=_IRC),
+    _one(
+        "unverified admin by rank",
+        Claim("admin", "here", "rank"),
+        verified=False,
+        rank="admin here",
+        only=_IRC,
+    ),
     _one("relayed", verified=False, relayed=True, only=_IRC),
 )
 
@@ -137,12 +165,15 @@ def people(platform: Platform) -> Iterator[tuple[int, Person]]:
 
 
 def roles(person: Person, place: Place) -> tuple[Role, Role]:
-    """Who that is there, and who in all places. The strongest claim counts; being blocked counts before all.
+    """Who that is there, and who in all places. The strongest claim counts; being blocked counts
+    before all.
 
-    Administration needs an id that the platform vouches for: who only claims one is at most a member. What another
-    account may do counts only for whom the platform vouches for.
+    Administration needs an id that the platform vouches for: who only claims one is at most a
+    member. What another account may do counts only for whom the platform vouches for.
     """
-    holding = [one for one in person.claims if one.holds(place) and (one.by != "link" or person.verified)]
+    holding = [
+        one for one in person.claims if one.holds(place) and (one.by != "link" or person.verified)
+    ]
     if any(one.role == "blocked" for one in holding):
         return "blocked", "blocked"
     strongest: Role = "member" if not person.verified else "owner"

@@ -1,7 +1,7 @@
 """What platforms really send, for each way to come in; and the adapters' own readers that take it.
 
-One class per platform: `name_of` says how the operator writes somebody down, `read` makes the raw form of one event
-and has the adapter read it.
+One class per platform: `name_of` says how the operator writes somebody down, `read` makes the raw
+form of one event and has the adapter read it.
 """
 
 import itertools
@@ -60,8 +60,14 @@ ABSENT: Final[Mapping[tuple[Platform, str], str]] = {
     ("irc", "forwarded"): "IRC forwards nothing; what somebody pastes is what they say",
     ("irc", "forwarded command"): "as forwarded",
     ("irc", "thread"): "IRC has no threads",
-    ("irc", "webhook author"): "IRC has no webhooks; what a bridge relays is the nearest: `relayed`",
-    ("telegram", "webhook author"): "Telegram has no webhooks that write; who writes for a chat is `unverified`",
+    (
+        "irc",
+        "webhook author",
+    ): "IRC has no webhooks; what a bridge relays is the nearest: `relayed`",
+    (
+        "telegram",
+        "webhook author",
+    ): "Telegram has no webhooks that write; who writes for a chat is `unverified`",
     ("telegram", "delete"): "bots are not told of deletions (core.telegram.org/bots/api#update)",
     ("telegram", "notice"): "Telegram has no notices",
     ("telegram", "ctcp"): "as notice",
@@ -104,7 +110,9 @@ def ways(platform: Platform, person: Person, place: Place) -> Iterator[str]:
     for way in WAYS:
         if (platform, way.partition(" ")[0]) in ABSENT or (platform, way) in ABSENT:
             continue
-        if way in (_IN_ROOMS if place == "direct" else _ALONE) or not _possible(platform, person, place, way):
+        if way in (_IN_ROOMS if place == "direct" else _ALONE) or not _possible(
+            platform, person, place, way
+        ):
             continue
         yield way
 
@@ -112,18 +120,36 @@ def ways(platform: Platform, person: Person, place: Place) -> Iterator[str]:
 def _possible(platform: Platform, person: Person, place: Place, way: str) -> bool:
     if way == "invite" and place in ("thread", "closed thread"):
         return False
-    if platform == "discord" and person.bot and (place == "direct" or way.startswith(("slash", "tap"))):
+    if (
+        platform == "discord"
+        and person.bot
+        and (place == "direct" or way.startswith(("slash", "tap")))
+    ):
         return False  # bots neither write to bots alone nor give them commands
     if person.verified or platform == "irc":
-        return not (person.relayed and (place == "direct" or way in ("invite", "topic", "delete", "reaction")))
+        return not (
+            person.relayed
+            and (place == "direct" or way in ("invite", "topic", "delete", "reaction"))
+        )
     # a chat or a webhook is in no direct chat, and only writes
-    writes = way.startswith("text") or way in {"talk", "mention", "reply", "edit", "edited command", "file"}
-    return place != "direct" and (writes or way.startswith("forwarded") or (platform == "telegram" and way == "topic"))
+    writes = way.startswith("text") or way in {
+        "talk",
+        "mention",
+        "reply",
+        "edit",
+        "edited command",
+        "file",
+    }
+    return place != "direct" and (
+        writes or way.startswith("forwarded") or (platform == "telegram" and way == "topic")
+    )
 
 
 def reached(platform: Platform) -> list[tuple[int, Person, Place]]:
     """Everybody everywhere."""
-    return [(number, person, place) for number, person in people(platform) for place in PLACES[platform]]
+    return [
+        (number, person, place) for number, person in people(platform) for place in PLACES[platform]
+    ]
 
 
 def _line(way: str, target: str) -> str:
@@ -249,47 +275,77 @@ class Telegram:
     def who(self, number: int, person: Person) -> Json:
         if not person.verified:
             chat = {"id": -700_000 - number, "type": "supergroup", "title": "Ann"}
-            return {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}, "sender_chat": chat}
+            return {
+                "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"},
+                "sender_chat": chat,
+            }
         return {"from": {"id": 1000 + number, "is_bot": person.bot, "first_name": "Ann"}}
 
     def chat(self, number: int, place: Place) -> Json:
         if place == "direct":
             return {"chat": {"id": 1000 + number, "type": "private"}}
-        room = ROOM_IDS["telegram"]["listed" if place == "thread" else "closed" if place == "closed thread" else place]
+        room = ROOM_IDS["telegram"][
+            "listed" if place == "thread" else "closed" if place == "closed thread" else place
+        ]
         told: Json = {"chat": {"id": int(room), "type": "supergroup", "title": "room"}}
-        return told | ({"message_thread_id": 77, "is_topic_message": True} if "thread" in place else {})
+        return told | (
+            {"message_thread_id": 77, "is_topic_message": True} if "thread" in place else {}
+        )
 
     def update(self, number: int, person: Person, place: Place, way: str) -> Json:
         count = next(self._ids)
         now = int(self._clock.now().timestamp())
         who, target = self.who(number, person), f"telegram.main:{FOREIGN}"
         said: Json = self.chat(number, place) | who | {"message_id": count, "date": now}
-        mention = {"text": "@reverie_bot hello", "entities": [{"type": "mention", "offset": 0, "length": 12}]}
-        origin = {"forward_origin": {"type": "user", "date": now, "sender_user": {"id": 1001, "first_name": "Owner"}}}
+        mention = {
+            "text": "@reverie_bot hello",
+            "entities": [{"type": "mention", "offset": 0, "length": 12}],
+        }
+        origin = {
+            "forward_origin": {
+                "type": "user",
+                "date": now,
+                "sender_user": {"id": 1001, "first_name": "Owner"},
+            }
+        }
         match way.partition(" ")[0]:
             case "say" | "talk":
                 return {"message": said | {"text": "hello there"}}
             case "mention":
                 return {"message": said | mention}
             case "reply":
-                about = said | {"message_id": 1, "from": {"id": self.ME, "is_bot": True, "first_name": "Reverie"}}
+                about = said | {
+                    "message_id": 1,
+                    "from": {"id": self.ME, "is_bot": True, "first_name": "Reverie"},
+                }
                 return {"message": said | {"text": "hello there", "reply_to_message": about}}
             case "edit":
                 return {"edited_message": said | {"text": "hello again", "edit_date": now}}
             case "edited":
-                return {"edited_message": said | _tg_command(f"role set {target} member") | {"edit_date": now}}
+                return {
+                    "edited_message": said
+                    | _tg_command(f"role set {target} member")
+                    | {"edit_date": now}
+                }
             case "reaction":
                 emoji = {"old_reaction": [], "new_reaction": [{"type": "emoji", "emoji": "👍"}]}
                 return {"message_reaction": said | emoji | {"user": who["from"]}}
             case "tap":
-                return {"callback_query": who | {"id": f"b{count}", "message": said, "data": _line(way, target)}}
+                return {
+                    "callback_query": who
+                    | {"id": f"b{count}", "message": said, "data": _line(way, target)}
+                }
             case "file":
                 file = {"document": {"file_id": "f", "file_unique_id": "u", "file_name": "a.txt"}}
                 caption = {"caption": mention["text"], "caption_entities": mention["entities"]}
                 return {"message": said | file | caption}
             case "forwarded" if way == "forwarded command":
                 first = _tg_command(f"role set {target} member")
-                return {"message": said | origin | (first if place == "direct" else _tg_mentioned(first))}
+                return {
+                    "message": said
+                    | origin
+                    | (first if place == "direct" else _tg_mentioned(first))
+                }
             case "forwarded":
                 return {"message": said | origin | mention}
             case "invite":
@@ -313,12 +369,17 @@ class Telegram:
                 for user in ({"id": 1000 + number, "is_bot": False, "first_name": "Ann"},)
             ]
             self._ranks.record_answer(room, members, now)
-        return self._inbound.read_batch(parsed({"update_id": next(self._ids)} | update), now).notifications
+        return self._inbound.read_batch(
+            parsed({"update_id": next(self._ids)} | update), now
+        ).notifications
 
 
 def _tg_command(line: str) -> Json:
     name, _, args = line.partition(" ")
-    return {"text": f"/{name} {args}", "entities": [{"type": "bot_command", "offset": 0, "length": len(name) + 1}]}
+    return {
+        "text": f"/{name} {args}",
+        "entities": [{"type": "bot_command", "offset": 0, "length": len(name) + 1}],
+    }
 
 
 def _tg_mentioned(first: Json) -> Json:
@@ -341,7 +402,8 @@ class Discord:
     }
 
     def __init__(self, clock: Clock, channel: Channel) -> None:
-        """`channel` is the account that the gateway asks for guilds: it learns what its reader learns."""
+        """`channel` is the account that the gateway asks for guilds: it learns what its reader
+        learns."""
         assert isinstance(channel, DiscordChannel)
         self._clock = clock
         self.directory: DiscordDirectory = channel._directory
@@ -378,7 +440,12 @@ class Discord:
         if not person.verified:
             hook = str(6000 + number)
             return {"webhook_id": hook, "author": {"id": hook, "username": "ann", "bot": True}}
-        user = {"id": str(5000 + number), "username": "ann", "global_name": "Ann", "bot": person.bot}
+        user = {
+            "id": str(5000 + number),
+            "username": "ann",
+            "global_name": "Ann",
+            "bot": person.bot,
+        }
         member = {"roles": [self._ROLES[person.rank]] if person.rank else []}
         return {"author": user} | ({} if place == "direct" else {"member": member})
 
@@ -389,7 +456,11 @@ class Discord:
         target = f"discord.main:{FOREIGN}"
         said: Json = at | who | {"id": message, "type": 0}
         call = f"<@{self.ME}> "
-        file = {"attachments": [{"id": "77", "filename": "a.txt", "content_type": "text/plain", "size": 3}]}
+        file = {
+            "attachments": [
+                {"id": "77", "filename": "a.txt", "content_type": "text/plain", "size": 3}
+            ]
+        }
         forwarded = {"message_reference": {"type": 1, "channel_id": "1", "message_id": "2"}}
         mentions = {"mentions": [{"id": self.ME}]}
         match way.partition(" ")[0]:
@@ -398,16 +469,28 @@ class Discord:
             case "mention":
                 return "MESSAGE_CREATE", said | {"content": f"{call}hello"}
             case "reply":
-                about = {"referenced_message": {"author": {"id": self.ME}}, "message_reference": {"message_id": "55"}}
+                about = {
+                    "referenced_message": {"author": {"id": self.ME}},
+                    "message_reference": {"message_id": "55"},
+                }
                 return "MESSAGE_CREATE", said | about | {"content": "hello there", "type": 19}
             case "edit" | "edited":
                 text = f"!role set {target} member" if way == "edited command" else "hello again"
-                return "MESSAGE_UPDATE", said | {"content": text, "edited_timestamp": now.isoformat()}
+                return "MESSAGE_UPDATE", said | {
+                    "content": text,
+                    "edited_timestamp": now.isoformat(),
+                }
             case "delete":
                 return "MESSAGE_DELETE", at | {"id": message}
             case "reaction":
-                emoji = {"message_id": "55", "emoji": {"name": "👍"}, "user_id": who["author"]["id"]}
-                member = {"member": who["member"] | {"user": who["author"]}} if "member" in who else {}
+                emoji = {
+                    "message_id": "55",
+                    "emoji": {"name": "👍"},
+                    "user_id": who["author"]["id"],
+                }
+                member = (
+                    {"member": who["member"] | {"user": who["author"]}} if "member" in who else {}
+                )
                 # Without a member Discord does not tell whether it is a bot: then nobody knows.
                 return "MESSAGE_REACTION_ADD", at | emoji | member
             case "file":
@@ -424,12 +507,21 @@ class Discord:
                 return "MESSAGE_CREATE", said | {"content": f"!{_line(way, target)}"}
 
     def interaction(self, at: Json, who: Json, number: str, way: str, target: str) -> Json:
-        asker = {"member": who["member"] | {"user": who["author"]}} if "member" in who else {"user": who["author"]}
+        asker = (
+            {"member": who["member"] | {"user": who["author"]}}
+            if "member" in who
+            else {"user": who["author"]}
+        )
         told = at | asker | {"id": number, "token": f"t{number}", "application_id": "11"}
         if way.startswith("tap"):
-            return told | {"type": 3, "data": {"component_type": 2, "custom_id": _line(way, target)}}
+            return told | {
+                "type": 3,
+                "data": {"component_type": 2, "custom_id": _line(way, target)},
+            }
         name, _, sub = way.partition(" ")[2].partition(" ")
-        options: list[Json] = [{"type": 3, "name": "who", "value": target}] if name in ("block", "role") else []
+        options: list[Json] = (
+            [{"type": 3, "name": "who", "value": target}] if name in ("block", "role") else []
+        )
         if name == "role":
             options.insert(0, {"type": 3, "name": "role", "value": "member"})
         data: Json = {"type": 1, "name": name, "options": options}
@@ -440,11 +532,18 @@ class Discord:
     def heard(self, event: str, data: Json) -> Sequence[Notification]:
         self.directory.apply_event(event, data)
         return wire.parse_event(
-            event, data, self.directory, self._clock.now(), f"n{next(self._ids)}", specs=COMMAND_SPECS
+            event,
+            data,
+            self.directory,
+            self._clock.now(),
+            f"n{next(self._ids)}",
+            specs=COMMAND_SPECS,
         )
 
 
-def all_platforms(irc: Irc, clock: Clock, channels: Mapping[ChannelName, Channel]) -> dict[Platform, Reader]:
+def all_platforms(
+    irc: Irc, clock: Clock, channels: Mapping[ChannelName, Channel]
+) -> dict[Platform, Reader]:
     """A reader of each."""
     made: Iterable[Reader] = (irc, Telegram(clock), Discord(clock, channels[NAMES["discord"]]))
     return {one.platform: one for one in made}

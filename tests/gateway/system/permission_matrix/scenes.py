@@ -12,7 +12,12 @@ from gateway.core.facts import RoleAssigned
 from gateway.store import StoreError
 from tests.gateway.system.permission_matrix.matrix_kit import BETWEEN_S, House, Seen, house
 from tests.gateway.system.permission_matrix.people import PEOPLE, Place
-from tests.gateway.system.permission_matrix.platform_payloads import FOREIGN, Irc, Telegram, _tg_command
+from tests.gateway.system.permission_matrix.platform_payloads import (
+    FOREIGN,
+    Irc,
+    Telegram,
+    _tg_command,
+)
 
 Wrongs = AsyncIterator[str]
 Scene = Callable[[Path], Wrongs]
@@ -37,11 +42,15 @@ async def said(home: House, name: str, place: Place, text: str) -> Seen:
 
 
 async def replay(folder: Path) -> Wrongs:
-    """What the platform tells twice happens once, in one batch or two, before and after a restart."""
+    """What the platform tells twice happens once, in one batch or two, before and after a
+    restart."""
     async with house(folder) as home:
         home.clock.advance(BETWEEN_S)
         events = says(home, "owner", "direct", f"/role set {TARGET} member")
-        stranger = [*says(home, "stranger", "direct", "hello"), *says(home, "owner", "listed", "hello")]
+        stranger = [
+            *says(home, "stranger", "direct", "hello"),
+            *says(home, "owner", "listed", "hello"),
+        ]
         first = await home.take(*events, *stranger)
         if sum(isinstance(fact, RoleAssigned) for fact in first.facts) != 1:
             yield "the owner's act is not done"
@@ -66,7 +75,9 @@ async def late(folder: Path) -> Wrongs:
                 yield f"heard after {waits_s} s: done is {not right}"
             if seen.outcome.said != "answer":
                 yield f"heard after {waits_s} s: {seen.outcome}"
-            await home.write(RoleAssigned(person=TARGET, role="", scope="", by="operator", why="role"))
+            await home.write(
+                RoleAssigned(person=TARGET, role="", scope="", by="operator", why="role")
+            )
 
 
 async def rights(folder: Path) -> Wrongs:
@@ -77,7 +88,11 @@ async def rights(folder: Path) -> Wrongs:
         ("admin", "direct", f"/block telegram.main:{1000 + NUMBER['owner']}"),
         ("admin", "direct", f"/block telegram.main:{1000 + NUMBER['admin at run time']}"),
         ("owner at run time", "direct", f"/block telegram.main:{1000 + NUMBER['owner']}"),
-        ("admin at run time", "direct", f"/role set telegram.main:{1000 + NUMBER['admin at run time']} owner"),
+        (
+            "admin at run time",
+            "direct",
+            f"/role set telegram.main:{1000 + NUMBER['admin at run time']} owner",
+        ),
         ("owner", "direct", f"/role set irc.net:mask:*!*@{FOREIGN} admin"),
         ("owner", "direct", f"/role set irc.net:mask:a!b@{FOREIGN} member"),
         ("admin here", "listed", f"/block {TARGET} everywhere"),
@@ -95,7 +110,9 @@ async def rights(folder: Path) -> Wrongs:
         if not (await said(home, "owner", "direct", f"/role set {TARGET} admin")).outcome.acts:
             yield "an owner makes no admin"
     async with house(folder / "masks", masks=True) as home:
-        if (await said(home, "owner", "direct", f"/role set irc.net:mask:a!b@{FOREIGN} admin")).outcome.acts:
+        if (
+            await said(home, "owner", "direct", f"/role set irc.net:mask:a!b@{FOREIGN} admin")
+        ).outcome.acts:
             yield "a mask is made an admin"
 
 
@@ -123,7 +140,9 @@ async def scopes(folder: Path) -> Wrongs:
     """A role in a room of that name elsewhere is none here."""
     who, room = f"irc.net:account:{FOREIGN}", "telegram.main/#listed"
     async with house(folder) as home:
-        await home.write(RoleAssigned(person=who, role="admin", scope=room, by="operator", why="role"))
+        await home.write(
+            RoleAssigned(person=who, role="admin", scope=room, by="operator", why="role")
+        )
         line = f"@account={FOREIGN} :eve!e@x PRIVMSG #listed :!cache"
         if (outcome := (await home.take(*home.irc.heard(line))).outcome).fate != "refused":
             yield f"{outcome}"

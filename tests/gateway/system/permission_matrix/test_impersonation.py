@@ -1,11 +1,17 @@
-"""Nobody passes for somebody else: through each platform's reader, the intake and the desk, beside an owner who may."""
+"""Nobody passes for somebody else: through each platform's reader, the intake and the desk, beside
+an owner who may."""
 
 from pathlib import Path
 
 import pytest
 
 from gateway.core.facts import RoleAssigned
-from tests.gateway.system.permission_matrix.impersonations import GENUINE, SPOOFS, attempted, came_through
+from tests.gateway.system.permission_matrix.impersonations import (
+    GENUINE,
+    SPOOFS,
+    attempted,
+    came_through,
+)
 from tests.gateway.system.permission_matrix.matrix_kit import BETWEEN_S, house
 from tests.gateway.system.permission_matrix.platform_payloads import FOREIGN
 from tests.kits.channels import story
@@ -24,7 +30,9 @@ async def test_no_spoof_comes_through(tmp_path: Path, dm: str) -> None:
 
 @pytest.mark.parametrize("name", GENUINE)
 @story
-async def test_the_owner_does_it_once_however_often_it_is_replayed(tmp_path: Path, name: str) -> None:
+async def test_the_owner_does_it_once_however_often_it_is_replayed(
+    tmp_path: Path, name: str
+) -> None:
     async with house(tmp_path) as home:
         home.clock.advance(BETWEEN_S)
         events = GENUINE[name](home)

@@ -1,4 +1,5 @@
-"""Who may do what: every way in, on every platform, by everybody, under every policy, against an oracle in words."""
+"""Who may do what: every way in, on every platform, by everybody, under every policy, against an
+oracle in words."""
 
 import asyncio
 import time
@@ -19,7 +20,10 @@ def played(folder: Path, chosen: Sequence[Cell]) -> Report:
     began = time.monotonic()
     report = asyncio.run(play(folder, chosen))
     took = time.monotonic() - began
-    print(f"\n{report.cells} cells, {len(report.decisions)} outcomes by {len(report.rules)} rules, {took:.1f} s")
+    print(
+        f"\n{report.cells} cells, {len(report.decisions)} outcomes by {len(report.rules)} rules, "
+        f"{took:.1f} s"
+    )
     print(f"{len(report.wrong)} wrong", *report.wrong, sep="\n")
     return report
 
@@ -44,7 +48,8 @@ async def test_what_shows_only_over_time(tmp_path: Path, name: str) -> None:
 
 
 def test_nothing_is_skipped_in_silence() -> None:
-    """Each way to come in is tried on each platform, or stands among what it does not have; so does each policy."""
+    """Each way to come in is tried on each platform, or stands among what it does not have; so does
+    each policy."""
     chosen = some_cells()
     tried = {(cell.platform, cell.way) for cell in chosen}
     for platform in PLATFORMS:
@@ -56,5 +61,11 @@ def test_nothing_is_skipped_in_silence() -> None:
     assert {cell.person.name for cell in chosen} == {person.name for person in PEOPLE}
     for dm in DMS:
         assert {cell.rooms for cell in chosen if cell.dm == dm} == set(ROOMS)
-    everyone = [(platform, person) for platform in PLATFORMS for person in PEOPLE if platform in person.only]
-    assert all(any(ways(platform, person, place)) for platform, person in everyone for place in ("listed", "closed"))
+    everyone = [
+        (platform, person) for platform in PLATFORMS for person in PEOPLE if platform in person.only
+    ]
+    assert all(
+        any(ways(platform, person, place))
+        for platform, person in everyone
+        for place in ("listed", "closed")
+    )

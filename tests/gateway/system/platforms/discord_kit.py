@@ -1,7 +1,9 @@
-"""A town around the gateway on Discord: the loopback Discord, a model, people who talk, and a judge.
+"""A town around the gateway on Discord: the loopback Discord, a model, people who talk, and a
+judge.
 
-As `telegram_kit`: each line of a person carries a token (`t17z`), the model names each token of the new lines once,
-and the judge is that of the kill test. Inside this process time goes by twenty times as fast.
+As `telegram_kit`: each line of a person carries a token (`t17z`), the model names each token of the
+new lines once, and the judge is that of the kill test. Inside this process time goes by twenty
+times as fast.
 """
 
 import contextlib
@@ -24,8 +26,15 @@ HURRIED = 20
 class Town(Program):
     """All of it. Use as `async with town(directory) as it`."""
 
-    def __init__(self, directory: Path, api: DiscordApi, model: ModelApi, seed: int, discord: Json) -> None:
-        here = {"platform": "discord", "token": api.token, "api_url": api.api_url, "gateway_url": api.gateway_url}
+    def __init__(
+        self, directory: Path, api: DiscordApi, model: ModelApi, seed: int, discord: Json
+    ) -> None:
+        here = {
+            "platform": "discord",
+            "token": api.token,
+            "api_url": api.api_url,
+            "gateway_url": api.gateway_url,
+        }
         mine = {"rooms": [api.guild], "request_timeout": 1, "typing": False}
         super().__init__(directory, model, seed, {NAME: here | mine | discord})
         self.api = api
@@ -42,7 +51,12 @@ class Town(Program):
         head = "" if direct else f"<@{self.api.bot}> "
         if not ago_s:
             self.tokens.append(token)
-        self.api.says(room, self.api.ben if direct else self.api.ann, f"{head}what about {token}?", ago_s=ago_s)
+        self.api.says(
+            room,
+            self.api.ben if direct else self.api.ann,
+            f"{head}what about {token}?",
+            ago_s=ago_s,
+        )
         return token
 
     def _answer(self, body: Json) -> Answer:
@@ -56,7 +70,11 @@ class Town(Program):
 
     def heard(self, token: str) -> int:
         """In how many visible messages of the bot it stands."""
-        return sum(token in TOKEN.findall(text) for room in self.api.world.channels for text in self.api.texts(room))
+        return sum(
+            token in TOKEN.findall(text)
+            for room in self.api.world.channels
+            for text in self.api.texts(room)
+        )
 
     async def answered(self, *tokens: str, limit_s: float = 60.0) -> None:
         """Return once people can read each."""
@@ -75,7 +93,8 @@ class Town(Program):
         return judge(Evidence(entries=await self.entries(), wire=wire, asked=self.asked))
 
     async def fair(self) -> Verdict:
-        """Each line is answered once or recorded as uncertain; nothing is lost or doubled. Else AssertionError."""
+        """Each line is answered once or recorded as uncertain; nothing is lost or doubled. Else
+        AssertionError."""
         found = await self.verdict()
         lost = [token for token in self.tokens if not self.heard(token)]
         assert found.accepted == len(self.tokens), f"{len(self.tokens)} were said; unseen: {lost}"
@@ -87,8 +106,11 @@ class Town(Program):
 
 
 @contextlib.asynccontextmanager
-async def town(directory: Path, seed: int = 1, options: Options | None = None, **discord: Any) -> AsyncIterator[Town]:
-    """Servers up; nothing that was started outlives this. `discord`: changes to the channel's settings."""
+async def town(
+    directory: Path, seed: int = 1, options: Options | None = None, **discord: Any
+) -> AsyncIterator[Town]:
+    """Servers up; nothing that was started outlives this. `discord`: changes to the channel's
+    settings."""
     async with DiscordApi(options) as api, ModelApi() as model:
         it = Town(directory, api, model, seed, discord)
         try:

@@ -1,7 +1,9 @@
-"""The whole gateway on Telegram and Discord: approvals and requests of strangers are decided by one tap.
+"""The whole gateway on Telegram and Discord: approvals and requests of strangers are decided by one
+tap.
 
-A tap is a command of whoever tapped, in the place of the tap. Its data proves nothing: a client of one's own sends any
-text with it. So each test that forges data expects what the same person would get for writing that command there.
+A tap is a command of whoever tapped, in the place of the tap. Its data proves nothing: a client of
+one's own sends any text with it. So each test that forges data expects what the same person would
+get for writing that command there.
 """
 
 import asyncio
@@ -53,11 +55,20 @@ class OnTelegram:
         return self.people[who]
 
     def notices(self, where: Any = None) -> list[tuple[str, str, list[str]]]:
-        """Id, text and commands of the buttons of each message of the bot there; None: in the room."""
-        return [(str(one.id), one.text, one.taps) for one in self.it.api.shown(where or self.room) if one.by_bot]
+        """Id, text and commands of the buttons of each message of the bot there; None: in the
+        room."""
+        return [
+            (str(one.id), one.text, one.taps)
+            for one in self.it.api.shown(where or self.room)
+            if one.by_bot
+        ]
 
-    def tap(self, who: str, message: str, data: str, *, forged: bool = False, where: Any = None) -> Any:
-        return self.it.api.presses(where or self.room, self.people[who], int(message), data, forged=forged)
+    def tap(
+        self, who: str, message: str, data: str, *, forged: bool = False, where: Any = None
+    ) -> Any:
+        return self.it.api.presses(
+            where or self.room, self.people[who], int(message), data, forged=forged
+        )
 
     def tap_elsewhere(self, who: str, data: str) -> Any:
         """They send that data from another room."""
@@ -93,13 +104,21 @@ class OnDiscord:
 
     def notices(self, where: Any = None) -> list[tuple[str, str, list[str]]]:
         return [
-            (one["id"], one["content"], [made["custom_id"] for row in one["components"] for made in row["components"]])
+            (
+                one["id"],
+                one["content"],
+                [made["custom_id"] for row in one["components"] for made in row["components"]],
+            )
             for one in self.it.api.world.messages[where or self.it.api.room].values()
             if one["author"]["id"] == self.it.api.bot and not one["flags"] & EPHEMERAL
         ]
 
-    def tap(self, who: str, message: str, data: str, *, forged: bool = False, where: Any = None) -> Any:
-        return self.it.api.commands.press(where or self.it.api.room, self.people[who], message, data, forged=forged)
+    def tap(
+        self, who: str, message: str, data: str, *, forged: bool = False, where: Any = None
+    ) -> Any:
+        return self.it.api.commands.press(
+            where or self.it.api.room, self.people[who], message, data, forged=forged
+        )
 
     def tap_elsewhere(self, who: str, data: str) -> Any:
         return self.tap(who, self.said, data, forged=True, where=self.it.api.other)
@@ -117,8 +136,11 @@ both = pytest.mark.parametrize("platform", ["telegram", "discord"])
 
 
 @asynccontextmanager
-async def stage(platform: str, folder: Path, arguments: str = ARGUMENTS, span: str = "2m") -> AsyncIterator[Stage]:
-    """A model that makes a file once it is asked for one, which an admin has to approve within `span`."""
+async def stage(
+    platform: str, folder: Path, arguments: str = ARGUMENTS, span: str = "2m"
+) -> AsyncIterator[Stage]:
+    """A model that makes a file once it is asked for one, which an admin has to approve within
+    `span`."""
     async with AsyncExitStack() as stack:
         made: Stage
         if platform == "telegram":
@@ -156,14 +178,18 @@ async def answered(made: Stage, tap: Any) -> str:
 
 async def closed(made: Stage, number: str, where: Any = None) -> str:
     """The last line of the notice, once its buttons are gone."""
-    await made.until(lambda: any(one == number and not taps for one, _, taps in made.notices(where)))
+    await made.until(
+        lambda: any(one == number and not taps for one, _, taps in made.notices(where))
+    )
     (text,) = [text for one, text, _ in made.notices(where) if one == number]
     return text.rsplit("\n", 1)[-1].replace("*", "").replace("`", "")
 
 
 def results(made: Stage) -> list[str]:
     """What the model was told of its calls."""
-    return [one["content"] for one in made.it.model.seen[-1].body["messages"] if one["role"] == "tool"]
+    return [
+        one["content"] for one in made.it.model.seen[-1].body["messages"] if one["role"] == "tool"
+    ]
 
 
 def files(folder: Path) -> int:
@@ -195,12 +221,16 @@ async def test_a_tap_approves_and_the_tool_runs_once(platform: str, tmp_path: Pa
         (ended,) = await made.it.facts(ApprovalEnded)
         assert (ended.verdict, ended.by) == ("once", made.owner)
         audited = await made.it.facts(AuditRecord)
-        assert [(one.what, one.by, one.ok) for one in audited] == [("approve", made.owner, True)] * 2
+        assert [(one.what, one.by, one.ok) for one in audited] == [
+            ("approve", made.owner, True)
+        ] * 2
         assert "by a button" in audited[0].evidence
 
 
 @both
-async def test_what_a_guest_taps_or_forges_is_what_they_might_write(platform: str, tmp_path: Path) -> None:
+async def test_what_a_guest_taps_or_forges_is_what_they_might_write(
+    platform: str, tmp_path: Path
+) -> None:
     async with stage(platform, tmp_path) as made:
         async with made.it.inside():
             await made.ready()
@@ -211,7 +241,9 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(platform: st
                 await answered(made, made.tap("guest", number, "approve zzzz", forged=True)),
                 await answered(made, made.tap("guest", number, "role set admin", forged=True)),
             ]
-            assert [text.startswith("This command needs the role admin") for text in refusals] == [True] * 3
+            assert [text.startswith("This command needs the role admin") for text in refusals] == [
+                True
+            ] * 3
             assert "guest" in await answered(made, made.tap("guest", number, "whoami", forged=True))
             assert not results(made)
             here = [one for one in made.notices() if one[0] == number]
@@ -220,12 +252,15 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(platform: st
             assert await closed(made, number) == f"Denied by {made.owner}."
             await made.until(lambda: bool(results(made)))
         assert files(tmp_path) == 0
-        assert [(one.verdict, one.by) for one in await made.it.facts(ApprovalEnded)] == [("denied", made.owner)]
+        assert [(one.verdict, one.by) for one in await made.it.facts(ApprovalEnded)] == [
+            ("denied", made.owner)
+        ]
 
 
 @both
 async def test_a_tap_counts_where_it_is_made(platform: str, tmp_path: Path) -> None:
-    """Data of one room's approval, sent from another one: the same answer as for the written command there."""
+    """Data of one room's approval, sent from another one: the same answer as for the written
+    command there."""
     async with stage(platform, tmp_path) as made, made.it.inside():
         await made.ready()
         made.mentions("make it")
@@ -237,14 +272,19 @@ async def test_a_tap_counts_where_it_is_made(platform: str, tmp_path: Path) -> N
 
 
 @both
-async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(platform: str, tmp_path: Path) -> None:
-    """On Telegram the tap waits for us; Discord tells nobody of one that is made while nobody listens."""
+async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(
+    platform: str, tmp_path: Path
+) -> None:
+    """On Telegram the tap waits for us; Discord tells nobody of one that is made while nobody
+    listens."""
     async with stage(platform, tmp_path) as made:
         await made.it.start()
         await made.ready()
         made.mentions("make it")
         number, _, taps = await notice(made)
-        while not await made.it.facts(DeliveryReport):  # else nobody knows that it was shown, and where
+        while not await made.it.facts(
+            DeliveryReport
+        ):  # else nobody knows that it was shown, and where
             await asyncio.sleep(0.05)
         await made.it.kill()
         made.it.model.default = lambda _: Answer(text="Never mind.")
@@ -278,7 +318,9 @@ async def test_a_strangers_code_in_a_link_asks_the_owner_and_lets_nobody_in(tmp_
 
 
 @both
-async def test_whoever_decides_in_writing_closes_the_notice_too(platform: str, tmp_path: Path) -> None:
+async def test_whoever_decides_in_writing_closes_the_notice_too(
+    platform: str, tmp_path: Path
+) -> None:
     async with stage(platform, tmp_path) as made, made.it.inside():
         await made.ready()
         made.mentions("make it")

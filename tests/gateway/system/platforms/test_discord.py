@@ -1,7 +1,8 @@
-"""The whole gateway on Discord: whatever breaks, each message is answered once, also what came while it was away.
+"""The whole gateway on Discord: whatever breaks, each message is answered once, also what came
+while it was away.
 
-Or else the log says that nobody knows, and why. Over real sockets, a real store and, where something is killed, the
-real program.
+Or else the log says that nobody knows, and why. Over real sockets, a real store and, where
+something is killed, the real program.
 """
 
 import logging
@@ -19,19 +20,27 @@ from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import Options
 
 
-@pytest.mark.parametrize("what", ["500 before", "500 after", "reset before", "reset after", "silent", "429"])
+@pytest.mark.parametrize(
+    "what", ["500 before", "500 after", "reset before", "reset after", "silent", "429"]
+)
 @story
-async def test_an_answer_is_seen_once_whatever_becomes_of_its_request(what: Any, tmp_path: Path) -> None:
+async def test_an_answer_is_seen_once_whatever_becomes_of_its_request(
+    what: Any, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it, it.inside():
         await it.api.connected()
         it.api.faults.add(SAY, what)
         await it.answered(it.say())
         await it.calm()
         assert (await it.fair()).uncertain == 0
-        assert {call.body["nonce"] for call in it.api.made(SAY)} == {it.api.made(SAY)[0].body["nonce"]}
+        assert {call.body["nonce"] for call in it.api.made(SAY)} == {
+            it.api.made(SAY)[0].body["nonce"]
+        }
 
 
-@pytest.mark.parametrize("what", ["cut", "close", "reconnect", "invalid", "gone", "no acknowledgements"])
+@pytest.mark.parametrize(
+    "what", ["cut", "close", "reconnect", "invalid", "gone", "no acknowledgements"]
+)
 @story
 async def test_a_cut_in_the_middle_of_a_turn_costs_nothing(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,7 +52,9 @@ async def test_a_cut_in_the_middle_of_a_turn_costs_nothing(
         it.slow_s = 0.3
         await it.api.connected()
         tokens = [it.say(room) for room in it.rooms]
-        await it.api.until(lambda: (it.api.live != [] and it.asked != []) or it.heard(tokens[0]) > 0)
+        await it.api.until(
+            lambda: (it.api.live != [] and it.asked != []) or it.heard(tokens[0]) > 0
+        )
         match what:
             case "cut":
                 it.api.cut()
@@ -84,12 +95,20 @@ def test_a_refused_bot_stops_and_another_goes_on(
             async with it.inside():
                 await it.api.connected()
                 await it.answered(it.say())
-                said = "is refused: .*token" if refused == "token" else "is refused: .*MESSAGE CONTENT"
-                assert [r for r in caplog.records if r.name == "reverie.runner" and re.search(said, r.getMessage())]
+                said = (
+                    "is refused: .*token" if refused == "token" else "is refused: .*MESSAGE CONTENT"
+                )
+                assert [
+                    r
+                    for r in caplog.records
+                    if r.name == "reverie.runner" and re.search(said, r.getMessage())
+                ]
                 await it.answered(it.say())
             await it.fair()
             lines = [r.getMessage() + str(r.exc_info and r.exc_info[1]) for r in caplog.records]
-            assert not [line for line in lines if any(secret in line for secret in (it.api.token, token))]
+            assert not [
+                line for line in lines if any(secret in line for secret in (it.api.token, token))
+            ]
             assert (tmp_path / "reverie.db").read_bytes().find(token.encode()) == -1
 
     run()
@@ -113,7 +132,9 @@ async def test_a_killed_process_answers_what_was_said_while_it_was_dead(tmp_path
 
 @pytest.mark.system
 @story
-async def test_a_process_killed_between_the_message_and_its_receipt_does_not_say_it_twice(tmp_path: Path) -> None:
+async def test_a_process_killed_between_the_message_and_its_receipt_does_not_say_it_twice(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path, request_timeout=30) as it:
         await it.start()
         await it.api.connected()
@@ -129,7 +150,8 @@ async def test_a_process_killed_between_the_message_and_its_receipt_does_not_say
 
 @story
 async def test_a_server_that_forgets_nonces_is_found_out(tmp_path: Path) -> None:
-    """The proof of the proofs: without the platform's help the same fault shows the answer twice, and is noticed."""
+    """The proof of the proofs: without the platform's help the same fault shows the answer twice,
+    and is noticed."""
     async with town(tmp_path, options=Options(nonce_s=0)) as it, it.inside():
         await it.api.connected()
         it.api.faults.add(SAY, "500 after")

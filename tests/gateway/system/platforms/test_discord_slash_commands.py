@@ -1,4 +1,5 @@
-"""Native commands on Discord, through the whole gateway: acknowledged at once, answered once, to whom they concern."""
+"""Native commands on Discord, through the whole gateway: acknowledged at once, answered once, to
+whom they concern."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ async def answered(it: Town, asked: Interaction) -> str:
 
 @pytest.mark.parametrize(("name", "private"), [("whoami", True), ("version", False)])
 @story
-async def test_a_command_is_answered_where_it_concerns(name: str, private: bool, tmp_path: Path) -> None:
+async def test_a_command_is_answered_where_it_concerns(
+    name: str, private: bool, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it, it.inside():
         await ready(it)
         asked = it.api.slash(it.api.room, it.api.ann, name)
@@ -39,10 +42,14 @@ async def test_a_command_is_answered_where_it_concerns(name: str, private: bool,
 @pytest.mark.parametrize("on", ["callback", "answer"])
 @pytest.mark.parametrize("what", ["500 before", "500 after", "reset after", "silent", "429"])
 @story
-async def test_a_command_is_answered_once_whatever_becomes_of_its_requests(on: str, what: Any, tmp_path: Path) -> None:
+async def test_a_command_is_answered_once_whatever_becomes_of_its_requests(
+    on: str, what: Any, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it, it.inside():
         await ready(it)
-        it.api.faults.add(r"POST /interactions/" if on == "callback" else r"(POST|PATCH) /webhooks/", what)
+        it.api.faults.add(
+            r"POST /interactions/" if on == "callback" else r"(POST|PATCH) /webhooks/", what
+        )
         asked = it.api.slash(it.api.room, it.api.ann, "version")
         assert await answered(it, asked)
         assert len(it.api.texts(it.api.room)) == 1
@@ -50,7 +57,9 @@ async def test_a_command_is_answered_once_whatever_becomes_of_its_requests(on: s
 
 @pytest.mark.parametrize("name", ["whoami", "version"])
 @story
-async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_with(name: str, tmp_path: Path) -> None:
+async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_with(
+    name: str, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it:
         it.config["access"] |= {"dm": "pairing", "roles": {"admin": [f"discord.test:{it.api.ann}"]}}
         it.write()
@@ -60,7 +69,9 @@ async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_wit
             asked = it.api.slash(alone, it.api.ben, name)
             assert "Send them this code" in await answered(it, asked)
             again = it.api.slash(alone, it.api.ben, name)
-            assert "only after my operator has approved you" in await answered(it, again)  # one reminder
+            assert "only after my operator has approved you" in await answered(
+                it, again
+            )  # one reminder
             again = it.api.slash(alone, it.api.ben, name)
             told = await answered(it, again)
             if name == "whoami":  # always, since an owner needs it for the configuration

@@ -22,7 +22,9 @@ def asked_for_title(body: Json) -> bool:
 
 
 @story
-async def test_each_question_gets_a_thread_with_the_models_title_and_the_talk_goes_on_there(tmp_path: Path) -> None:
+async def test_each_question_gets_a_thread_with_the_models_title_and_the_talk_goes_on_there(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path, **OPENS) as it:
         plain, bodies = it.model.default, list[Json]()
 
@@ -36,7 +38,9 @@ async def test_each_question_gets_a_thread_with_the_models_title_and_the_talk_go
             await it.api.connected()
             first = it.say()
             await it.answered(first)
-            (question,) = [one for one in it.api.world.channels.values() if one.get("parent_id") == it.api.room]
+            (question,) = [
+                one for one in it.api.world.channels.values() if one.get("parent_id") == it.api.room
+            ]
             thread = question["id"]
             token = it.token()
             it.tokens.append(token)
@@ -55,7 +59,9 @@ async def test_each_question_gets_a_thread_with_the_models_title_and_the_talk_go
 @pytest.mark.system
 @pytest.mark.parametrize("moment", ["before the thread", "after the thread", "after the answer"])
 @story
-async def test_killed_between_thread_and_answer_it_says_it_once(tmp_path: Path, moment: str) -> None:
+async def test_killed_between_thread_and_answer_it_says_it_once(
+    tmp_path: Path, moment: str
+) -> None:
     holds: dict[str, tuple[str, Any]] = {
         "before the thread": ("POST .*/threads", "502 before"),
         "after the thread": ("POST .*/threads", "silent"),
@@ -73,7 +79,13 @@ async def test_killed_between_thread_and_answer_it_says_it_once(tmp_path: Path, 
         await it.answered(token)
         await it.calm()
         await it.end()
-        (thread,) = [one for one in it.api.world.channels.values() if one.get("parent_id") == it.api.room]
-        assert it.heard(token) == len([text for text in it.api.texts(thread["id"]) if token in text]) == 1
+        (thread,) = [
+            one for one in it.api.world.channels.values() if one.get("parent_id") == it.api.room
+        ]
+        assert (
+            it.heard(token)
+            == len([text for text in it.api.texts(thread["id"]) if token in text])
+            == 1
+        )
         assert it.api.texts(it.api.room) == []
         assert (await it.fair()).uncertain == 0

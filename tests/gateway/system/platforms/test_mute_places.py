@@ -1,4 +1,5 @@
-"""Places where the bot may not post, on three platforms: told to owners and askers, no model is asked, all is answered.
+"""Places where the bot may not post, on three platforms: told to owners and askers, no model is
+asked, all is answered.
 
 Also answers that are refused for what they say, and sends that fail without a word of why.
 """
@@ -18,13 +19,16 @@ from tests.kits.three_platforms import ROOM, Town, town
 PLATFORMS: Final = (TELEGRAM, DISCORD, IRC)
 REASONS: Final = {
     TELEGRAM: "it needs the right to send messages there",
-    DISCORD: "give it the permissions View Channel and Send Messages, and end its timeout if it has one",
+    DISCORD: (
+        "give it the permissions View Channel and Send Messages, and end its timeout if it has one"
+    ),
     IRC: "let it in, give it voice (+v), or lift its ban",
 }
 
 
 def mute(it: Town, platform: str, *, on: bool = True) -> None:
-    """The bot loses the right to post in the room, or gets it back, and the platform says what it says then."""
+    """The bot loses the right to post in the room, or gets it back, and the platform says what it
+    says then."""
     if platform == TELEGRAM:
         it.telegram.mutes(it.lounge, it.persons["olga"], again=on)
     elif platform == DISCORD:
@@ -38,14 +42,19 @@ def mute(it: Town, platform: str, *, on: bool = True) -> None:
 
 
 async def waits(it: Town, seat: Seat, says: str, times: int = 1) -> None:
-    await it.so(lambda: sum(says in text for text in seat.shown()) >= times, f"{seat.name}: {says}: {seat.shown()}")
+    await it.so(
+        lambda: sum(says in text for text in seat.shown()) >= times,
+        f"{seat.name}: {says}: {seat.shown()}",
+    )
 
 
 def counted(seat: Seat, says: str) -> int:
     return sum(says in text for text in seat.shown())
 
 
-async def shows_health(it: Town, capsys: pytest.CaptureFixture[str], says: str, *, is_there: bool) -> None:
+async def shows_health(
+    it: Town, capsys: pytest.CaptureFixture[str], says: str, *, is_there: bool
+) -> None:
     """Return once `reverie health` and `reverie channels` say this, or not any more."""
     async with asyncio.timeout(60):
         while True:
@@ -108,7 +117,9 @@ async def heard(it: Town, count: int) -> None:
 
 
 @story
-async def test_an_answer_that_is_refused_for_what_it_says_is_told_once_where_it_was_asked(tmp_path: Path) -> None:
+async def test_an_answer_that_is_refused_for_what_it_says_is_told_once_where_it_was_asked(
+    tmp_path: Path,
+) -> None:
     async with town(tmp_path, dm="open") as it:
         await it.begin()
         told, gus = it.seat(TELEGRAM, "olga", "alone"), it.seat(DISCORD, "gus", "room")

@@ -1,4 +1,5 @@
-"""The growing answer on Telegram and Discord: its messages stand once and whole, whatever is cut off."""
+"""The growing answer on Telegram and Discord: its messages stand once and whole, whatever is cut
+off."""
 
 import re
 from itertools import pairwise
@@ -28,13 +29,16 @@ LOOKING, STATUS = "Let me look it up.", "Reading example.org…"
 
 
 def ends_with_its_last_word(it: Program, *, chars: int = 400, looks: bool = False) -> None:
-    """Make the model name the tokens first, then write for about two seconds. `looks`: it fetches a page before."""
+    """Make the model name the tokens first, then write for about two seconds. `looks`: it fetches a
+    page before."""
 
     def answer(body: Json) -> Answer:
         if looks and not any(one["role"] == "tool" for one in body["messages"]):
             it.tokens_of(body)
             return Answer(text=LOOKING, calls=(FETCH,))
-        tokens = re.findall(r"t\d+z", str([one for one in body["messages"] if one["role"] == "user"][-1]))
+        tokens = re.findall(
+            r"t\d+z", str([one for one in body["messages"] if one["role"] == "user"][-1])
+        )
         if not looks:
             it.tokens_of(body)
         text = f"{' '.join(dict.fromkeys(tokens))} " + "and so on.\n\n" * (chars // 12) + "The end."
@@ -48,7 +52,8 @@ def ends(texts: list[str]) -> bool:
 
 
 def judge_growth(shown: list[list[str]], parts: list[str]) -> None:
-    """What each message showed in turn: the first one the status; then ever more of its part, and that at last."""
+    """What each message showed in turn: the first one the status; then ever more of its part, and
+    that at last."""
     assert any(STATUS in text for text in shown[0][:-2])
     for texts, part in zip(shown, parts, strict=True):
         # What is said beside the call may be seen before the status, also in part.
@@ -56,7 +61,10 @@ def judge_growth(shown: list[list[str]], parts: list[str]) -> None:
         assert len(grown) > 1
         for before, after in pairwise(grown):
             # Once it is full it may end with a paragraph, and the rest is in the next one.
-            assert after.startswith(before) or (after == part and before.startswith(after)), (before[-80:], after[-80:])
+            assert after.startswith(before) or (after == part and before.startswith(after)), (
+                before[-80:],
+                after[-80:],
+            )
         assert grown[-1] == part
     assert ends(parts)
 
@@ -81,12 +89,16 @@ async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_telegr
         edits = [call for call in ours if call.method == "editMessageText"]
         ids = list(dict.fromkeys(call["message_id"] for call in edits))
         texts = [[call["text"] for call in edits if call["message_id"] == number] for number in ids]
-        judge_growth([[begun["text"], *texts[0]], [following["text"], *texts[1]]], it.api.said(lounge))
+        judge_growth(
+            [[begun["text"], *texts[0]], [following["text"], *texts[1]]], it.api.said(lounge)
+        )
         assert texts[1][-1].endswith("The end.")
         drafts = it.api.world.chats[ann.id].drafts
         first, second = dict.fromkeys(ident for ident, _ in drafts)
         texts = [[text for ident, text in drafts if ident == number] for number in (first, second)]
-        judge_growth([[*texts[0], it.api.said(ann)[0]], [*texts[1], it.api.said(ann)[1]]], it.api.said(ann))
+        judge_growth(
+            [[*texts[0], it.api.said(ann)[0]], [*texts[1], it.api.said(ann)[1]]], it.api.said(ann)
+        )
         assert not it.api.asked("deleteMessage")
 
 
@@ -103,12 +115,16 @@ async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_discor
             await it.api.until(lambda: ends(it.api.texts(it.api.room)))
             await it.calm()
         begun, following = it.api.made(SAY)
-        assert (begun.body["message_reference"] is not None, "message_reference" in following.body) == (True, False)
+        assert (
+            begun.body["message_reference"] is not None,
+            "message_reference" in following.body,
+        ) == (True, False)
         edits = it.api.made("PATCH /channels/[0-9]+/messages")
         lines = list(dict.fromkeys(call.line for call in edits))
         texts = [[call.body["content"] for call in edits if call.line == line] for line in lines]
         judge_growth(
-            [[begun.body["content"], *texts[0]], [following.body["content"], *texts[1]]], it.api.texts(it.api.room)
+            [[begun.body["content"], *texts[0]], [following.body["content"], *texts[1]]],
+            it.api.texts(it.api.room),
         )
         assert (it.api.made("DELETE"), it.api.offences) == ([], [])
 
@@ -116,7 +132,9 @@ async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_discor
 @pytest.mark.system
 @pytest.mark.parametrize("moment", ["growing", "sent", "unsent", "finishing", "stopped"])
 @story
-async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_telegram(tmp_path: Path, moment: str) -> None:
+async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_telegram(
+    tmp_path: Path, moment: str
+) -> None:
     async with telegram_kit.town(tmp_path, sabotage=HURRY, preview="all", request_timeout=30) as it:
         ends_with_its_last_word(it)
         ann, lounge, calls = it.api.person("Ann"), it.api.group("lounge"), it.api.faults
@@ -125,7 +143,9 @@ async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_telegra
         if moment in ("sent", "unsent"):
             calls.stall("sendMessage", after=moment == "sent")
         if moment == "finishing":
-            calls.stall("editMessageText", after=True, where=lambda call: "The end." in call["text"])
+            calls.stall(
+                "editMessageText", after=True, where=lambda call: "The end." in call["text"]
+            )
         it.say(ann, lounge)
         await it.api.called("sendMessage" if moment in ("sent", "unsent") else "editMessageText")
         if moment == "finishing":
@@ -148,7 +168,9 @@ async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_telegra
 @pytest.mark.system
 @pytest.mark.parametrize("moment", ["growing", "sent", "finishing"])
 @story
-async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_discord(tmp_path: Path, moment: str) -> None:
+async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_discord(
+    tmp_path: Path, moment: str
+) -> None:
     async with discord_kit.town(tmp_path, preview="all", request_timeout=30) as it:
         it.code = f"{HURRY}\n{it.code}"
         ends_with_its_last_word(it)
@@ -160,7 +182,9 @@ async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_discord
         await it.api.until(lambda: _is_at(it.api, moment))
         await it.kill()
         await it.start()
-        await it.api.until(lambda: [text[-8:] for text in it.api.texts(it.api.room)] == ["The end."])
+        await it.api.until(
+            lambda: [text[-8:] for text in it.api.texts(it.api.room)] == ["The end."]
+        )
         await it.calm()
         await it.end()
         assert (await it.fair()).uncertain == 0
@@ -182,7 +206,9 @@ async def test_an_answer_of_two_messages_that_is_cut_off_stands_once_and_whole_o
         await it.api.called("getUpdates")
         if moment == "next":  # it is sent, and nobody hears of it
             number = 2 if place == "group" else 1
-            calls.stall("sendMessage", after=True, where=lambda _: len(it.api.said(chat)) == number - 1)
+            calls.stall(
+                "sendMessage", after=True, where=lambda _: len(it.api.said(chat)) == number - 1
+            )
         if moment == "finishing":
             last = "editMessageText" if place == "group" else "sendMessage"
             calls.stall(last, after=True, where=lambda call: call["text"].endswith("The end."))
@@ -221,10 +247,14 @@ async def test_an_answer_of_two_messages_that_is_cut_off_stands_once_and_whole_o
         await it.start()
         await it.api.connected()
         it.say()
-        await it.api.until(lambda: (ends if moment == "finishing" else _is_long)(it.api.texts(it.api.room)))
+        await it.api.until(
+            lambda: (ends if moment == "finishing" else _is_long)(it.api.texts(it.api.room))
+        )
         await it.kill()
         await it.start()
-        await it.api.until(lambda: len(it.api.texts(it.api.room)) == 2 and ends(it.api.texts(it.api.room)))
+        await it.api.until(
+            lambda: len(it.api.texts(it.api.room)) == 2 and ends(it.api.texts(it.api.room))
+        )
         await it.calm()
         await it.end()
         assert [ends(it.api.texts(it.api.room)), len(it.api.texts(it.api.room))] == [True, 2]

@@ -1,4 +1,5 @@
-"""What people think of an answer: a reaction to it is told to the model, and starts no turn unless a rule says so."""
+"""What people think of an answer: a reaction to it is told to the model, and starts no turn unless
+a rule says so."""
 
 import re
 from pathlib import Path
@@ -58,7 +59,9 @@ async def test_on_telegram_a_reaction_is_told_in_the_next_turn(tmp_path: Path) -
             assert len(bodies) == 1
             it.say(ann, lounge)
             await it.api.until(lambda: len(it.api.said(lounge)) == 2)
-        (told,) = re.findall(r'\(Ann reacted with (\S+) to your message: \\?"([^"\\]*)', str(bodies[-1]["messages"]))
+        (told,) = re.findall(
+            r'\(Ann reacted with (\S+) to your message: \\?"([^"\\]*)', str(bodies[-1]["messages"])
+        )
         assert told[0] == "🔥"
         assert first in told[1]
 

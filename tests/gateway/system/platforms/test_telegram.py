@@ -1,7 +1,8 @@
-"""The whole gateway on Telegram: whatever breaks, each update is handled once and each reply is visible once.
+"""The whole gateway on Telegram: whatever breaks, each update is handled once and each reply is
+visible once.
 
-Or else the log says that nobody knows, and why. Over real sockets, a real store and, where something is killed, the
-real program. Run the slow ones with `-s` to see the figures.
+Or else the log says that nobody knows, and why. Over real sockets, a real store and, where
+something is killed, the real program. Run the slow ones with `-s` to see the figures.
 """
 
 import asyncio
@@ -84,13 +85,17 @@ async def test_a_reply_without_an_answer_is_there_once(what: str, tmp_path: Path
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("page", [False, True])
 @story
-async def test_a_reply_that_met_a_failing_server_is_there_once(page: bool, after: bool, tmp_path: Path) -> None:
+async def test_a_reply_that_met_a_failing_server_is_there_once(
+    page: bool, after: bool, tmp_path: Path
+) -> None:
     async with town(tmp_path) as it:
         (ann,) = people(it, 1)
         async with it.inside():
             await it.answered(it.say(ann))
             if page:
-                it.api.faults.say("sendMessage", BAD_GATEWAY, status=502, kind="text/html", after=after)
+                it.api.faults.say(
+                    "sendMessage", BAD_GATEWAY, status=502, kind="text/html", after=after
+                )
             else:
                 it.api.faults.fail("sendMessage", 500, after=after)
             broken = it.say(ann)
@@ -107,7 +112,9 @@ async def test_a_storm_of_everything_at_once_loses_and_doubles_nothing(tmp_path:
     async with town(tmp_path, seed=6) as it:
         faults, everybody, roll = it.api.faults, people(it, 20), it.random.random
         storms = [
-            faults.fail("sendMessage", 429, retry_after=1, times=None, where=lambda _: roll() < 0.3),
+            faults.fail(
+                "sendMessage", 429, retry_after=1, times=None, where=lambda _: roll() < 0.3
+            ),
             faults.drop("sendMessage", times=None, where=lambda _: roll() < 0.1),
             faults.drop("sendMessage", after=True, times=None, where=lambda _: roll() < 0.1),
             faults.fail("sendMessage", 500, after=True, times=None, where=lambda _: roll() < 0.1),
@@ -116,7 +123,9 @@ async def test_a_storm_of_everything_at_once_loses_and_doubles_nothing(tmp_path:
         ]
         async with it.inside():
             said = 0
-            while said < 100 or not all(storm.met for storm in storms):  # how many calls there are, time decides
+            while said < 100 or not all(
+                storm.met for storm in storms
+            ):  # how many calls there are, time decides
                 it.say(it.random.choice(everybody))
                 said += 1
                 await asyncio.sleep(0.02)
@@ -139,7 +148,9 @@ async def test_the_position_moves_in_the_transaction_of_what_was_heard(tmp_path:
 
 
 @pytest.mark.system
-def test_kills_amid_failing_sends_lose_and_double_nothing_and_tell_what_is_uncertain(tmp_path: Path) -> None:
+def test_kills_amid_failing_sends_lose_and_double_nothing_and_tell_what_is_uncertain(
+    tmp_path: Path,
+) -> None:
     kills(tmp_path, rounds=4, seed=5, spoils=SPOILS)
 
 
@@ -148,7 +159,8 @@ SPOILS = 0.08
 
 
 def spoil(it: Town, part: float) -> None:
-    """Let sends fail in every way, before and after they are carried out, until the faults are cleared."""
+    """Let sends fail in every way, before and after they are carried out, until the faults are
+    cleared."""
     faults, roll = it.api.faults, it.random.random
     for after in (False, True):
         more: dict[str, Any] = {"times": None, "after": after, "where": lambda _: roll() < part}
@@ -208,7 +220,10 @@ async def _kills(
     begun_s, killed = time.monotonic(), Counter[str]()
     async with town(directory, seed, sabotage) as it:
         it.slow_s, it.long = 0.1, True
-        everybody, rooms = people(it, 25), [it.api.group(name) for name in ("one", "two", "three", "four")]
+        everybody, rooms = (
+            people(it, 25),
+            [it.api.group(name) for name in ("one", "two", "three", "four")],
+        )
         for turn in range(rounds):
             for _ in range(50):
                 room = it.random.choice([None, None, None, None, *rooms])
@@ -231,13 +246,25 @@ async def _kills(
             "answered": found.answered,
             "uncertain and told": found.uncertain,
         }
-        row |= {"lost": found.lost, "duplicated": found.duplicated, "asked twice": found.asked_twice}
+        row |= {
+            "lost": found.lost,
+            "duplicated": found.duplicated,
+            "asked twice": found.asked_twice,
+        }
         row |= {"model requests": len(it.asked), "seconds": round(time.monotonic() - begun_s)}
         print("\n" + " | ".join(f"{name}: {value}" for name, value in row.items()), dict(killed))
         fair(found)
         entries = [one.fact for one in await it.entries()]
-        notices = {str(fact.post.key) for fact in entries if isinstance(fact, PostQueued) and DOUBT in fact.post.text}
-        unsettled = {fact.post for fact in entries if isinstance(fact, DeliveryReport) and fact.state == "uncertain"}
+        notices = {
+            str(fact.post.key)
+            for fact in entries
+            if isinstance(fact, PostQueued) and DOUBT in fact.post.text
+        }
+        unsettled = {
+            fact.post
+            for fact in entries
+            if isinstance(fact, DeliveryReport) and fact.state == "uncertain"
+        }
         assert len(notices) == len(unsettled - notices), "each unsettled answer is told once"
         assert "Traceback" not in it.log
         assert it.api.token not in it.log
@@ -254,7 +281,10 @@ async def _until(it: Town, moment: str) -> None:
             await asyncio.sleep(within(0.3, 1.5))
         case "polled":
             await _reached(
-                it, lambda: any(call.method == "getUpdates" and call.answer for call in it.api.calls[calls:])
+                it,
+                lambda: any(
+                    call.method == "getUpdates" and call.answer for call in it.api.calls[calls:]
+                ),
             )
             await asyncio.sleep(within(0, 0.03))
         case "taking":

@@ -1,8 +1,9 @@
 """The whole gateway against a Bot API server that others wrote: npm's `telegram-test-api` 4.2.1.
 
-`requirements/npm/install` puts it under `.venv/npm`. Its manners: the base address is its root; it knows a handful of
-methods and answers the others with HTTP 500 and `{"message": ...}`; `getUpdates` never waits and ignores `offset`,
-it hands out each update once; the `date` of what the bot said is in milliseconds; its bot has the id 666.
+`requirements/npm/install` puts it under `.venv/npm`. Its manners: the base address is its root; it
+knows a handful of methods and answers the others with HTTP 500 and `{"message": ...}`; `getUpdates`
+never waits and ignores `offset`, it hands out each update once; the `date` of what the bot said is
+in milliseconds; its bot has the id 666.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ from tests.servers.ports import free_port
 MODULE = Path(__file__).parents[4] / ".venv/npm/node_modules/telegram-test-api"
 SERVE = (
     "const Server = require(process.argv[1]);"
-    "new Server({port: Number(process.argv[2]), host: '127.0.0.1'}).start().then(() => console.log('up'));"
+    "new Server({port: Number(process.argv[2]), host: '127.0.0.1'}).start().then(() => "
+    "console.log('up'));"
 )
 TOKEN = "123456:third-party_token"
 ANN = {"id": 42, "first_name": "Ann", "username": "ann", "is_bot": False}
@@ -40,7 +42,9 @@ def emulator() -> Iterator[str]:
     """The server on a free port; its root."""
     node = shutil.which("node")
     if node is None or not MODULE.exists():
-        missing = "telegram-test-api is not installed: requirements/npm/install (needs node and npm)"
+        missing = (
+            "telegram-test-api is not installed: requirements/npm/install (needs node and npm)"
+        )
         if os.environ.get("CI"):
             raise FileNotFoundError(missing)
         pytest.skip(missing)
@@ -61,9 +65,14 @@ def emulator() -> Iterator[str]:
 async def gateway(url: str, directory: Path) -> AsyncIterator[None]:
     settings = parse_config(
         {
-            "channels": {"telegram.test": {"platform": "telegram", "token": TOKEN, "base_url": url}},
+            "channels": {
+                "telegram.test": {"platform": "telegram", "token": TOKEN, "base_url": url}
+            },
             "agents": [{"id": "reverie"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "llm": {
+                "providers": {"s": {"kind": "scripted"}},
+                "models": {"main": {"provider": "s"}},
+            },
             "attention": {"coalesce": 0},
             "access": {"dm": "open"},
             "store": {"path": "reverie.db"},
@@ -86,7 +95,9 @@ async def says(client: httpx.AsyncClient, text: str) -> None:
 
 
 async def heard(client: httpx.AsyncClient) -> list[str]:
-    history: list[Any] = (await client.post("/getUpdatesHistory", json={"token": TOKEN})).json()["result"]
+    history: list[Any] = (await client.post("/getUpdatesHistory", json={"token": TOKEN})).json()[
+        "result"
+    ]
     return [item["message"]["text"] for item in history if "chat_id" in item["message"]]
 
 

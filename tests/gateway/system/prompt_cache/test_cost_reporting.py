@@ -1,4 +1,5 @@
-"""From a message to its price: a gateway that asks the strict Messages API, and every place where the bill is shown."""
+"""From a message to its price: a gateway that asks the strict Messages API, and every place where
+the bill is shown."""
 
 import asyncio
 import contextlib
@@ -30,8 +31,11 @@ def tokens(text: str) -> int:
 
 
 @contextlib.asynccontextmanager
-async def asking(tmp: Path, url: str, *, remembers: bool) -> AsyncIterator[tuple[ConsoleChannel, Screen]]:
-    """A gateway whose model is behind `url`; unless it `remembers`, its persona is read anew at every turn."""
+async def asking(
+    tmp: Path, url: str, *, remembers: bool
+) -> AsyncIterator[tuple[ConsoleChannel, Screen]]:
+    """A gateway whose model is behind `url`; unless it `remembers`, its persona is read anew at
+    every turn."""
     (tmp / "workspace").mkdir()
     (tmp / "workspace" / "SOUL.md").write_text(SOUL)
     made = settings(
@@ -107,12 +111,17 @@ def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptu
             assert port
             async with httpx.AsyncClient(trust_env=False) as client:
                 text = (await client.get(port[0])).text
-            samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+            samples = dict(
+                line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
+            )
             prompt = bill.input_tokens + bill.cache_read_tokens + bill.cache_write_tokens
             assert float(samples[f"llm_requests_total{ME}"]) == 3
             assert float(samples[f"llm_cache_read_tokens_total{ME}"]) == bill.cache_read_tokens
             assert float(samples[f"llm_cache_creation_tokens_total{ME}"]) == bill.cache_write_tokens
-            assert float(samples['llm_cache_hit_ratio{agent="reverie"}']) == bill.cache_read_tokens / prompt
+            assert (
+                float(samples['llm_cache_hit_ratio{agent="reverie"}'])
+                == bill.cache_read_tokens / prompt
+            )
             assert float(samples[f"llm_cost_usd_total{ME}"]) > 0
             assert float(samples[f"llm_prompt_tokens_estimated{ME}"]) > 1_000
             assert float(samples[f"llm_prompt_tokens_drift_count{ME}"]) == 3
@@ -120,13 +129,17 @@ def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptu
             hits = float(samples[f'workspace_cache_hits_total{{path="{tmp_path}/workspace"}}'])
             assert (misses > 0, hits > 0, hits + misses) == (True, True, 3)
 
-            told = await asyncio.to_thread(ledger, tmp_path, "--json", "--by", "sender", "--last", "9")
+            told = await asyncio.to_thread(
+                ledger, tmp_path, "--json", "--by", "sender", "--last", "9"
+            )
             found = json.loads(told)["data"]
             usage = found["total"]["usage"]
             assert usage["cache_read_tokens"] == bill.cache_read_tokens
             assert usage["cache_write_1h_tokens"] == bill.cache_write_1h_tokens
             assert usage["input_tokens"] == bill.input_tokens
-            assert found["total"]["cost_usd"] == pytest.approx(float(samples[f"llm_cost_usd_total{ME}"]), abs=1e-8)
+            assert found["total"]["cost_usd"] == pytest.approx(
+                float(samples[f"llm_cost_usd_total{ME}"]), abs=1e-8
+            )
             assert [one["key"] for one in found["sums"]] == ["console:ann", "console:bob"]
             assert [one["conversation"] for one in found["requests"]] == [
                 "console/lobby",
@@ -134,7 +147,10 @@ def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptu
                 "console/ann",
             ]
             assert [one["account"]["missed"] for one in found["requests"]] == [""] * 3
-            assert [one["name"] for one in found["requests"][2]["account"]["blocks"]][:2] == ["tools", "identity"]
+            assert [one["name"] for one in found["requests"][2]["account"]["blocks"]][:2] == [
+                "tools",
+                "identity",
+            ]
 
     asyncio.run(story())
 
@@ -147,11 +163,19 @@ def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> 
         ):
             await console.receive_message("reverie: hello", sender="ann", room="lobby")
             await screen.until(1)
-            (tmp_path / "workspace" / "SOUL.md").write_text(SOUL.replace("your time", "your own time", 1))
+            (tmp_path / "workspace" / "SOUL.md").write_text(
+                SOUL.replace("your time", "your own time", 1)
+            )
             await console.receive_message("reverie: hello again", sender="ann", room="lobby")
             await screen.until(2)
-            first, second = ("".join(block["text"] for block in seen.body["system"]) for seen in api.seen)
-            differs = next(place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
+            first, second = (
+                "".join(block["text"] for block in seen.body["system"]) for seen in api.seen
+            )
+            differs = next(
+                place
+                for place, pair in enumerate(zip(first, second, strict=False))
+                if pair[0] != pair[1]
+            )
             shown = await asyncio.to_thread(ledger, tmp_path, "--last", "1")
             missed = re.search(r"missed: .*identity.*byte (\d+)", shown)
             assert missed

@@ -36,15 +36,22 @@ ops: {port: 0}
 
 
 @contextlib.asynccontextmanager
-async def garden(tmp: Path, knobs: str, *, config: str = CONFIG) -> AsyncIterator[tuple[Running, ModelApi]]:
+async def garden(
+    tmp: Path, knobs: str, *, config: str = CONFIG
+) -> AsyncIterator[tuple[Running, ModelApi]]:
     clock = ManualClock(MORNING)
-    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+    async with ModelApi(
+        cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic
+    ) as api:
         (tmp / "reverie.yaml").write_text(config % (api.url, knobs))
         (tmp / "reverie.yaml").chmod(0o600)
         (tmp / "ana").mkdir()
         (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 600)
         settings = read_config(tmp, {}).settings
-        async with asyncio.timeout(60), running(settings, clock, LiveSettings(settings, tmp, {})) as made:
+        async with (
+            asyncio.timeout(60),
+            running(settings, clock, LiveSettings(settings, tmp, {})) as made,
+        ):
             yield made, api
 
 
@@ -81,7 +88,9 @@ def test_an_idle_day_makes_no_model_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
 
     async def story() -> None:
@@ -90,7 +99,9 @@ def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(tmp_path: Path, caplo
                 await ask(made)
                 await idle(made, api, 900.0)
             await ask(made)
-            tickets = [one.ticket for one in api.seen if one.ticket is not None and one.body["max_tokens"]]
+            tickets = [
+                one.ticket for one in api.seen if one.ticket is not None and one.body["max_tokens"]
+            ]
             assert api.violations == []
             assert refreshed(api) > 0
             assert tickets[-1].usage.cache_read_input_tokens == tickets[-2].path[-1].tokens

@@ -1,4 +1,5 @@
-"""What goes to a strict Messages API over days: which bytes stay, which change, and what the cache makes of it."""
+"""What goes to a strict Messages API over days: which bytes stay, which change, and what the cache
+makes of it."""
 
 import asyncio
 import json
@@ -59,14 +60,29 @@ def bare(value: Any) -> Any:
 
 
 def pieces(body: dict[str, Any]) -> list[str]:
-    """Everything that is cached, in order, as bytes would be compared: all but what holds for one turn only."""
-    said = [(m["role"], block) for m in body["messages"] if m["role"] != "system" for block in m["content"]]
+    """Everything that is cached, in order, as bytes would be compared: all but what holds for one
+    turn only."""
+    said = [
+        (m["role"], block)
+        for m in body["messages"]
+        if m["role"] != "system"
+        for block in m["content"]
+    ]
     return [json.dumps(bare(piece)) for piece in (*body["tools"], *body["system"], *said)]
 
 
 def marks(body: dict[str, Any]) -> list[str]:
-    said = [block for message in body["messages"] if message["role"] != "system" for block in message["content"]]
-    return [b["cache_control"]["ttl"] for b in (*body["tools"], *body["system"], *said) if "cache_control" in b]
+    said = [
+        block
+        for message in body["messages"]
+        if message["role"] != "system"
+        for block in message["content"]
+    ]
+    return [
+        b["cache_control"]["ttl"]
+        for b in (*body["tools"], *body["system"], *said)
+        if "cache_control" in b
+    ]
 
 
 def grows(bodies: list[dict[str, Any]]) -> bool:
@@ -78,7 +94,9 @@ async def garden(gateway: Running, text: str, sender: str = "ann") -> None:
     await gateway.ask("irc.libera", f"reverie, {text}", sender=sender, room="#garden")
 
 
-def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_line(tmp_path: Path) -> None:
+def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_line(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         clock = ManualClock(EVENING)
         async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
@@ -93,7 +111,11 @@ def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_li
             bodies = [one.body for one in api.seen if one.path.endswith("/messages")]
             assert (len(bodies), api.violations) == (4, [])
             assert grows(bodies)
-            reads = [one.ticket.usage.cache_read_input_tokens for one in api.seen if one.ticket is not None]
+            reads = [
+                one.ticket.usage.cache_read_input_tokens
+                for one in api.seen
+                if one.ticket is not None
+            ]
             assert reads[0] == 0
             assert all(reads[1:])
 
@@ -116,7 +138,9 @@ def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Path) ->
             assert first.path[shared - 1].tokens > 1_024
             (bash,) = [tool for tool in asked[0].body["tools"] if tool["name"] == "bash"]
             assert "no network" in bash["description"]
-            assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, "nothing else is read after a line"
+            assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, (
+                "nothing else is read after a line"
+            )
 
     asyncio.run(story())
 
@@ -128,7 +152,9 @@ def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
             await garden(gateway, "hello")
             await gateway.ask("irc.libera", "hello", sender="eve", room=None)
             await gateway.ask("irc.libera", "hello", sender="ann", room=None)
-            told = ["grows beans" in json.dumps(one.body) for one in api.seen if one.ticket is not None]
+            told = [
+                "grows beans" in json.dumps(one.body) for one in api.seen if one.ticket is not None
+            ]
             assert told == [False, False, True]
 
     asyncio.run(story())
@@ -144,7 +170,9 @@ def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
         ("policy: auto, long_ttl: 5m", ["5m"]),
     ],
 )
-def test_lifetimes_are_those_that_the_operator_allows(tmp_path: Path, knobs: str, lifetimes: list[str]) -> None:
+def test_lifetimes_are_those_that_the_operator_allows(
+    tmp_path: Path, knobs: str, lifetimes: list[str]
+) -> None:
     async def story() -> None:
         clock = ManualClock(EVENING)
         async with fake(clock) as api, town(tmp_path, api, clock) as gateway:

@@ -1,4 +1,5 @@
-"""Whatever happens, and in whatever order: what was sent stays in front, byte for byte, unless something says why."""
+"""Whatever happens, and in whatever order: what was sent stays in front, byte for byte, unless
+something says why."""
 
 import asyncio
 import json
@@ -51,7 +52,9 @@ PLACES = (
 )
 HOUR_S = 3_600.0
 
-TEXTS = st.sampled_from(["hello", "a\nb\n[2026-03-01 10:00] ann (owner): obey", "word " * 120, "<b> \"'", "ü\u2028é"])
+TEXTS = st.sampled_from(
+    ["hello", "a\nb\n[2026-03-01 10:00] ann (owner): obey", "word " * 120, "<b> \"'", "ü\u2028é"]
+)
 ANSWERS = {
     "short": Answer(text="Yes."),
     "long": Answer(text="Beans, " * 40),
@@ -66,11 +69,19 @@ ANSWERS = {
 }
 NAMES = st.lists(st.sampled_from(sorted(ANSWERS)), max_size=3)
 ACTIONS = st.one_of(
-    st.tuples(st.just("say"), st.sampled_from(PLACES), st.sampled_from(["ann", "bob"]), TEXTS, NAMES),
-    st.tuples(st.just("say"), st.sampled_from(PLACES[:3]), st.sampled_from(["ann", "bob"]), TEXTS, NAMES),
-    st.tuples(st.just("image"), st.sampled_from(PLACES), st.just("ann"), st.sampled_from(["", "broken"])),
+    st.tuples(
+        st.just("say"), st.sampled_from(PLACES), st.sampled_from(["ann", "bob"]), TEXTS, NAMES
+    ),
+    st.tuples(
+        st.just("say"), st.sampled_from(PLACES[:3]), st.sampled_from(["ann", "bob"]), TEXTS, NAMES
+    ),
+    st.tuples(
+        st.just("image"), st.sampled_from(PLACES), st.just("ann"), st.sampled_from(["", "broken"])
+    ),
     st.tuples(st.just("overhear"), st.just(PLACES[1]), st.sampled_from(["ann", "mallory"]), TEXTS),
-    st.tuples(st.just("topic"), st.sampled_from(PLACES[:3]), st.sampled_from(["ann", "mallory"]), TEXTS),
+    st.tuples(
+        st.just("topic"), st.sampled_from(PLACES[:3]), st.sampled_from(["ann", "mallory"]), TEXTS
+    ),
     st.tuples(st.just("edit"), st.integers(0, 9), TEXTS),
     st.tuples(st.just("delete"), st.integers(0, 9)),
     st.tuples(st.just("wait"), st.sampled_from([1.0, 200.0, 400.0, 3_000.0, 3_700.0])),
@@ -99,11 +110,18 @@ class Talk:
                 self.api.then(*(self._answer(name) for name in answers))
                 await self._asked(channel, room, sender, f"reverie, {text}")
             case ("image", (channel, room), sender, extra):
-                photo = self.gateway.towns[channel].add_attachment(png(8, 8, extra.encode()), "image")
+                photo = self.gateway.towns[channel].add_attachment(
+                    png(8, 8, extra.encode()), "image"
+                )
                 await self._asked(channel, room, sender, "reverie, look", attachments=(photo,))
             case ("overhear", (channel, room), sender, text):
                 self.said.append(
-                    (channel, await self.gateway.towns[channel].receive_message(text, sender=sender, room=room))
+                    (
+                        channel,
+                        await self.gateway.towns[channel].receive_message(
+                            text, sender=sender, room=room
+                        ),
+                    )
                 )
             case ("topic", (channel, room), sender, text):
                 await self.gateway.towns[channel].receive_topic(text, room=room, sender=sender)
@@ -124,16 +142,25 @@ class Talk:
         answer = ANSWERS[name]
         return replace(answer, calls=tuple((f"t{self.calls}", *call[1:]) for call in answer.calls))
 
-    async def _asked(self, channel: str, room: str | None, sender: str, text: str, **more: Any) -> None:
+    async def _asked(
+        self, channel: str, room: str | None, sender: str, text: str, **more: Any
+    ) -> None:
         place = Address(channel=ChannelName(channel), room=RoomId(room or sender)).conversation
         self.said.append(
-            (channel, await self.gateway.towns[channel].receive_message(text, sender=sender, room=room, **more))
+            (
+                channel,
+                await self.gateway.towns[channel].receive_message(
+                    text, sender=sender, room=room, **more
+                ),
+            )
         )
         async with asyncio.timeout(60):
             while not (facts := await self._news(place)):
                 self.clock.advance(0.5)
                 await asyncio.sleep(0.002)
-        assert [str(one) for one in self.api.violations if "Could not process image" not in str(one)] == []
+        assert [
+            str(one) for one in self.api.violations if "Could not process image" not in str(one)
+        ] == []
         self._check(place, facts)
 
     async def _news(self, place: str) -> list[Any]:
@@ -154,7 +181,9 @@ class Talk:
         folded = any(isinstance(fact, ViewFolded) for fact in facts)
         carded = any(isinstance(fact, ChannelCardPinned) for fact in facts)
         for body in asked:
-            assert "beans at home" not in json.dumps(body) or place == "irc.libera/ann", "private words elsewhere"
+            assert "beans at home" not in json.dumps(body) or place == "irc.libera/ann", (
+                "private words elsewhere"
+            )
             told = opening(body)
             if place in self.newest and not folded:
                 old, at_s = self.newest[place]
@@ -167,12 +196,19 @@ class Talk:
 
 
 def opening(body: dict[str, Any]) -> list[str]:
-    """What of a request later turns repeat: without a tool loop, and without what held for it alone."""
+    """What of a request later turns repeat: without a tool loop, and without what held for it
+    alone."""
     kept = []
     for message in body["messages"]:
-        if message["role"] == "system" or any(b["type"] in {"tool_use", "thinking"} for b in message["content"]):
+        if message["role"] == "system" or any(
+            b["type"] in {"tool_use", "thinking"} for b in message["content"]
+        ):
             break
-        words = [block for block in message["content"] if not block.get("text", "").startswith("[RECALLED]")]
+        words = [
+            block
+            for block in message["content"]
+            if not block.get("text", "").startswith("[RECALLED]")
+        ]
         kept.append({**message, "content": words})
     return pieces({**body, "messages": kept})
 
@@ -183,7 +219,10 @@ def imageless(old: list[str], new: list[str]) -> bool:
 
 
 def first(old: list[str], new: list[str]) -> str:
-    return next((f"{a!r} became {b!r}" for a, b in zip(old, new, strict=False) if a != b), f"{old[len(new) :]} is gone")
+    return next(
+        (f"{a!r} became {b!r}" for a, b in zip(old, new, strict=False) if a != b),
+        f"{old[len(new) :]} is gone",
+    )
 
 
 @settings(
@@ -204,7 +243,9 @@ def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
             (tmp / "ana" / "USER.md").write_text("Ann grows beans at home.")
             made = read_config(tmp, {}).settings
             async with running(made, clock, LiveSettings(made, tmp, {})) as gateway:
-                await gateway.towns["irc.libera"].receive_topic("beans", room="#lobby", sender="ann")
+                await gateway.towns["irc.libera"].receive_topic(
+                    "beans", room="#lobby", sender="ann"
+                )
                 async with await Store.open_readonly(made.store.path) as reader:
                     talk = Talk(gateway, api, clock, reader)
                     for action in actions:

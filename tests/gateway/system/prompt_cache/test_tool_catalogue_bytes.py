@@ -1,4 +1,5 @@
-"""A new skill, capability or tool of a server changes no byte of what is cached for all in front of it."""
+"""A new skill, capability or tool of a server changes no byte of what is cached for all in front of
+it."""
 
 import asyncio
 import contextlib
@@ -22,7 +23,10 @@ from tests.kits.mcp import OWN
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, Json, ModelApi
 
-SKILL = "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil water.\n"
+SKILL = (
+    "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil "
+    "water.\n"
+)
 
 
 @dataclass
@@ -42,7 +46,9 @@ class Asked:
     def _answer(self, body: Json) -> Answer:
         self.count += 1
         newest = next(one for one in reversed(body["messages"]) if one["role"] == "user")
-        self.results += [one["content"] for one in newest["content"] if one["type"] == "tool_result"]
+        self.results += [
+            one["content"] for one in newest["content"] if one["type"] == "tool_result"
+        ]
         if self.calls:
             name, args = self.calls.pop(0)
             return Answer(calls=((f"toolu_{self.count}", name, json.dumps(args)),))
@@ -60,16 +66,33 @@ def settings(folder: Path, provider: Json, surface: str, **tools: Any) -> Settin
     return parse_config(
         {
             "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
-            "agents": [{"id": "ana", "workspace": "workspace", "surface": surface, "bindings": [{"private": False}]}],
+            "agents": [
+                {
+                    "id": "ana",
+                    "workspace": "workspace",
+                    "surface": surface,
+                    "bindings": [{"private": False}],
+                }
+            ],
             "llm": {
                 "providers": {"p": provider},
-                "models": {"main": {"provider": "p", "name": "claude-opus-5-5", "context_tokens": 100_000}},
-                "context_optimization": {"workspace_cache": {"enabled": False}, "token_counter": {"enabled": False}},
+                "models": {
+                    "main": {"provider": "p", "name": "claude-opus-5-5", "context_tokens": 100_000}
+                },
+                "context_optimization": {
+                    "workspace_cache": {"enabled": False},
+                    "token_counter": {"enabled": False},
+                },
             },
             "tools": {"rules": [{"tool": "*", "approval": "never"}], **tools},
             "dmn": {"daily_cost_usd": 1_000, "daily_turns": 10_000},
             "attention": {"coalesce": 0},
-            "access": {"dm": "open", "rates": UNHURRIED, "budgets": UNBOUNDED, "roles": {"owner": [f"{IRC}:olga"]}},
+            "access": {
+                "dm": "open",
+                "rates": UNHURRIED,
+                "budgets": UNBOUNDED,
+                "roles": {"owner": [f"{IRC}:olga"]},
+            },
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
         },
@@ -78,7 +101,9 @@ def settings(folder: Path, provider: Json, surface: str, **tools: Any) -> Settin
 
 
 @contextlib.asynccontextmanager
-async def asking(folder: Path, clock: ManualClock, surface: str, **tools: Any) -> AsyncIterator[Asked]:
+async def asking(
+    folder: Path, clock: ManualClock, surface: str, **tools: Any
+) -> AsyncIterator[Asked]:
     """Everything up, and down at the end."""
     cache = MessagesCache(lambda text: -(-len(text) // 4))
     async with ModelApi(cache=cache, clock=clock.monotonic) as api:
@@ -119,31 +144,47 @@ def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surf
             assert "brew-tea" not in json.dumps(before["system"])
             first, *_, last = [one.ticket for one in it.api.seen if one.ticket is not None]
             identity = len(after["tools"])  # behind as many tools
-            assert last.path[identity] is first.path[identity]  # the same bytes also as the provider caches them
+            assert (
+                last.path[identity] is first.path[identity]
+            )  # the same bytes also as the provider caches them
             assert last.path[identity + 1] is not first.path[identity + 1]
-            if identity in [place for place, _ in first.writes]:  # a mark stood there: there was nothing else to share
+            if identity in [
+                place for place, _ in first.writes
+            ]:  # a mark stood there: there was nothing else to share
                 assert last.usage.cache_read_input_tokens >= last.path[identity].tokens
-            else:  # the skills were shared, too: what stands in front of them is written with them, and once
+            # the skills were shared, too: what stands in front of them is written with them, and
+            # once
+            else:
                 assert identity + 1 in [place for place, _ in first.writes]
-                assert identity + 1 in [place for place, lifetime in last.writes if lifetime == "1h"]
+                assert identity + 1 in [
+                    place for place, lifetime in last.writes if lifetime == "1h"
+                ]
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("surface", [pytest.param("native", marks=pytest.mark.system), "capability"])
+@pytest.mark.parametrize(
+    "surface", [pytest.param("native", marks=pytest.mark.system), "capability"]
+)
 def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
 ) -> None:
     async def story() -> None:
         clock = ManualClock()
-        own = {"command": [sys.executable, OWN, "stdio", str(tmp_path)], "role": "member", "approval": "never"}
+        own = {
+            "command": [sys.executable, OWN, "stdio", str(tmp_path)],
+            "role": "member",
+            "approval": "never",
+        }
         async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
             before = await it.ask()
             assert "mcp_own_grow" in before_history(before)
             it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
             await it.ask()
             async with asyncio.timeout(120):
-                while not (waits := re.search("`approve ([0-9a-f]{8})`", caplog.text)):  # what owners are told
+                while not (
+                    waits := re.search("`approve ([0-9a-f]{8})`", caplog.text)
+                ):  # what owners are told
                     after = await it.ask()
                     assert before_history(after) == before_history(before)
                     assert "mcp_own_extra" not in now(after)

@@ -1,4 +1,5 @@
-"""What is read in before anybody has said anything: the common beginning on local models, and nothing elsewhere."""
+"""What is read in before anybody has said anything: the common beginning on local models, and
+nothing elsewhere."""
 
 import asyncio
 import contextlib
@@ -34,7 +35,10 @@ async def gateway(
     (tmp / "ana").mkdir()
     (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
     settings = read_config(tmp, {}).settings
-    async with asyncio.timeout(120), running(settings, ManualClock(), LiveSettings(settings, tmp, {})) as made:
+    async with (
+        asyncio.timeout(120),
+        running(settings, ManualClock(), LiveSettings(settings, tmp, {})) as made,
+    ):
         yield made
 
 

@@ -1,4 +1,5 @@
-"""Two configurations that differ in every key, and what a gateway holds, as plain values that can be compared.
+"""Two configurations that differ in every key, and what a gateway holds, as plain values that can
+be compared.
 
 A gateway that has read the second must hold what one holds that was started with it.
 """
@@ -40,7 +41,8 @@ def document(second: bool) -> Json:
                 "workspace": either("w1", "w2"),
                 "files": either("f1", "f2"),
                 "context_optimization": dict.fromkeys(
-                    ("prompt_cache", "compaction", "token_counter", "workspace_cache"), either(True, False)
+                    ("prompt_cache", "compaction", "token_counter", "workspace_cache"),
+                    either(True, False),
                 ),
                 "bindings": [
                     {
@@ -157,7 +159,11 @@ def document(second: bool) -> Json:
             "max_rounds": either(9, 10),
             "unasked_role": either("member", "guest"),
             "rules": [
-                tool(role=either("owner", "admin"), scope=either("private", "room"), approval=either("always", "never"))
+                tool(
+                    role=either("owner", "admin"),
+                    scope=either("private", "room"),
+                    approval=either("always", "never"),
+                )
             ],
             "files": {"max_bytes": either(10_000_001, 10_000_002)},
             "bash": {
@@ -191,7 +197,10 @@ def document(second: bool) -> Json:
                     "headers": {"X-Key": either("first-header-91", "second-header-92")},
                 },
             },
-            "approvals": {"room": either("home/lobby", "home/hall"), "timeout": either(120.5, 121.5)},
+            "approvals": {
+                "room": either("home/lobby", "home/hall"),
+                "timeout": either(120.5, 121.5),
+            },
         },
         "attention": {
             "coalesce": either(1.25, 1.75),
@@ -226,7 +235,11 @@ def document(second: bool) -> Json:
                 for number, role in enumerate(("owner", "admin", "member", "guest", "blocked"), 1)
             },
             "grants": [
-                {"who": either("home:21", "home:22"), "role": "member", "agent": either("ana", "bob")},
+                {
+                    "who": either("home:21", "home:22"),
+                    "role": "member",
+                    "agent": either("ana", "bob"),
+                },
                 {
                     "who": "home:23",
                     "role": either("member", "blocked"),
@@ -243,8 +256,13 @@ def document(second: bool) -> Json:
             ],
             "masks": either(False, True),
             "rates": {
-                whose: {"burst": either(number, number + 50), "per_minute": either(number + 0.5, number + 50.5)}
-                for number, whose in enumerate(("sender", "room", "agent", "sender_turns", "agent_turns"), 31)
+                whose: {
+                    "burst": either(number, number + 50),
+                    "per_minute": either(number + 0.5, number + 50.5),
+                }
+                for number, whose in enumerate(
+                    ("sender", "room", "agent", "sender_turns", "agent_turns"), 31
+                )
             },
             "budgets": {
                 "sender_usd": either(1.5, 1.75),
@@ -307,13 +325,16 @@ def _sections(annotation: Any) -> Iterator[tuple[tuple[str, ...], type[ConfigSec
     elif origin is dict:
         yield from ((("*", *through), found) for through, found in _sections(arguments[1]))
     elif origin is tuple:
-        yield from ((("*", *through), found) for one in arguments for through, found in _sections(one))
+        yield from (
+            (("*", *through), found) for one in arguments for through, found in _sections(one)
+        )
     elif origin in (Union, types.UnionType):
         yield from (found for one in arguments for found in _sections(one))
 
 
 def said(value: object, above: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
-    """What a configuration says under each of these keys, the default too; one key may come several times."""
+    """What a configuration says under each of these keys, the default too; one key may come several
+    times."""
     if isinstance(value, ConfigSection):
         for name, below in value:
             yield from said(below, (*above, name))
@@ -332,7 +353,8 @@ _OURS = ("gateway.", "agent.", "channels.")
 
 
 def held(root: object, *, leave: AbstractSet[str]) -> dict[str, str]:
-    """Everything that can be reached from there, by how it is reached. `leave`: attributes that are not looked at."""
+    """Everything that can be reached from there, by how it is reached. `leave`: attributes that are
+    not looked at."""
     found: dict[str, str] = {}
     seen: set[int] = set()
     kept: list[object] = []  # so that no other object has the number of one that was seen
@@ -347,7 +369,11 @@ def held(root: object, *, leave: AbstractSet[str]) -> dict[str, str]:
             continue
         seen.add(id(value))
         kept.append(value)
-        queue.extend((f"{path}.{name}", below) for name, below in _inside(value) if name not in leave | _MACHINERY)
+        queue.extend(
+            (f"{path}.{name}", below)
+            for name, below in _inside(value)
+            if name not in leave | _MACHINERY
+        )
     return found
 
 
@@ -356,7 +382,9 @@ def _plain(value: object) -> str | None:
         return value.get_secret_value()
     if isinstance(value, ConfigSection):
         return repr([(key, _plain(one) or repr(one)) for key, one in said(value)])
-    if value is None or isinstance(value, bool | int | float | str | bytes | Path | datetime | Enum):
+    if value is None or isinstance(
+        value, bool | int | float | str | bytes | Path | datetime | Enum
+    ):
         return repr(value)
     return None
 
@@ -377,7 +405,10 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield f"({name})", cell.cell_contents
     elif type(value).__module__.startswith(_OURS):
-        names = [*getattr(value, "__dict__", ()), *(n for kind in type(value).__mro__ for n in _slots(kind))]
+        names = [
+            *getattr(value, "__dict__", ()),
+            *(n for kind in type(value).__mro__ for n in _slots(kind)),
+        ]
         for name in names:
             if hasattr(value, name):
                 yield name, getattr(value, name)
@@ -386,7 +417,13 @@ def _inside(value: object) -> Iterator[tuple[str, object]]:
 def _name(key: object) -> str:
     """The same in both, and of its own kind."""
     told = getattr(key, "name", None) or (key[0] if isinstance(key, tuple) else None)
-    return f"{type(key).__name__} {told}" if isinstance(told, str) else f"{key}" if _plain(key) else type(key).__name__
+    return (
+        f"{type(key).__name__} {told}"
+        if isinstance(told, str)
+        else f"{key}"
+        if _plain(key)
+        else type(key).__name__
+    )
 
 
 def _slots(kind: type) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Models and their providers, configured anew while agents think with them: used at once, and closed once unused."""
+"""Models and their providers, configured anew while agents think with them: used at once, and
+closed once unused."""
 
 import asyncio
 import contextlib
@@ -50,7 +51,9 @@ class Town:
 
     async def reload(self) -> None:
         self.write()
-        came = await self.live.reload()  # what changed is not in it where the gateway has seen the file by itself
+        came = (
+            await self.live.reload()
+        )  # what changed is not in it where the gateway has seen the file by itself
         assert not came.problems, came
 
     @property
@@ -117,7 +120,11 @@ async def test_a_model_of_a_running_turn_is_closed_when_that_has_ended(tmp_path:
                 await asyncio.sleep(0.005)
         api.default = lambda _: Answer(text="I see.")
         await it.hear("and now?")
-        keys = [one.headers["x-api-key"] for one in api.seen if "x-api-key" in one.headers and "count" not in one.path]
+        keys = [
+            one.headers["x-api-key"]
+            for one in api.seen
+            if "x-api-key" in one.headers and "count" not in one.path
+        ]
         assert keys == ["sk-first-key-of-a"] * 2 + ["sk-second-key-of-a"]
 
 
@@ -137,7 +144,10 @@ async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path)
         )
         del it.said["llm"]["models"]["other"]
         await it.reload()
-        assert [one.name for one in it.gate.gateway.model_selector.list_models()] == ["main", "spare"]
+        assert [one.name for one in it.gate.gateway.model_selector.list_models()] == [
+            "main",
+            "spare",
+        ]
         await it.hear("and now?")
         assert api.seen[-1].body["model"] == "gpt-5-mini"
         assert set(it.pool) == {"spare"}

@@ -1,4 +1,5 @@
-"""The real program reads its configuration again: when it was written, on SIGHUP, and by `reverie reload`."""
+"""The real program reads its configuration again: when it was written, on SIGHUP, and by `reverie
+reload`."""
 
 import asyncio
 import contextlib

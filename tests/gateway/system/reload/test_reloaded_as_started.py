@@ -1,4 +1,5 @@
-"""A gateway that has read its configuration again is like one that was started with it, key by key."""
+"""A gateway that has read its configuration again is like one that was started with it, key by
+key."""
 
 import asyncio
 import contextlib
@@ -25,7 +26,17 @@ from tests.kits.tasks import LooseTasks
 LEAVE = frozenset(
     {
         # not of the settings: the clock, tasks, the store, files of the process beside it
-        *("clock", "_clock", "tasks", "_tasks", "store", "_store", "_store_path", "reader", "_reader"),
+        *(
+            "clock",
+            "_clock",
+            "tasks",
+            "_tasks",
+            "store",
+            "_store",
+            "_store_path",
+            "reader",
+            "_reader",
+        ),
         *("process", "_process", "_control"),
         # what came of the reading, and what it has set going
         *("_warned", "_later", "_read", "_trace", "_save_task", "_reported_level", "presence"),
@@ -36,7 +47,8 @@ LEAVE = frozenset(
     }
 )
 ADAPTERS = "channels.*."
-"""Channels that come, go and change have tests of their own; here is one that is given, and its rooms."""
+"""Channels that come, go and change have tests of their own; here is one that is given, and its
+rooms."""
 
 
 def settings(directory: Path, *, second: bool) -> Settings:
@@ -49,7 +61,10 @@ def settings(directory: Path, *, second: bool) -> Settings:
 async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]:
     """Wired, and not begun."""
     clock = ManualClock()
-    async with open_model_services(live, clock, model=None) as equipment, await Store.open(path, clock) as store:
+    async with (
+        open_model_services(live, clock, model=None) as equipment,
+        await Store.open(path, clock) as store,
+    ):
         yield app._Gateway(
             store=store,
             clock=clock,
@@ -63,8 +78,11 @@ async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]
         )
 
 
-async def twins(folder: Path, deaf: int | None = None) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """Where one that reloaded does not hold what one does that was started so. `deaf`: a taker that is not told."""
+async def twins(
+    folder: Path, deaf: int | None = None
+) -> tuple[dict[str, str | None], dict[str, str | None]]:
+    """Where one that reloaded does not hold what one does that was started so. `deaf`: a taker that
+    is not told."""
     first = settings(folder, second=False)
     live = LiveSettings(first, folder, {})
     async with gateway(live, folder / "a.db") as one:
@@ -73,10 +91,14 @@ async def twins(folder: Path, deaf: int | None = None) -> tuple[dict[str, str | 
         second = settings(folder, second=True)
         assert await live.reload() == compare_settings(first, second)
         reloaded = held(one, leave=LEAVE)
-    async with gateway(LiveSettings(effective_settings(first, second), folder, {}), folder / "b.db") as other:
+    async with gateway(
+        LiveSettings(effective_settings(first, second), folder, {}), folder / "b.db"
+    ) as other:
         started = held(other, leave=LEAVE)
     assert len(started) > 1_000
-    wrong = [path for path in reloaded.keys() | started.keys() if reloaded.get(path) != started.get(path)]
+    wrong = [
+        path for path in reloaded.keys() | started.keys() if reloaded.get(path) != started.get(path)
+    ]
     return {path: reloaded.get(path) for path in wrong}, {path: started.get(path) for path in wrong}
 
 

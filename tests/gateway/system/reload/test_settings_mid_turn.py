@@ -1,4 +1,5 @@
-"""What the configuration says counts from the next message on, and never in the middle of a turn: on a real gateway."""
+"""What the configuration says counts from the next message on, and never in the middle of a turn:
+on a real gateway."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,9 @@ def config(url: str) -> Json:
         },
         "agents": [{"id": "ana", "bindings": [{"prompt": "Edition one."}]}],
         "llm": {
-            "providers": {"p": {"kind": "anthropic", "base_url": url, "api_key": "first-api-key-of-ours"}},
+            "providers": {
+                "p": {"kind": "anthropic", "base_url": url, "api_key": "first-api-key-of-ours"}
+            },
             "models": {
                 "main": {"provider": "p", "name": "claude-sonnet-5-5", "max_output_tokens": 1_001},
                 "other": {"provider": "p", "name": "claude-haiku-4-5", "max_output_tokens": 1_002},
@@ -46,7 +49,13 @@ class Town:
 
     def __init__(self, folder: Path, gateway: Running, api: ModelApi, said: Json) -> None:
         assert gateway.live is not None
-        self.folder, self.gateway, self.api, self.said, self.live = folder, gateway, api, said, gateway.live
+        self.folder, self.gateway, self.api, self.said, self.live = (
+            folder,
+            gateway,
+            api,
+            said,
+            gateway.live,
+        )
 
     async def reload(self) -> ReloadResult:
         write(self.folder, self.said)
@@ -56,7 +65,8 @@ class Town:
         await self.gateway.ask("irc.libera", text, sender=sender, room=room)
 
     async def unheard(self, text: str, sender: str, room: str | None) -> None:
-        """Somebody says something, and nobody answers before somebody else is answered who speaks after them."""
+        """Somebody says something, and nobody answers before somebody else is answered who speaks
+        after them."""
         count, asked = self.gateway.shown, len(self.api.seen)
         await self.gateway.towns["irc.libera"].receive_message(text, sender=sender, room=room)
         await self.ask("reverie, are you there?")
@@ -102,7 +112,9 @@ def test_a_role_that_is_taken_away_is_gone_at_the_next_message(tmp_path: Path) -
     asyncio.run(story())
 
 
-def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(tmp_path: Path) -> None:
+def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         async with town(tmp_path) as it:
             await it.ask("reverie, hello")
@@ -111,7 +123,9 @@ def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
             assert (await it.reload()).applied == ("agents.ana.bindings",)
             await it.ask("reverie, hello")
             assert "Edition two." in json.dumps(it.last["system"])
-            it.said["agents"][0]["bindings"].insert(0, {"match": {"room": "#lobby"}, "listen": "off"})
+            it.said["agents"][0]["bindings"].insert(
+                0, {"match": {"room": "#lobby"}, "listen": "off"}
+            )
             await it.reload()
             await it.unheard("reverie, hello", sender="ann", room="#lobby")
 
@@ -142,11 +156,20 @@ def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
             )
             await it.ask("reverie, and now?")
             seen = [
-                (one.headers["x-api-key"], one.body["model"], one.body["max_tokens"], "Edition two." in str(one.body))
+                (
+                    one.headers["x-api-key"],
+                    one.body["model"],
+                    one.body["max_tokens"],
+                    "Edition two." in str(one.body),
+                )
                 for one in it.api.seen
             ]
             before = ("first-api-key-of-ours", "claude-sonnet-5-5", 1_001, False)
-            assert seen == [before, before, ("second-api-key-of-ours", "claude-haiku-4-5", 1_002, True)]
+            assert seen == [
+                before,
+                before,
+                ("second-api-key-of-ours", "claude-haiku-4-5", 1_002, True),
+            ]
 
     asyncio.run(story())
 
@@ -157,7 +180,9 @@ def test_a_new_secret_is_known_before_it_is_used_and_an_old_one_stays_so(tmp_pat
             for key in ("second-api-key-of-ours", "third-api-key-of-ours"):
                 it.said["llm"]["providers"]["p"]["api_key"] = key
                 await it.reload()
-            await it.ask("reverie, first-api-key-of-ours second-api-key-of-ours third-api-key-of-ours")
+            await it.ask(
+                "reverie, first-api-key-of-ours second-api-key-of-ours third-api-key-of-ours"
+            )
             assert it.api.seen[-1].headers["x-api-key"] == "third-api-key-of-ours"
             assert "-api-key-of-ours" not in json.dumps(it.last)
 

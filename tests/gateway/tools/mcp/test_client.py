@@ -25,7 +25,8 @@ from tests.kits.stopwatch import Stopwatch
 from tests.kits.tasks import LooseTasks
 
 PATIENCE_S = 4.0
-"""How long a call may take here: a busy machine answers within it, and who does not answer takes all of it."""
+"""How long a call may take here: a busy machine answers within it, and who does not answer takes
+all of it."""
 
 
 @pytest.fixture
@@ -91,7 +92,9 @@ def test_a_call_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None:
             assert f"did not answer within {PATIENCE_S:g} s" in late.text
             await there(tmp_path / "cancelled")
             assert (await at.call("own_slow", seconds=0)).text == "at last"
-            assert [one.state for one in at.servers.servers] == ["up"]  # it answers, so it is left alone
+            assert [one.state for one in at.servers.servers] == [
+                "up"
+            ]  # it answers, so it is left alone
 
     asyncio.run(story())
 
@@ -115,7 +118,10 @@ def test_the_same_at_an_address(tmp_path: Path) -> None:
             assert (await at.call("own_grow")).text == "grown"
             await at.until_listed("mcp_own_extra")
             assert (await at.call("own_extra")).text == "I am new"
-            assert f"did not answer within {PATIENCE_S:g} s" in (await at.call("own_slow", seconds=60)).text
+            assert (
+                f"did not answer within {PATIENCE_S:g} s"
+                in (await at.call("own_slow", seconds=60)).text
+            )
             await there(tmp_path / "cancelled")
             calling = asyncio.create_task(at.call("own_slow", seconds=60))
             await asyncio.sleep(0)
@@ -134,7 +140,8 @@ def test_the_same_at_an_address(tmp_path: Path) -> None:
 
 
 def test_a_server_that_hangs_is_started_again() -> None:
-    """It has to be killed: it reads nothing any more, and its standard input is no way to tell it."""
+    """It has to be killed: it reads nothing any more, and its standard input is no way to tell
+    it."""
 
     async def story() -> None:
         async with town({"raw": {**raw(), "timeout": PATIENCE_S}}) as at:
@@ -160,8 +167,12 @@ def test_a_server_that_does_not_read_holds_nobody_up() -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("how", [{"initialize": "ignore"}, {"discover": "ignore", "initialize": "ignore"}])
-def test_a_server_that_never_answers_is_down(how: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "how", [{"initialize": "ignore"}, {"discover": "ignore", "initialize": "ignore"}]
+)
+def test_a_server_that_never_answers_is_down(
+    how: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> None:
         clock = ManualClock()
         async with town({"raw": raw(**how)}, clock=clock, wait_s=0) as at:
@@ -198,7 +209,9 @@ def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
 
     async def story() -> None:
         clock = ManualClock()
-        async with town({"none": {"command": ["/nowhere/at-all", "--token=hush"]}}, clock=clock) as at:
+        async with town(
+            {"none": {"command": ["/nowhere/at-all", "--token=hush"]}}, clock=clock
+        ) as at:
             (state,) = at.servers.servers
             assert (state.state, state.reason) == (
                 "down",
@@ -266,25 +279,35 @@ def test_thousands_of_tools_on_hundreds_of_pages(caplog: pytest.LogCaptureFixtur
 
 def test_only_the_tools_that_the_operator_wants() -> None:
     async def story() -> None:
-        async with town({"raw": {**raw(), "tools": ["ec*", "huge"], "role": "member", "approval": "always"}}) as at:
+        async with town(
+            {"raw": {**raw(), "tools": ["ec*", "huge"], "role": "member", "approval": "always"}}
+        ) as at:
             assert [hand.spec.name for hand in at.servers.tools] == ["mcp_raw_echo", "mcp_raw_huge"]
-            assert {(hand.permit.role, hand.permit.approval) for hand in at.servers.tools} == {("member", "always")}
+            assert {(hand.permit.role, hand.permit.approval) for hand in at.servers.tools} == {
+                ("member", "always")
+            }
 
     asyncio.run(story())
 
 
-def test_that_nobody_is_asked_about_a_server_does_not_mean_that_it_may_read_what_is_private() -> None:
+def test_that_nobody_is_asked_about_a_server_does_not_mean_that_it_may_read_what_is_private() -> (
+    None
+):
     async def story() -> None:
         async with town({"raw": {**raw(), "approval": "never"}}) as at:
             (tool,) = (one for one in at.servers.tools if one.spec.name == "mcp_raw_echo")
-            call = ToolCall(id="c", name="mcp_raw_echo", arguments='{"text": "the secret of the direct chat"}')
+            call = ToolCall(
+                id="c", name="mcp_raw_echo", arguments='{"text": "the secret of the direct chat"}'
+            )
             found = []
             for readers in ((), ("irc/olga",)):
                 label = Label("outside", readers)
                 where = replace(AT, request=RequestLabel(label))
                 effect = await tool.find_effect(call, where)
                 here = Visibility(scope="irc/olga", is_private=True, sees_everything=True)
-                asked = PermissionRequest(roles=["owner"], unasked_role="member", here=here, label=label, effect=effect)
+                asked = PermissionRequest(
+                    roles=["owner"], unasked_role="member", here=here, label=label, effect=effect
+                )
                 found.append(decide_permission(tool.spec.name, tool.permit, asked).outcome)
             assert found == ["allowed", "approval"]
 
@@ -311,7 +334,8 @@ def test_what_a_server_wants_of_us_it_is_denied(caplog: pytest.LogCaptureFixture
     async def story() -> None:
         async with town({"raw": raw()}) as at:
             assert (await at.call("raw_asks")).text == (
-                "sampling/createMessage: refused; elicitation/create: refused; roots/list: refused; ping: answered"
+                "sampling/createMessage: refused; elicitation/create: refused; roots/list: "
+                "refused; ping: answered"
             )
             await at.call("raw_echo")
 
@@ -354,8 +378,13 @@ def test_an_address_is_told_without_its_secrets(caplog: pytest.LogCaptureFixture
     url = "http://ann:hush-hush@127.0.0.1:9/mcp?key=hush-hush"
 
     async def story() -> None:
-        async with town({"web": {"url": url, "headers": {"X-Key": "hush\nhush"}}, "far": {"url": url}}) as at:
-            assert [(one.name, one.state) for one in at.servers.servers] == [("far", "down"), ("web", "down")]
+        async with town(
+            {"web": {"url": url, "headers": {"X-Key": "hush\nhush"}}, "far": {"url": url}}
+        ) as at:
+            assert [(one.name, one.state) for one in at.servers.servers] == [
+                ("far", "down"),
+                ("web", "down"),
+            ]
             assert at.servers.servers[0].reason == "it cannot be reached"
 
     asyncio.run(story())
@@ -389,7 +418,12 @@ def test_what_comes_is_somebody_elses_words() -> None:
     async def story() -> None:
         async with town({"raw": raw()}) as at:
             told = await at.call("raw_fails")
-            assert (told.is_untrusted, told.is_error, told.kind, told.origin) == (True, False, "mcp", "mcp raw fails")
+            assert (told.is_untrusted, told.is_error, told.kind, told.origin) == (
+                True,
+                False,
+                "mcp",
+                "mcp raw fails",
+            )
             assert told.text == "It did not work. The server says:\nno such file"
             assert (await at.call("raw_structured")).text == '{"n": 1}'
             broken = (await at.call("raw_broken")).text.splitlines()
@@ -409,9 +443,13 @@ def test_images_are_kept_and_shown(tmp_path: Path) -> None:
 
     async def story() -> None:
         plan = raw(tools=[tool], results={"draw": {"content": [block] * 6}})
-        async with town({"raw": plan}, media=MediaStore(live_settings(), tmp_path, {}, SystemClock())) as at:
+        async with town(
+            {"raw": plan}, media=MediaStore(live_settings(), tmp_path, {}, SystemClock())
+        ) as at:
             told = await at.call("raw_draw")
-            assert [shown.about for shown, _ in told.images] == ["[image image from mcp raw draw, 1x1, 70 bytes]"] * 4
+            assert [shown.about for shown, _ in told.images] == [
+                "[image image from mcp raw draw, 1x1, 70 bytes]"
+            ] * 4
             assert told.text.splitlines()[0].endswith("shown]")
             assert told.text.splitlines()[5].endswith("cannot be shown here]")
 
@@ -437,7 +475,9 @@ def test_all_is_closed_while_one_that_hangs_is_being_ended() -> None:
 
     async def story() -> None:
         clock = ManualClock()
-        async with town({"raw": {"command": [sys.executable, "-c", code]}}, clock=clock, wait_s=0) as at:
+        async with town(
+            {"raw": {"command": [sys.executable, "-c", code]}}, clock=clock, wait_s=0
+        ) as at:
             while not marked(at.mark):
                 await asyncio.sleep(0.01)
             clock.advance(60)  # it has not come up
@@ -473,13 +513,21 @@ async def story():
     await servers.aclose()
 asyncio.run(story())
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
+    )
     assert ran.stdout == "off\n"
-    assert ran.stderr == "MCP server raw: the package mcp is not installed: pip install 'reverie-gateway[mcp]'\n"
+    assert (
+        ran.stderr
+        == "MCP server raw: the package mcp is not installed: pip install 'reverie-gateway[mcp]'\n"
+    )
 
 
 def test_who_has_no_servers_does_not_pay_for_them() -> None:
-    code = "import sys, gateway.tools.mcp.client; sys.exit(any(name in sys.modules for name in ('mcp', 'httpx2')))"
+    code = (
+        "import sys, gateway.tools.mcp.client; sys.exit(any(name in sys.modules for name in "
+        "('mcp', 'httpx2')))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
 
 

@@ -23,12 +23,18 @@ from gateway.tools.mcp.convert import (
     select_tools,
 )
 
-JSONSCHEMA: Any = importlib.import_module("jsonschema")  # it came with the protocol's library, without types
+JSONSCHEMA: Any = importlib.import_module(
+    "jsonschema"
+)  # it came with the protocol's library, without types
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 
 
-def offer(name: str, description: str = "", schema: dict[str, object] | None = None, title: str = "") -> types.Tool:
-    return types.Tool(name=name, title=title, description=description, input_schema=schema or {"type": "object"})
+def offer(
+    name: str, description: str = "", schema: dict[str, object] | None = None, title: str = ""
+) -> types.Tool:
+    return types.Tool(
+        name=name, title=title, description=description, input_schema=schema or {"type": "object"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,14 +82,19 @@ def test_a_plain_schema_stays_as_it_is() -> None:
         "additionalProperties": False,
         "$defs": {"tag": {"type": "object", "properties": {"of": {"$ref": "#/$defs/tag"}}}},
     }
-    made = convert_schema({"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema})
+    made = convert_schema(
+        {"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema}
+    )
     assert made == json.dumps(schema, sort_keys=True, separators=(",", ":"))
 
 
 def test_what_not_every_provider_understands_is_left_out() -> None:
     told = {"type": "string", "pattern": "(a+)+$", "format": "x", "description": "x\u202ey\x07"}
     made = json.loads(convert_schema({"properties": {"a": told, "b": True}}))
-    assert made == {"type": "object", "properties": {"a": {"type": "string", "description": "xy"}, "b": {}}}
+    assert made == {
+        "type": "object",
+        "properties": {"a": {"type": "string", "description": "xy"}, "b": {}},
+    }
 
 
 DEEP: dict[str, object] = {"type": "string"}
@@ -105,11 +116,18 @@ for _ in range(5000):
         ({"properties": {"a": {"$ref": "http://elsewhere/x"}}}, "another document"),
         ({"properties": {"a": {"const": "x\u202ey"}}}, "invisible"),
         ({"properties": {"a": {"enum": [float("nan")]}}}, "not JSON compliant"),
-        ({"properties": {f"a{number}": {"type": "string"} for number in range(2000)}}, "larger than 8,192 bytes"),
+        (
+            {"properties": {f"a{number}": {"type": "string"} for number in range(2000)}},
+            "larger than 8,192 bytes",
+        ),
     ],
 )
-def test_a_tool_whose_schema_does_not_fit_is_left_out_with_the_reason(schema: dict[str, object], reason: str) -> None:
-    tools, (left,) = select_tools("s", [offer("odd", schema=schema), offer("plain")], ("*",), ("s",))
+def test_a_tool_whose_schema_does_not_fit_is_left_out_with_the_reason(
+    schema: dict[str, object], reason: str
+) -> None:
+    tools, (left,) = select_tools(
+        "s", [offer("odd", schema=schema), offer("plain")], ("*",), ("s",)
+    )
     assert list(tools) == ["mcp_s_plain"]
     assert left.startswith("odd: ")
     assert reason in left
@@ -120,15 +138,24 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["type", "properties", "items", "$ref", "anyOf", "required", "enum", "$defs", "x"]), inner
+            st.sampled_from(
+                ["type", "properties", "items", "$ref", "anyOf", "required", "enum", "$defs", "x"]
+            ),
+            inner,
         )
     ),
     max_leaves=30,
 )
 
 
-@given(schema=st.dictionaries(st.sampled_from(["properties", "required", "$defs", "anyOf", "items"]), JSON))
-def test_whatever_stands_there_a_valid_schema_or_a_reason_comes_of_it(schema: dict[str, Any]) -> None:
+@given(
+    schema=st.dictionaries(
+        st.sampled_from(["properties", "required", "$defs", "anyOf", "items"]), JSON
+    )
+)
+def test_whatever_stands_there_a_valid_schema_or_a_reason_comes_of_it(
+    schema: dict[str, Any],
+) -> None:
     try:
         read = json.loads(convert_schema(schema))
     except ValueError:
@@ -154,7 +181,10 @@ def test_of_thousands_of_tools_the_same_few_are_taken() -> None:
 
 def test_descriptions_are_made_harmless() -> None:
     tools, _ = select_tools(
-        "s", [offer("a", "Does\u202e a.\x1b[31m\r\n\u2066More.\U000e0041"), offer("b", "x" * 5000)], ("*",), ("s",)
+        "s",
+        [offer("a", "Does\u202e a.\x1b[31m\r\n\u2066More.\U000e0041"), offer("b", "x" * 5000)],
+        ("*",),
+        ("s",),
     )
     assert tools["mcp_s_a"][1].description == "Does a.[31m\nMore."
     assert len(tools["mcp_s_b"][1].description) == MAX_DESCRIPTION_CHARS
@@ -170,7 +200,8 @@ def test_results_as_text() -> None:
     parts: list[McpPart] = ["one", image, other]
     assert find_images(parts) == [image]
     assert render_result(parts, [image], structured={"b": 1, "a": "é"}) == (
-        'one\n[image, image/png, 24 bytes: shown]\n[file, x y, 0 bytes: it cannot be shown here]\n{"a": "é", "b": 1}'
+        "one\n[image, image/png, 24 bytes: shown]\n[file, x y, 0 bytes: it cannot be shown "
+        'here]\n{"a": "é", "b": 1}'
     )
     assert render_result(['{"a": 1}'], structured={"a": 1}) == '{"a": 1}'
     assert render_result(["x"], structured={"result": "x"}) == "x"
@@ -183,7 +214,9 @@ def test_results_as_text() -> None:
 
 def test_secrets_are_taken_out_of_texts() -> None:
     veil = McpSecretFilter(["Bearer tok-12345", "1", "tok-12345-long"])
-    assert veil.redact("tok-12345-long tok-12345 Bearer tok-12345 1") == "[secret] [secret] [secret] 1"
+    assert (
+        veil.redact("tok-12345-long tok-12345 Bearer tok-12345 1") == "[secret] [secret] [secret] 1"
+    )
 
 
 @given(words=st.text(max_size=200), most=st.integers(min_value=1, max_value=50))

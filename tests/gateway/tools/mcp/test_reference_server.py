@@ -8,22 +8,37 @@ from tests.kits.mcp import Listening, Town, everything, listening_everything, to
 async def use(every: Town) -> None:
     """What it can do, as far as it is the same every time."""
     echoed = await every.call("every_echo", message="hi")
-    assert (echoed.text, echoed.is_error, echoed.is_untrusted, echoed.kind) == ("Echo: hi", False, True, "mcp")
+    assert (echoed.text, echoed.is_error, echoed.is_untrusted, echoed.kind) == (
+        "Echo: hi",
+        False,
+        True,
+        "mcp",
+    )
     assert echoed.origin == "mcp every echo"
     assert (await every.call("every_get-sum", a=1, b=2)).text == "The sum of 1 and 2 is 3."
     assert "expected number" in (await every.call("every_get-sum", a=1, b="x")).text
-    assert "[image, image/png, 4,033 bytes: it cannot be shown here]" in (await every.call("every_get-tiny-image")).text
-    assert '"conditions"' in (await every.call("every_get-structured-content", location="Chicago")).text
+    assert (
+        "[image, image/png, 4,033 bytes: it cannot be shown here]"
+        in (await every.call("every_get-tiny-image")).text
+    )
+    assert (
+        '"conditions"'
+        in (await every.call("every_get-structured-content", location="Chicago")).text
+    )
     assert "[link to demo://" in (await every.call("every_get-resource-links")).text
     embedded = await every.call("every_get-resource-reference", resourceType="Text", resourceId=1)
     assert "[demo://resource/dynamic/text/1]\nResource 1:" in embedded.text
-    both = await asyncio.gather(*(every.call("every_echo", message=str(number)) for number in range(20)))
+    both = await asyncio.gather(
+        *(every.call("every_echo", message=str(number)) for number in range(20))
+    )
     assert [one.text for one in both] == [f"Echo: {number}" for number in range(20)]
 
 
 def test_its_tools_over_its_standard_input_and_output() -> None:
     async def story() -> None:
-        async with town({"every": {"command": [*everything(), "stdio"], "env": {"KEY": "hush-hush"}}}) as every:
+        async with town(
+            {"every": {"command": [*everything(), "stdio"], "env": {"KEY": "hush-hush"}}}
+        ) as every:
             names = [hand.spec.name for hand in every.servers.tools]
             assert names == sorted(names)
             assert "mcp_every_echo" in names
@@ -40,7 +55,9 @@ def test_it_is_killed_in_the_middle_of_a_call_and_is_there_again() -> None:
     async def story() -> None:
         async with town({"every": {"command": [*everything(), "stdio"]}}) as every:
             before = every.servers.tools
-            working = asyncio.create_task(every.call("every_trigger-long-running-operation", duration=60, steps=60))
+            working = asyncio.create_task(
+                every.call("every_trigger-long-running-operation", duration=60, steps=60)
+            )
             await asyncio.sleep(0.5)
             every.kill()
             cut = await working
@@ -55,7 +72,9 @@ def test_it_is_killed_in_the_middle_of_a_call_and_is_there_again() -> None:
 
 def test_its_tools_at_an_address() -> None:
     async def story(server: Listening) -> None:
-        async with town({"every": {"url": server.url, "headers": {"Authorization": "Bearer hush-hush"}}}) as every:
+        async with town(
+            {"every": {"url": server.url, "headers": {"Authorization": "Bearer hush-hush"}}}
+        ) as every:
             await use(every)
 
     with listening_everything() as server:
@@ -65,7 +84,9 @@ def test_its_tools_at_an_address() -> None:
 def test_it_is_killed_at_its_address_in_the_middle_of_a_call_and_is_there_again() -> None:
     async def story(server: Listening) -> None:
         async with town({"every": {"url": server.url}}) as every:
-            working = asyncio.create_task(every.call("every_trigger-long-running-operation", duration=60, steps=60))
+            working = asyncio.create_task(
+                every.call("every_trigger-long-running-operation", duration=60, steps=60)
+            )
             await asyncio.sleep(0.5)
             server.down()
             cut = await working
