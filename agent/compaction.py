@@ -157,11 +157,10 @@ class FoldEconomics:
         surcharge = max(0.0, params.write - params.read)
         return (
             f"{self.gain:,} tokens could go: they have cost {self.rent * params.read:,.0f} since "
-            "they could, and in "
-            f"{params.ahead:.1f} more requests will cost "
-            f"{self.gain * params.read * params.ahead:,.0f}; rewriting "
-            f"{self.rewritten:,} costs {self.rewritten * surcharge:,.0f}, of which "
-            f"{self.rewritten_again * surcharge:,.0f} each time anew"
+            f"they could, and in {params.ahead:.1f} more requests will cost "
+            f"{self.gain * params.read * params.ahead:,.0f}; rewriting {self.rewritten:,} costs "
+            f"{self.rewritten * surcharge:,.0f}, of which {self.rewritten_again * surcharge:,.0f} "
+            "each time anew"
         )
 
 

@@ -83,21 +83,18 @@ TOO_MANY_IN_TURN = "Not carried out: there were too many tool calls in this turn
 ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
 UNANSWERED_HINT = (
     "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to "
-    "post, or call "
-    "stay_silent.)"
+    "post, or call stay_silent.)"
 )
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
 MAX_CUT_ANSWERS = 3
 """Answers of one turn that were cut by the output limit and are carried on."""
 CUT_CALL = (
     "Not carried out: your answer reached its limit of {limit} tokens (max_output_tokens) in the "
-    "middle of this call. "
-    "Do it in smaller pieces, one call after the other."
+    "middle of this call. Do it in smaller pieces, one call after the other."
 )
 CUT_LEAKED_CALL = (
     "(Your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of a tool "
-    "call, which was not "
-    "carried out. Do it in smaller pieces, one call after the other.)"
+    "call, which was not carried out. Do it in smaller pieces, one call after the other.)"
 )
 CUT_TEXT_HINT = (
     '(Your answer reached its limit of {limit} tokens (max_output_tokens) behind "{end}". Write '
@@ -106,8 +103,7 @@ CUT_TEXT_HINT = (
 )
 CUT_THINKING_HINT = (
     "(You thought until the limit of {limit} tokens (max_output_tokens) was reached, and wrote no "
-    "answer. Think only "
-    "briefly this time.)"
+    "answer. Think only briefly this time.)"
 )
 _LAST_WORD = re.compile(r"(?<=\s)\S{1,80}\Z")
 _QUOTED_CHARS = 60

@@ -770,8 +770,7 @@ MAX_SAME_CALLS: Final = 2
 """Times that a turn may make the same call."""
 REPEATED_CALL: Final = (
     "Not carried out: you have made the same call twice in this turn, and its result stands above. "
-    "Answer from it, or "
-    "do something else."
+    "Answer from it, or do something else."
 )
 
 

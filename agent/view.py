@@ -645,8 +645,7 @@ def _render_others(calls: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> list[
     return [
         (
             f"- and {len(calls)} more calls, {calls[0][1].handle} to {calls[-1][1].handle} (most "
-            "of "
-            f"all {named})"
+            f"of all {named})"
         )
     ]
 

@@ -410,8 +410,7 @@ class CachingModel:
             self._doubts_usage = True
             logger.warning(
                 "%s reports more tokens than its window or the request can hold: %d read, %d "
-                "written; they are "
-                "estimated instead",
+                "written; they are estimated instead",
                 self.label,
                 count_prompt_tokens(usage),
                 usage.output_tokens,
@@ -560,8 +559,7 @@ def describe_cut_prompt(label: str, read: int, sent: int) -> tuple[str, str]:
     return (
         (
             f"{label} has read {read} of about {sent} tokens: it cuts longer prompts, so persona "
-            "and "
-            "tools are lost"
+            "and tools are lost"
         ),
         "raise its window (Ollama: OLLAMA_CONTEXT_LENGTH), or write context_tokens as it is",
     )

@@ -605,8 +605,7 @@ def find_unsupported_setting(
             "thinking",
             (
                 f"{model} takes thinking: {thinking} up to effort high only; lower effort or leave "
-                "it "
-                "out"
+                "it out"
             ),
         )
     return None

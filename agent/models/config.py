@@ -271,8 +271,7 @@ def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple
             key,
             (
                 f"is for models of kind anthropic, and {model.provider} is {provider.kind}; leave "
-                "it "
-                "out"
+                "it out"
             ),
         )
     return None

@@ -45,8 +45,7 @@ _EMOJI_SELECTOR = "\ufe0f"
 of both spellings."""
 _CANNOT_LEAVE = (
     "a bot is in all channels of a server that it can see: take its right to see this one in the "
-    "channel's settings, "
-    "or close the room to it with `room revoke`"
+    "channel's settings, or close the room to it with `room revoke`"
 )
 _MEMBERS_NOTE = "These are members of the whole server; not all of them may see this channel."
 _SPEAKERS_NOTE = (

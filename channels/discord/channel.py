@@ -62,10 +62,9 @@ if TYPE_CHECKING:
 
 _FORMATTING = (
     "Discord shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, headings to "
-    "###, lists, > quotes "
-    "and [links](url); tables become code blocks, pictures become links. A reply notifies its "
-    "addressee, other "
-    "mentions ping nobody. Messages over 2,000 characters are split."
+    "###, lists, > quotes and [links](url); tables become code blocks, pictures become links. A "
+    "reply notifies its addressee, other mentions ping nobody. Messages over 2,000 characters are "
+    "split."
 )
 
 
@@ -275,8 +274,7 @@ class DiscordChannel:
         ):
             return ""
         return (
-            "Discord shows no such channel or server: invite the bot to it, and let it view "
-            "the "
+            "Discord shows no such channel or server: invite the bot to it, and let it view the "
             "channel"
         )
 

@@ -37,8 +37,7 @@ _OPEN_THREADS: Final = 1 << 35 | 1 << 38
 """CREATE_PUBLIC_THREADS, SEND_MESSAGES_IN_THREADS."""
 _THREADS_FIX: Final = (
     "give its role Create Public Threads and Send Messages in Threads (Server Settings, Roles), or "
-    "take `threads` out; "
-    "meanwhile it answers in the channel"
+    "take `threads` out; meanwhile it answers in the channel"
 )
 _MAX_ROOMS: Final = 10
 """Most rooms that are checked."""

@@ -430,8 +430,8 @@ class DiscordOutgoing:
             if error.code != _HAS_THREAD:
                 logger.warning(
                     "Discord does not let me open threads in %s, so I answer in the channel: %s (a "
-                    "thread needs the "
-                    "permissions Create Public Threads and Send Messages in Threads)",
+                    "thread needs the permissions Create Public Threads and Send Messages in "
+                    "Threads)",
                     self._directory.channel_name(at.room) or at.room,
                     error.reason,
                 )

@@ -208,8 +208,7 @@ class DiscordSession:
         if self._progress.lose_directs():
             logger.warning(
                 "%s: Discord does not give back the session before this one; what was written "
-                "meanwhile in direct "
-                "chats that are new to me is read when its author writes again",
+                "meanwhile in direct chats that are new to me is read when its author writes again",
                 self._name,
             )
 

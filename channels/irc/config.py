@@ -204,8 +204,7 @@ class IrcConfig(ConfigSection):
             if found is None or len(line.get_secret_value().encode()) > _MAX_CONNECT_LINE_BYTES:
                 raise ValueError(
                     f"line {number} cannot be sent: it is one command of IRC, without a slash in "
-                    "front, of at most "
-                    f"{_MAX_CONNECT_LINE_BYTES} bytes"
+                    f"front, of at most {_MAX_CONNECT_LINE_BYTES} bytes"
                 )
             if (command := found["command"].upper()) in _OWN_COMMANDS:
                 raise ValueError(
@@ -275,9 +274,8 @@ class IrcConfig(ConfigSection):
             which = "sasl.password" if plain else "nickserv.password" if services else "password"
             raise ValueError(
                 f"{which} would be sent to {self.host} over plain text; write `tls: true` and the "
-                "port for TLS "
-                "(mostly 6697), use sasl with scram-sha-256, or reach the server through a tunnel "
-                "on 127.0.0.1"
+                "port for TLS (mostly 6697), use sasl with scram-sha-256, or reach the server "
+                "through a tunnel on 127.0.0.1"
             )
         if self.nickserv is not None and self.nickserv.password is None and self.sasl is None:
             raise ValueError("nickserv needs a password, unless sasl logs in")

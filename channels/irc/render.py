@@ -18,10 +18,8 @@ _RESET = "\x0f"
 _MARKS = {BOLD: "**", ITALIC: "*", "\x1e": "~~", "\x11": "`"}
 FORMATTING = (
     "IRC shows plain lines: lists and `code` survive, headings become bold, code blocks lose their "
-    "fences, tables are "
-    "aligned. Use **bold** and *italic* seldom. Each line is a separate message, and long answers "
-    "are paged: aim for 1 "
-    "to 4 lines."
+    "fences, tables are aligned. Use **bold** and *italic* seldom. Each line is a separate "
+    "message, and long answers are paged: aim for 1 to 4 lines."
 )
 BLANK_LINE: Final = f" {_RESET}"
 """Blank line of code: a space, and a code that changes nothing, for servers (ngIRCd) drop white

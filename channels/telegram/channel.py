@@ -67,8 +67,7 @@ ROOM_CHECK_INTERVAL_S = 600.0
 """Seconds between two checks of the configured chats."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and "
-    "[links](url); "
-    "headings become bold, tables become code blocks."
+    "[links](url); headings become bold, tables become code blocks."
 )
 
 

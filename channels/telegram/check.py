@@ -52,8 +52,7 @@ async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
 
 PRIVACY_FIX: Final = (
     "to let it read all messages of groups: talk to @BotFather, send /setprivacy, choose the bot, "
-    "choose Disable, "
-    "then take the bot out of each group and add it again"
+    "choose Disable, then take the bot out of each group and add it again"
 )
 _COPY_WHOLE_FIX: Final = (
     "talk to @BotFather, send /mybots, choose the bot, API Token, and copy all of it"
@@ -224,9 +223,8 @@ async def _probe_webhook(
         )
     else:
         what = (
-            f"a webhook at {host} is set, not the configured one; the gateway sets its own "
-            "when "
-            "it starts"
+            f"a webhook at {host} is set, not the configured one; the gateway sets its own when it "
+            "starts"
         )
         fix = "stop the program that set it"
     found.warn("telegram.webhook", what, fix)

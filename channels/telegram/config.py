@@ -70,8 +70,7 @@ class TelegramConfig(ConfigSection):
         if not _TOKEN.fullmatch(token.get_secret_value()):
             raise ValueError(
                 "not a token: one word without blanks and line breaks; copy it from @BotFather, it "
-                "reads like "
-                "123456:ABC-DEF"
+                "reads like 123456:ABC-DEF"
             )
         return token
 
@@ -91,8 +90,8 @@ class TelegramConfig(ConfigSection):
             if not _ROOM.fullmatch(room):
                 raise ValueError(
                     f"{room!r} is not the id of a group, a number that begins with a minus: say "
-                    "something to the bot "
-                    "in the group, and the log of the gateway names it as `refused`; write it in "
+                    "something to the bot in the group, and the log of the gateway names it as "
+                    "`refused`; write it in "
                     'quotes ("*" is any)'
                 )
         return rooms

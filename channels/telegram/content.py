@@ -193,15 +193,12 @@ _SERVICE: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 _UNTOLD = (
     "group_chat_created supergroup_chat_created channel_chat_created migrate_to_chat_id "
-    "migrate_from_chat_id "
-    "forum_topic_created forum_topic_edited general_forum_topic_hidden "
-    "general_forum_topic_unhidden boost_added "
-    "chat_background_set connected_website write_access_allowed gift_upgrade_sent "
-    "successful_payment "
-    "refunded_payment managed_bot_created direct_message_price_changed paid_message_price_changed "
+    "migrate_from_chat_id forum_topic_created forum_topic_edited general_forum_topic_hidden "
+    "general_forum_topic_unhidden boost_added chat_background_set connected_website "
+    "write_access_allowed gift_upgrade_sent successful_payment refunded_payment "
+    "managed_bot_created direct_message_price_changed paid_message_price_changed "
     "suggested_post_approved suggested_post_approval_failed suggested_post_declined "
-    "suggested_post_paid "
-    "suggested_post_refunded new_chat_members left_chat_member new_chat_title"
+    "suggested_post_paid suggested_post_refunded new_chat_members left_chat_member new_chat_title"
 )
 UNTOLD_SERVICE: Final = tuple(_UNTOLD.split())
 """Service messages that are no line: those that are read as changes of members, titles and ids,

@@ -66,12 +66,9 @@ logger = logging.getLogger("reverie.telegram")
 _MAX_UPDATE_ID = 2**52
 _ESSENTIAL = (
     "message_id date chat from sender_chat sender_business_bot user actor_chat id chat_instance "
-    "message "
-    "is_topic_message message_thread_id forward_origin forward_from forward_from_chat forward_date "
-    "via_bot "
-    "is_automatic_forward quote external_reply old_reaction new_reaction old_chat_member "
-    "new_chat_member "
-    "migrate_to_chat_id migrate_from_chat_id"
+    "message is_topic_message message_thread_id forward_origin forward_from forward_from_chat "
+    "forward_date via_bot is_automatic_forward quote external_reply old_reaction new_reaction "
+    "old_chat_member new_chat_member migrate_to_chat_id migrate_from_chat_id"
 )
 _ESSENTIAL_FIELDS = frozenset(_ESSENTIAL.split())
 """Fields that say where an event happened, who acted, and what its sender did not write. Without

@@ -115,8 +115,7 @@ def explain_too_long(shown: str) -> str:
         return ""
     return (
         f"its arguments take {size} bytes, and an admin can approve only what they are shown "
-        "whole, at most "
-        f"{MAX_SHOWN_BYTES} bytes"
+        f"whole, at most {MAX_SHOWN_BYTES} bytes"
     )
 
 

@@ -128,13 +128,11 @@ _REPORTS: Final[dict[LimitScope, str]] = {
     ),
     "room": N_(
         "The room {subject} has reached a limit ({rule}). I read further messages there but do not "
-        "answer them. I tell "
-        "you this once a day."
+        "answer them. I tell you this once a day."
     ),
     "agent": N_(
         "The agent {subject} has reached a limit in {room} ({rule}). It reads further messages but "
-        "does not answer "
-        "them. I tell you this once a day."
+        "does not answer them. I tell you this once a day."
     ),
 }
 

@@ -199,10 +199,9 @@ class AccountLinker:
         with use_language(request.language):
             notice = _(
                 "{person} sent me your code, and I showed them a second one. If that was you, send "
-                "me the second code "
-                "here: then both accounts are linked, and whoever uses that account may do all "
-                "that you may do. If it "
-                "was not you, send nothing, and nothing happens."
+                "me the second code here: then both accounts are linked, and whoever uses that "
+                "account may do all that you may do. If it was not you, send nothing, and nothing "
+                "happens."
             ).format(person=format_person(claim.person, claim.name))
         facts = (
             build_code_over(request, "used", claim.person),

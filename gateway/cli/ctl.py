@@ -41,9 +41,8 @@ from gateway.store import StoreError, store_location
 from gateway.store.schema import check_current_schema
 
 HELP: Final = (
-    "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; "
-    "`ctl "
-    "help` lists them"
+    "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; `ctl help` "
+    "lists them"
 )
 
 

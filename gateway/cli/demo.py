@@ -70,9 +70,8 @@ class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the libr
     def handle_who(self, params: str) -> str:
         """Answer with an empty list: the names sent at the join are all."""
         return (
-            f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} "
-            ":End "
-            "of WHO list"
+            f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} :End of "
+            "WHO list"
         )
 
 

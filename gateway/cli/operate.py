@@ -63,8 +63,7 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
         "--verify", action="store_true", help="only check whether it can be restored"
     )
     text = (
-        "continue exactly where the backup stopped, e.g. on another machine; only if no "
-        "gateway "
+        "continue exactly where the backup stopped, e.g. on another machine; only if no gateway "
         "ran since"
     )
     restore.add_argument("--nothing-since", action="store_true", help=text)

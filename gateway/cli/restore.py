@@ -337,8 +337,8 @@ def restore_backup(
     if settings.store.url is not None:
         raise StoreUnreadable(
             "a backup is restored into a file: take store.url out of the configuration, restore, "
-            "bring the file into "
-            "an empty database with `reverie store copy`, and put store.url back"
+            "bring the file into an empty database with `reverie store copy`, and put store.url "
+            "back"
         )
     places = _Places(settings)
     _check_empty(store)

@@ -411,8 +411,7 @@ class CommandDispatcher:
             return ""
         return _(
             "Your `{command}` of {time} reached me {late} late, so I did not run it. Send it again "
-            "if you still want "
-            "it."
+            "if you still want it."
         ).format(
             command=f"{prefix}{row.name}",
             time=format_time(command.sent),

@@ -188,8 +188,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     if not is_room_allowed(context.access_policy, at):
         text = _(
             "{room} is not approved. An admin can write `{command}` there, or the operator can add "
-            "it to the "
-            "configuration."
+            "it to the configuration."
         ).format(room=name, command=f"{prefix}room approve")
         return refuse(text)
     if context.membership.is_inside(at) and not context.membership.was_sent_out(at):

@@ -189,8 +189,7 @@ def check_references(context: CheckContext) -> Iterator[Finding]:
                     f"{error.strerror or 'it cannot be read'}"
                 )
                 fix = (
-                    "correct the path (relative to the configuration directory), or put the "
-                    "file "
+                    "correct the path (relative to the configuration directory), or put the file "
                     "there"
                 )
                 yield bad("files.missing", what, fix, f"channels.{name}.tls.{key}")

@@ -75,8 +75,7 @@ class ReloadResult:
             return (
                 (
                     f"The configuration cannot be read: {self.read_error}. The gateway goes on "
-                    "with "
-                    "its present settings."
+                    "with its present settings."
                 ),
             )
         if self.problems:

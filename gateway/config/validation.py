@@ -176,9 +176,8 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     for index, rule in enumerate(access.platform_roles):
         if rule.role in ADMIN_ROLES and rule.room == "*":
             message = (
-                "whoever has that platform role anywhere gets this role there; name the "
-                "room "
-                "or guild if you mean one"
+                "whoever has that platform role anywhere gets this role there; name the room or "
+                "guild if you mean one"
             )
             yield ("access", "platform_roles", index, "room"), message
     yield from _find_nicks(settings)
@@ -328,9 +327,8 @@ def _check_agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
     for place, agent in enumerate(agents[:-1]):
         if isinstance(agent, dict) and "bindings" not in agent:
             message = (
-                "gets every conversation, so the agents below get none; give it bindings, "
-                "or "
-                "put it last"
+                "gets every conversation, so the agents below get none; give it bindings, or put "
+                "it last"
             )
             yield ("agents", place), message
 

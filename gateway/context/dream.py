@@ -266,8 +266,7 @@ def render_pending_notes(
         lines += ["```", *text, "```"]
     head = _(
         "I was asked to remember these notes. People who are not owners or admins asked for them "
-        "or influenced them, "
-        "so they stay in their rooms unless you add them to MEMORY.md:"
+        "or influenced them, so they stay in their rooms unless you add them to MEMORY.md:"
     )
     tail = _(
         "`{approve}` adds a note to MEMORY.md, word for word. `{forget}` deletes it. If you do "
@@ -295,8 +294,7 @@ def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: i
     lines = "\n".join(render_note(note) for note in notes)
     instructions = load_prompt("dreaming").replace("{chars}", str(memory_chars))
     return (
-        f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the "
-        "oldest "
+        f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest "
         f"first:\n{lines}"
     )
 

@@ -44,8 +44,7 @@ MAX_TURNS: Final = 2_000
 """Turns in one `v` handle."""
 UNKNOWN_HANDLE: Final = (
     "There is nothing with that handle that may be shown here. Use a handle that stands beside a "
-    "shortened text, e.g. "
-    "e12, t12.3 or v12-34, or search with recall."
+    "shortened text, e.g. e12, t12.3 or v12-34, or search with recall."
 )
 LEFT_LOG: Final = (
     "That is so old that it has left the log: only an operator can read it, with "
@@ -153,8 +152,7 @@ class EvidenceStore:
         )
         head = (
             f"[{source.handle}: {to_single_line(source.kind)}{origin}; characters {offset} to "
-            f"{end} of "
-            f"{source.chars}{more}; sha256 {source.sha256[:12]}]\n"
+            f"{end} of {source.chars}{more}; sha256 {source.sha256[:12]}]\n"
         )
         return ToolOutput(
             text=head + content.text[offset:end],
@@ -311,8 +309,7 @@ class EvidenceStore:
         if more is not None:
             raise ToolCallRefused(
                 f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle "
-                "opens. "
-                f"The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are "
+                f"opens. The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are "
                 f"v{more}-{end}."
             )
         pieces, start = list[str](), first

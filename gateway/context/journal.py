@@ -76,8 +76,7 @@ MAX_MATCHES: Final = 10
 MAX_WORDS: Final = 12
 NO_MATCH: Final = (
     "None of your notes that may be shown here matches. All words must occur in the note; or give "
-    "its handle from "
-    "recall, e.g. n12."
+    "its handle from recall, e.g. n12."
 )
 NOT_ALLOWED: Final = (
     "Only an owner or admin may have you forget that. In a direct chat, anybody may have you "

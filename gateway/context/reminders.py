@@ -230,8 +230,7 @@ class ReminderService:
             >= self._most
         ):
             return (
-                f"There are {self._most} reminders here already, which is the limit; cancel "
-                "one "
+                f"There are {self._most} reminders here already, which is the limit; cancel one "
                 "first."
             )
         return ""
@@ -400,8 +399,7 @@ def _find_role_excess(
         return ""
     return (
         f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} "
-        "already; "
-        "cancel one first."
+        "already; cancel one first."
     )
 
 

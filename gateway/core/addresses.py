@@ -346,8 +346,7 @@ def display_host(target: FetchTarget) -> str:
 def _not_public_error(target: FetchTarget) -> ToolCallRefused:
     return ToolCallRefused(
         f"{display_host(target)} has no address on the public web, and only those are fetched. Is "
-        "the name right? "
-        "The operator can allow others in tools.web.allow_private."
+        "the name right? The operator can allow others in tools.web.allow_private."
     )
 
 

@@ -229,8 +229,7 @@ def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> 
         rule = f"{permit.role} and above"
     elif readers == "others" and now.effect.what:
         rule = (
-            f"{describe_cause(now.label)}, and {now.effect.what} could carry what only some "
-            "may "
+            f"{describe_cause(now.label)}, and {now.effect.what} could carry what only some may "
             "read to others"
         )
     elif permit.role == "guest":

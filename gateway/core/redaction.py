@@ -63,12 +63,10 @@ _PLAIN_WORDS: Final = frozenset(
     re.findall(
         r"\S+",
         "required optional string none null true false undefined empty unset missing invalid "
-        "expired wrong changed "
-        "incorrect correct needed secret secrets token tokens password passwords default example "
-        "changeme hidden "
-        "redacted value number bytes integer object array boolean float double literal unknown "
-        "please always never "
-        "accepted rejected denied refused protected",
+        "expired wrong changed incorrect correct needed secret secrets token tokens password "
+        "passwords default example changeme hidden redacted value number bytes integer object "
+        "array boolean float double literal unknown please always never accepted rejected denied "
+        "refused protected",
     )
 )
 
@@ -157,9 +155,8 @@ CREDENTIAL_RULES: Final = (
     ),
     _credential_rule(
         "sk- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- aiza ya29. gocspx- 1//0 akia asia "
-        "abia acca k_live_ "
-        "k_test_ whsec_ hf_ npm_ pypi- gsk_ xai- tvly- pplx- r8_ sg. dop_v1_ shpat_ ntn_ lin_api_ "
-        "hvs. age-secret-key-",
+        "abia acca k_live_ k_test_ whsec_ hf_ npm_ pypi- gsk_ xai- tvly- pplx- r8_ sg. dop_v1_ "
+        "shpat_ ntn_ lin_api_ hvs. age-secret-key-",
         rf"(?<![A-Za-z0-9_])(?P<s>{'|'.join(_TOKEN_PATTERNS)})",
     ),
     # https://core.telegram.org/bots/features#botfather

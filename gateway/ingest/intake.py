@@ -479,8 +479,8 @@ class Intake:
                 f"loop:{conversation}",
                 lambda _to: _(
                     "{person} answers all my messages in {room} faster than a person can, so it is "
-                    "probably a program. "
-                    "I answer it less and less. `block` ends that. I tell you this once a day."
+                    "probably a program. I answer it less and less. `block` ends that. I tell you "
+                    "this once a day."
                 ).format(person=who, room=format_room(conversation)),
             )
         if not pause.is_first or sender.is_bot:

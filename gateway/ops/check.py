@@ -180,8 +180,7 @@ def check_machine(context: CheckContext) -> Iterator[Finding]:
     available = _read_available_memory(context.environment.root)
     if available is not None and available < need:
         what = (
-            f"{format_bytes(available)} of memory are free, but a gateway like this needs "
-            "about "
+            f"{format_bytes(available)} of memory are free, but a gateway like this needs about "
             f"{format_bytes(need)}"
         )
         yield warning("machine.memory", what, "end other programs, or add memory")

@@ -360,8 +360,7 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
     ),
     "conversation": N_(
         "Its model answers elsewhere, so what stands in that conversation makes the model's server "
-        "fail. The server's "
-        "log may say why."
+        "fail. The server's log may say why."
     ),
     "broken": N_(
         "This is an error in the program: please report it, with the lines of the log about it."
@@ -489,8 +488,7 @@ class OutageMonitor:
             texts = [
                 _(
                     "I could not write my log from {since} to {until} ({reason}). In that time I "
-                    "read and answered "
-                    "nothing; now I work again."
+                    "read and answered nothing; now I work again."
                 ).format(
                     since=format_time(began.since), until=format_time(until), reason=began.reason
                 )
@@ -534,8 +532,7 @@ class OutageMonitor:
             self._owners.tell_unrecorded(
                 lambda _to: _(
                     "I cannot write my log: {reason}. Until that works again, I read and answer "
-                    "nothing. I keep "
-                    "trying, and tell you when it works."
+                    "nothing. I keep trying, and tell you when it works."
                 ).format(reason=outage.reason)
             )
         limit_s = self._live_settings.settings.store.exit_after
@@ -635,8 +632,7 @@ class OutageMonitor:
             if turn.outcome == "interrupted":  # perhaps it fails there alone
                 told = N_(
                     "{agent} has got no answer from its model in {room} so far: {reason}. {remedy} "
-                    "I told whoever "
-                    "waits, and I tell you when nobody waits any more."
+                    "I told whoever waits, and I tell you when nobody waits any more."
                 )
             if tells:
                 self._owners.begin_trouble(

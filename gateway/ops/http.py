@@ -100,8 +100,7 @@ DEFAULT_HEADERS: Final = {
 }
 ASSET_CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
-    "data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 INDEX_FILE: Final = "index.html"

@@ -305,8 +305,7 @@ _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
         "llm_cache_hit_ratio",
         (
             "Share of all prompt tokens since the start that was read from the cache; absent "
-            "before "
-            "the first."
+            "before the first."
         ),
         ["agent"],
         lambda own: [

@@ -104,8 +104,7 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "unreachable": N_("I cannot reach my model right now. Please ask again in a few minutes."),
     "misconfigured": N_(
         "My model refuses my requests, because something is not set up correctly. My operator must "
-        "correct it before "
-        "you ask again."
+        "correct it before you ask again."
     ),
     "budget": N_(
         "My account at the provider of my model has no credit left. My operator must add some "
@@ -126,8 +125,7 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     ),
     "conversation": N_(
         "My model fails at this again and again, and answers elsewhere. Please use other words; if "
-        "that does not help, "
-        "begin a new conversation."
+        "that does not help, begin a new conversation."
     ),
     "broken": N_(
         "An error in my program kept me from answering. Please ask again; if it happens twice, "
@@ -752,8 +750,7 @@ class Turn(FoldHost):
             return _("There is nothing that I could shorten.")
         return _(
             "Done: I replaced {count} of {total} turns by a summary. I now see about {tokens} "
-            "tokens instead of "
-            "{before}."
+            "tokens instead of {before}."
         ).format(
             count=len(history.turns) - len(folded.turns),
             total=len(history.turns),

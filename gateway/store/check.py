@@ -87,8 +87,7 @@ def check_store(context: CheckContext) -> Iterator[Finding]:
         yield ok("store.file", "it does not exist yet; the first start creates it", where)
     elif not os.access(path, os.R_OK | os.W_OK):
         fix = (
-            "chown it to the user that runs the gateway (mode 600), or check whether its disk "
-            "is "
+            "chown it to the user that runs the gateway (mode 600), or check whether its disk is "
             "mounted read-only"
         )
         yield bad("store.readonly", "the gateway's user cannot read and write it", fix, where)

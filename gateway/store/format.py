@@ -344,8 +344,7 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
             return f"what is said in {fact.at.conversation} is readable to: {fact.scope}"
         case IdentityLinked():
             return (
-                f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, "
-                "by "
+                f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, by "
                 f"{fact.by}"
             )
         case AttentionThresholdSet():

@@ -32,13 +32,11 @@ MAX_TURNS = 20_000
 
 _LATER_TURN = (
     "SELECT json_extract(body, '$.outcome') "  # noqa: S608 - constants only
-    "|| CASE WHEN json_extract(body, '$.within') IS NULL THEN ' 0 ' ELSE ' 1 ' END || seq "
-    f"FROM log AS later {using('log_turn')} WHERE later.kind = 'turn_ended' "
-    "AND later.conversation = judged.conversation AND later.seq > dealt.seq "
-    "AND json_extract(later.body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, "
-    "'$.covers') > 0) "
-    "ORDER BY later.seq LIMIT 1"
+    "|| CASE WHEN json_extract(body, '$.within') IS NULL THEN ' 0 ' ELSE ' 1 ' END || seq FROM log "
+    f"AS later {using('log_turn')} WHERE later.kind = 'turn_ended' AND later.conversation = "
+    "judged.conversation AND later.seq > dealt.seq AND json_extract(later.body, '$.outcome') <> "
+    "'interrupted' AND (json_extract(later.body, '$.within') IS NULL OR "
+    "json_array_length(later.body, '$.covers') > 0) ORDER BY later.seq LIMIT 1"
 )
 _TURN = (
     f"SELECT turn.seq FROM log AS turn {using('log_turn')} WHERE turn.kind = 'turn_ended' "  # noqa: S608 - constants only
@@ -47,20 +45,16 @@ _TURN = (
 )
 _HANDLED = (
     f"SELECT decided.seq FROM log AS decided {using('log_conversation')} "  # noqa: S608 - constants only
-    "WHERE decided.conversation = judged.conversation "
-    f"AND decided.seq > judged.seq AND decided.seq < coalesce(({_TURN}), {LAST}) AND decided.kind "
-    "= 'handled' "
-    "AND CAST(json_extract(decided.body, '$.upto') AS bigint) >= event.seq ORDER BY decided.seq "
-    "LIMIT 1"
+    "WHERE decided.conversation = judged.conversation AND decided.seq > judged.seq AND decided.seq "
+    f"< coalesce(({_TURN}), {LAST}) AND decided.kind = 'handled' AND "
+    "CAST(json_extract(decided.body, '$.upto') AS bigint) >= event.seq ORDER BY decided.seq LIMIT 1"
 )
 _LOOKED = (
     f"SELECT 1 FROM log AS inner_ {using('log_kind')} WHERE inner_.kind = 'turn_ended' "  # noqa: S608 - constants only
-    "AND json_extract(dealt.body, '$.cause') <> 'attended' "
-    "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq "
-    "AND inner_.conversation > 'agent/' AND inner_.conversation < 'agent0' AND EXISTS ("
-    "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = "
-    "judged.conversation "
-    "AND CAST(json_extract(value, '$[1]') AS bigint) >= event.seq)"
+    "AND json_extract(dealt.body, '$.cause') <> 'attended' AND inner_.seq > judged.seq AND "
+    "inner_.seq < dealt.seq AND inner_.conversation > 'agent/' AND inner_.conversation < 'agent0' "
+    "AND EXISTS (SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, "
+    "'$[0]') = judged.conversation AND CAST(json_extract(value, '$[1]') AS bigint) >= event.seq)"
 )
 _EVENT = f"""
 SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.conversation,
@@ -103,19 +97,17 @@ NOTIFICATIONS_IN = {
 """Parameters: lower and upper position, and the maximal number; then the conversation. A judgement
 is after its event and before the next one, so both have the same order."""
 NOTIFICATIONS_AT = (
-    f"{_EVENT} FROM json_each($1) AS asked CROSS JOIN log AS event "
-    f"CROSS JOIN log AS judged {using('log_cause')} {_DEALT} "
-    "WHERE event.seq = CAST(asked.value AS bigint) AND judged.cause = event.seq AND judged.kind = "
-    "'judged' "
-    "ORDER BY event.seq"
+    f"{_EVENT} FROM json_each($1) AS asked CROSS JOIN log AS event CROSS JOIN log AS judged "
+    f"{using('log_cause')} {_DEALT} WHERE event.seq = CAST(asked.value AS bigint) AND judged.cause "
+    "= event.seq AND judged.kind = 'judged' ORDER BY event.seq"
 )
 """Parameters: positions as a JSON array."""
 
 _SPOKEN_KINDS = "('direct', 'mention', 'reply', 'room', 'command', 'post')"
 _DELIVERED = (
     "SELECT json_extract(ended.body, '$.state') FROM log AS ended WHERE ended.key = CASE said.kind "
-    "WHEN 'post' "
-    "THEN 'delivery:' || said.conversation || ':' || json_extract(said.body, '$.post.key') END"
+    "WHEN 'post' THEN 'delivery:' || said.conversation || ':' || json_extract(said.body, "
+    "'$.post.key') END"
 )
 SPOKEN_ENTRIES = (
     f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said "  # noqa: S608 - the same
@@ -159,8 +151,7 @@ SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '
 """
 RECENT_TURNS = (
     f"{_TURN_COLUMNS} FROM log {using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS "
-    "NOT NULL "
-    "AND seq > $1 AND seq < $2 ORDER BY seq DESC LIMIT $3"
+    "NOT NULL AND seq > $1 AND seq < $2 ORDER BY seq DESC LIMIT $3"
 )
 RECENT_TURNS_IN = (
     f"{_TURN_COLUMNS} FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $4 "

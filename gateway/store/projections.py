@@ -253,43 +253,35 @@ _VIEW = (
 _CUT_OUT = "INSERT INTO view_cut (conversation, first, last) VALUES {} ON CONFLICT DO NOTHING"
 _TAKEN_BACK = (
     "INSERT INTO taken_back (seq) SELECT CAST(told.value AS bigint) "  # noqa: S608 - constants only
-    f"FROM log {using('log_turn')} CROSS JOIN json_each(log.body, '$.covers') AS told "
-    "WHERE log.kind = 'turn_ended' AND log.conversation = $1 AND log.seq BETWEEN $2 AND $3 AND "
-    "log.seq < $4 "
-    "ON CONFLICT DO NOTHING"
+    f"FROM log {using('log_turn')} CROSS JOIN json_each(log.body, '$.covers') AS told WHERE "
+    "log.kind = 'turn_ended' AND log.conversation = $1 AND log.seq BETWEEN $2 AND $3 AND log.seq < "
+    "$4 ON CONFLICT DO NOTHING"
 )
 _MISSED = (
     "INSERT INTO taken_back (seq) SELECT said.seq "  # noqa: S608 - constants only
     f"FROM log AS turn {using('log_turn')} CROSS JOIN log AS said {using('log_conversation')} "
     "WHERE turn.kind = 'turn_ended' AND turn.conversation = $1 AND turn.seq BETWEEN $2 AND $3 AND "
-    "turn.seq < $4 "
-    "AND json_extract(turn.body, '$.outcome') = 'failed' AND json_array_length(turn.body, "
-    "'$.covers') = 0 "
-    "AND said.conversation = $1 AND said.seq < turn.seq "
-    "AND said.seq <= CAST(json_extract(turn.body, '$.upto') AS bigint) "
-    "AND said.kind IN ('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT "
-    "max(upto) FROM ("
-    f"SELECT CAST(json_extract(body, '$.upto') AS bigint) AS upto FROM log {using('log_turn')} "
-    "WHERE kind = 'turn_ended' AND conversation = $1 AND seq < turn.seq ORDER BY seq DESC LIMIT "
-    "20) AS earlier), 0) "
-    "ON CONFLICT DO NOTHING"
+    "turn.seq < $4 AND json_extract(turn.body, '$.outcome') = 'failed' AND "
+    "json_array_length(turn.body, '$.covers') = 0 AND said.conversation = $1 AND said.seq < "
+    "turn.seq AND said.seq <= CAST(json_extract(turn.body, '$.upto') AS bigint) AND said.kind IN "
+    "('direct', 'mention', 'reply', 'room') AND said.seq > coalesce((SELECT max(upto) FROM (SELECT "
+    f"CAST(json_extract(body, '$.upto') AS bigint) AS upto FROM log {using('log_turn')} WHERE kind "
+    "= 'turn_ended' AND conversation = $1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20) AS "
+    "earlier), 0) ON CONFLICT DO NOTHING"
 )
 """Messages for a turn that failed before it showed them: all those after the ones that earlier
 turns dealt with."""
 _AGAIN = "DELETE FROM taken_back WHERE seq = $1"
 _COMPACTED = (
     "INSERT INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, "
-    "tries, "
-    "took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) "
-    "VALUES {} ON CONFLICT DO NOTHING"
+    "tries, took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) VALUES {} ON "
+    "CONFLICT DO NOTHING"
 )
 _LOCKED = (
     "INSERT INTO compaction_locks_v1 (session_id, holder, acquired_at, expires_at) SELECT $1, $2, "
-    "$3, $4 WHERE true "
-    "ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, acquired_at = "
-    "excluded.acquired_at, "
-    "expires_at = excluded.expires_at "
-    "WHERE compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = "
+    "$3, $4 WHERE true ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, "
+    "acquired_at = excluded.acquired_at, expires_at = excluded.expires_at WHERE "
+    "compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = "
     "excluded.holder"
 )
 _QUEUED = "INSERT INTO outbox (seq, post) VALUES {} ON CONFLICT DO NOTHING"
@@ -309,9 +301,8 @@ _NOT_SEEN = (
 _DELIVERED = "DELETE FROM outbox WHERE post = $1"
 _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = $1"
 _CURSOR = (
-    "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET "
-    "value "
-    "= excluded.value"
+    "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET value = "
+    "excluded.value"
 )
 _DMN = (
     "INSERT INTO dmn_state (agent, state) VALUES {} ON CONFLICT (agent) DO UPDATE SET state = "
@@ -331,8 +322,7 @@ _LINK = (
 _PREVIEWED = "INSERT INTO preview (conversation, message) VALUES {} ON CONFLICT DO NOTHING"
 _PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = $1 AND message = $2"
 _HOLDS = (
-    "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq "
-    "= "
+    "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq = "
     "excluded.seq"
 )
 _HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = $1 AND key = $2"

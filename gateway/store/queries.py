@@ -42,9 +42,8 @@ LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM log"
 
 
 _LEFT = (
-    "SELECT coalesce(max(CAST(json_extract(body, '$.upto') AS bigint)), 0) FROM log WHERE "
-    "kind "
-    "= 'archived'"
+    "SELECT coalesce(max(CAST(json_extract(body, '$.upto') AS bigint)), 0) FROM log WHERE kind = "
+    "'archived'"
 )
 
 
@@ -136,19 +135,15 @@ _COVERS_EVENT = (
 )
 HANDLED_BY = (
     f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) AS "  # noqa: S608 - constants only
-    "by_turn UNION ALL "
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log {using('log_kind')} WHERE kind = 'handled' AND "
-    f"{_COVERS_EVENT}) "
-    "AS by_decision ORDER BY 1 LIMIT 1"
+    f"by_turn UNION ALL SELECT * FROM (SELECT {COLUMNS} FROM log {using('log_kind')} WHERE kind = "
+    f"'handled' AND {_COVERS_EVENT}) AS by_decision ORDER BY 1 LIMIT 1"
 )
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
 FIRST_LOOKED_AT_BY = (
     f"SELECT {COLUMNS} FROM log {using('log_turn')} "  # noqa: S608 - constants only
     "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > "
-    "$1 "
-    "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
-    "WHERE json_extract(value, '$[0]') = $2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) "
-    "ORDER BY seq LIMIT 1"
+    "$1 AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') WHERE json_extract(value, '$[0]') = "
+    "$2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) ORDER BY seq LIMIT 1"
 )
 """Parameters: the position of the judgement, the conversation, and the position of the event. Inner
 conversations have names that begin with `agent/`; 0 is the character after the slash."""
@@ -233,11 +228,9 @@ low reactions, which are at most a fifth of all, then the rest, each the newest 
 
 TURNS_IN_VIEW = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 "  # noqa: S608 - constants only
-    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = $1), 0) "
-    "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = $1 "
-    "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = $1), 0) AND log.seq "
-    "AND last >= log.seq) "
-    "ORDER BY seq"
+    "AND seq >= coalesce((SELECT start FROM view WHERE conversation = $1), 0) AND NOT EXISTS "
+    "(SELECT 1 FROM view_cut WHERE view_cut.conversation = $1 AND first BETWEEN coalesce((SELECT "
+    "start FROM view WHERE conversation = $1), 0) AND log.seq AND last >= log.seq) ORDER BY seq"
 )
 """A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges
 need no check."""
@@ -287,8 +280,7 @@ PINNED_CARD = (
 LAST_COME_OR_GONE = (
     f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
     "WHERE conversation = $1 AND kind = 'membership' AND json_extract(body, '$.change') IN "
-    "('join', 'part') "
-    "AND json_extract(body, '$.sender.id') = $2 ORDER BY seq DESC LIMIT 1"
+    "('join', 'part') AND json_extract(body, '$.sender.id') = $2 ORDER BY seq DESC LIMIT 1"
 )
 FIRST_MESSAGE_OF = (
     f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only

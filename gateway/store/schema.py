@@ -131,8 +131,7 @@ def migrate_server(
                 continue
             raise ServerInUse(
                 f"the tables have to be migrated (schema {version} to {newest_schema(store)}), and "
-                "other processes use "
-                "it: stop them first"
+                "other processes use it: stop them first"
             ) from error
         return
 
@@ -322,8 +321,8 @@ def unreleased_error(store: StoreLocation) -> StoreUnreadable:
     """Make the error for a store of a version before the first release."""
     return StoreUnreadable(
         f"{store} is of a reverie before 0.2.0, whose stores are read no more: look into it with "
-        "that one (`reverie "
-        "log`), or begin anew with another store.path or store.url (nothing was changed)"
+        "that one (`reverie log`), or begin anew with another store.path or store.url (nothing was "
+        "changed)"
     )
 
 

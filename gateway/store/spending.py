@@ -176,10 +176,9 @@ _SPENDING_KEYS = {
 }
 SPENDING_SUMS = {
     by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), "  # noqa: S608 - constants only
-    "sum(written_1h), "
-    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= $1 AND (CAST($2 AS text) IS NULL "
-    "OR conversation = $2 "
-    "OR ($3 > 0 AND conversation > $2 || '/' AND conversation < $2 || '0')) GROUP BY 1 ORDER BY 1"
+    "sum(written_1h), sum(output), sum(cost_nano_usd) FROM spending WHERE day >= $1 AND (CAST($2 "
+    "AS text) IS NULL OR conversation = $2 OR ($3 > 0 AND conversation > $2 || '/' AND "
+    "conversation < $2 || '0')) GROUP BY 1 ORDER BY 1"
     for by, key in _SPENDING_KEYS.items()
 }
 """Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and
@@ -260,8 +259,7 @@ FROM (
 DAILY_SPENDING = {
     key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
     "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day "
-    ">= $1 "
-    "GROUP BY 1, 2 ORDER BY 1, 2"
+    ">= $1 GROUP BY 1, 2 ORDER BY 1, 2"
     for key, named in _KEYS.items()
 }
 

@@ -169,8 +169,7 @@ class SqliteLog(Log):
     def hide_table(self, table: str) -> None:
         sql = (
             "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = $1 AND type IN ('table', "
-            "'index') "
-            "AND sql IS NOT NULL ORDER BY type DESC"
+            "'index') AND sql IS NOT NULL ORDER BY type DESC"
         )
         for kind, made in self.fetch(sql, (table,)):
             create = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."

@@ -416,8 +416,7 @@ class ServerRefused(ServerUnavailable):
 
 REMOVED_TEXT = (
     "the other processes of this gateway took this one for dead, because the database did not hear "
-    "of it: it ends, and "
-    "can be started again"
+    "of it: it ends, and can be started again"
 )
 
 

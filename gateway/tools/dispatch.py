@@ -466,9 +466,8 @@ class ToolDispatcher:
         if left and left != self._omitted:
             logger.warning(
                 "%s is not told of %d tools of servers, %s: they would take more than %d tokens of "
-                "its model's window. "
-                "Choose a model with a larger one, or name those that are needed in "
-                "tools.mcp.NAME.tools",
+                "its model's window. Choose a model with a larger one, or name those that are "
+                "needed in tools.mcp.NAME.tools",
                 self._agent,
                 len(left),
                 f"{left[0]} to {left[-1]}" if len(left) > 1 else left[0],
@@ -538,8 +537,7 @@ def fit_families(
     if left:
         logger.warning(
             "%s has no tools for %s: the window of its model has %d tokens, and they would fill "
-            "too much of it. "
-            "Choose a model with a larger one, or leave others out by tools.off",
+            "too much of it. Choose a model with a larger one, or leave others out by tools.off",
             agent,
             ", ".join(left),
             window,

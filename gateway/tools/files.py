@@ -559,8 +559,7 @@ def replace_text(
         )
         raise ToolCallRefused(
             f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there "
-            "once, "
-            "or set `all` to replace every one."
+            "once, or set `all` to replace every one."
         )
     if (
         len(data) + len(matches) * (2 * len(new_bytes) - len(old_bytes)) > 2 * max_bytes
@@ -634,8 +633,7 @@ def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: byte
     if first and first in data:
         return (
             f"{why}: its first line does, in {_format_line_numbers(data, [data.index(first)])}, "
-            "and goes "
-            "on differently."
+            "and goes on differently."
         )
     return f"{why}: read the file again, and copy it exactly."
 

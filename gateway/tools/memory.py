@@ -92,8 +92,7 @@ class MemoryTools:
 
     @tool(
         "Search earlier messages and your own notes for words, to find what was said. Returns up "
-        "to ten results, the "
-        "newest first.",
+        "to ten results, the newest first.",
         effect=OWN,
         parallel=True,
     )

@@ -223,8 +223,7 @@ class MessagingTools:
         ):
             raise ToolCallRefused(
                 f"You attended that room {MAX_ATTENDS_PER_HOUR} times within an hour, which is the "
-                "limit. What waits "
-                "stays there for the next turn."
+                "limit. What waits stays there for the next turn."
             )
         alarm = Alarm(
             id=EventId(f"attend:{context.turn}"),

@@ -45,8 +45,7 @@ from gateway.stream.routing import Bindings, PrivacyCache
 
 UNKNOWN_MESSAGE: Final = (
     "There is no message with that handle that may be told of here. Handles like m12 stand in what "
-    "read_room and "
-    "recall show; `last` is what you answer, and `mine` your newest post here."
+    "read_room and recall show; `last` is what you answer, and `mine` your newest post here."
 )
 _HANDLE: Final = re.compile(r"m([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
@@ -95,8 +94,7 @@ def _to_target(post: AgentPost) -> MessageTarget:
 
 UNKNOWN_PLACE: Final = (
     "There is no place with that address that may be shown here. An address is written like "
-    "irc.libera/#python; "
-    "left out, it is this place."
+    "irc.libera/#python; left out, it is this place."
 )
 DEFAULT_MESSAGES: Final = 20
 MAX_MESSAGES: Final = 50

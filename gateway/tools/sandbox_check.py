@@ -48,8 +48,7 @@ async def check_sandbox(context: CheckContext) -> Sequence[Finding]:
         return [ok("sandbox.off", "no agent has a shell (tools.off)")]
     if tools.bash.sandbox != "bubblewrap":
         what = (
-            "commands run as the gateway's own user, who can read the configuration and all "
-            "its "
+            "commands run as the gateway's own user, who can read the configuration and all its "
             "secrets"
         )
         fix = "install bubblewrap and set tools.bash.sandbox: bubblewrap, or add bash* to tools.off"

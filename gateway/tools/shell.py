@@ -540,8 +540,7 @@ class ShellTools:
 
     @tool(
         "Run a shell command in your files and read its output and exit status. It has no input "
-        "and no terminal, and "
-        "whatever it leaves running is ended with it.",
+        "and no terminal, and whatever it leaves running is ended with it.",
         ALLOW_ADMINS,
         effect=_effect,
         timeout_s=_max_call_s,

@@ -428,8 +428,7 @@ DUCKDUCKGO_PAUSE_S: Final = 600.0
 """Seconds in which it is asked for nothing after it took us for a robot."""
 ROBOT_REFUSED_TEXT: Final = (
     "duckduckgo takes no more searches from here for now; try again in ten minutes. The operator "
-    "can choose a service "
-    "with a key, or their own, in tools.web.search.provider."
+    "can choose a service with a key, or their own, in tools.web.search.provider."
 )
 MAX_TITLE_CHARS: Final = 200
 MAX_HIT_URL_CHARS: Final = 1_000

@@ -261,8 +261,7 @@ class WorkspaceRoot:
         if size > self.max_bytes:
             raise ToolCallRefused(
                 f"{display_path(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that "
-                "can be read at once: "
-                "take a part of it with the shell."
+                "can be read at once: take a part of it with the shell."
             )
         return content
 
@@ -339,8 +338,7 @@ class WorkspaceRoot:
         if len(data) > self.max_bytes:
             raise ToolCallRefused(
                 f"{display_path(parts)} would have {len(data):,} bytes, and a file may have "
-                f"{self.max_bytes:,}: "
-                "write less of it, or several files."
+                f"{self.max_bytes:,}: write less of it, or several files."
             )
 
 

@@ -201,12 +201,9 @@ STEP_S = 20.0
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
     "the a of to and in that it is was for on with as at by from this have not but they which you "
-    "one we all "
-    "has there been if more when will would who so no out up into them then some could time only "
-    "its other now "
-    "people about than first water long little very after word called just where most know server "
-    "kernel "
-    "branch patch deploy thread build"
+    "one we all has there been if more when will would who so no out up into them then some could "
+    "time only its other now people about than first water long little very after word called just "
+    "where most know server kernel branch patch deploy thread build"
 ).split()
 
 

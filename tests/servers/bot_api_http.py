@@ -15,9 +15,8 @@ Json = dict[str, Any]
 
 _TEXTS = (
     "text caption parse_mode url secret_token callback_query_id file_id action name language_code "
-    "username emoji "
-    "title description business_connection_id quote quote_parse_mode inline_message_id "
-    "message_effect_id"
+    "username emoji title description business_connection_id quote quote_parse_mode "
+    "inline_message_id message_effect_id"
 )
 TEXTS = frozenset(_TEXTS.split())
 """Parameters that are text even where they look like JSON."""

@@ -81,8 +81,7 @@ MAX_ANSWER = 200
 """core.telegram.org/bots/api#answercallbackquery."""
 _UNMODIFIED = (
     "Bad Request: message is not modified: specified new message content and reply markup are "
-    "exactly "
-    "the same as a current content and reply markup of the message"
+    "exactly the same as a current content and reply markup of the message"
 )
 
 Asked = Json
@@ -288,8 +287,7 @@ class Acts:
 
 _ACTIONS = (
     "typing upload_photo record_video upload_video record_voice upload_voice upload_document "
-    "choose_sticker "
-    "find_location record_video_note upload_video_note"
+    "choose_sticker find_location record_video_note upload_video_note"
 )
 ACTIONS = frozenset(_ACTIONS.split())
 _GIFTS = "unlimited_gifts limited_gifts unique_gifts premium_subscription gifts_from_channels"

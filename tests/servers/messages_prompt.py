@@ -244,8 +244,8 @@ def verify(body: Json, betas: list[str]) -> Verdict:
             if place == latest:
                 return Verdict(
                     f"{where}: `thinking` or `redacted_thinking` blocks in the latest assistant "
-                    "message cannot be "
-                    "modified. These blocks must remain as they were in the original response.",
+                    "message cannot be modified. These blocks must remain as they were in the "
+                    "original response.",
                     body,
                     [],
                 )
@@ -272,8 +272,7 @@ def _bound(where: str, block: Json, differs: str) -> str:
         "Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to "
         '"drop_block". That setting '
         f"requires the `{CONTROLS}` value in the `anthropic-beta` header. {_PARTS[differs]} from "
-        "the one this block "
-        "was created with."
+        "the one this block was created with."
     )
 
 

@@ -386,18 +386,15 @@ def _pairs(messages: list[Json]) -> Iterator[str]:
         if missing := [ident for ident in asked if ident not in answers]:
             yield (
                 f"messages.{place - 1}: `tool_use` ids were found without `tool_result` blocks "
-                "immediately after: "
-                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding "
-                "`tool_result` block in the "
-                "next message."
+                f"immediately after: {', '.join(missing)}. Each `tool_use` block must have a "
+                "corresponding `tool_result` block in the next message."
             )
         for ident in answers:
             if ident not in asked:
                 yield (
                     f"messages.{place}: unexpected `tool_use_id` found in `tool_result` blocks: "
-                    f"{ident}. Each "
-                    "`tool_result` block must have a corresponding `tool_use` block in the "
-                    "previous message."
+                    f"{ident}. Each `tool_result` block must have a corresponding `tool_use` block "
+                    "in the previous message."
                 )
         if len(set(answers)) < len(answers):
             yield f"messages.{place}: each tool_use must have a single result."
@@ -444,10 +441,8 @@ def marks(body: Json) -> Iterator[str]:
         if short and ttl == "1h":
             yield (
                 f"{f'{where}.cache_control.ttl'.lstrip('.')}: a ttl='1h' cache_control block must "
-                "not come after a "
-                "ttl='5m' cache_control block. Note that blocks are processed in the following "
-                "order: `tools`, "
-                "`system`, `messages`."
+                "not come after a ttl='5m' cache_control block. Note that blocks are processed in "
+                "the following order: `tools`, `system`, `messages`."
             )
         short = short or ttl == "5m"
 
@@ -613,8 +608,7 @@ def _output(body: Json) -> Iterator[str]:
     elif limit > _MAX_OUTPUT:
         yield (
             f"max_tokens: {limit} > {_MAX_OUTPUT}, which is the maximum allowed number of output "
-            "tokens "
-            f"for {body['model']}"
+            f"tokens for {body['model']}"
         )
     elif limit == 0:
         if body.get("stream"):

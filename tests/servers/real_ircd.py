@@ -43,9 +43,8 @@ _UNLIMITED = (
 )
 _MODULES = (
     "ircv3 ircv3_accounttag ircv3_batch ircv3_capnotify ircv3_chghost ircv3_ctctags "
-    "ircv3_echomessage "
-    "ircv3_labeledresponse ircv3_msgid ircv3_servertime cap namesx uhnames services_account "
-    "setname botmode"
+    "ircv3_echomessage ircv3_labeledresponse ircv3_msgid ircv3_servertime cap namesx uhnames "
+    "services_account setname botmode"
 )
 _NGIRCD = """
 [Global]

@@ -315,8 +315,8 @@ def test_editing_what_came_before_invalidates_thinking(why: str, place: int, bod
     kind = body["messages"][place]["content"][index]["type"]
     assert wrong.startswith(
         f"messages.{place}.content.{index}: Invalid `signature` in `{kind}` block. The block is "
-        "bound to a different "
-        "conversation. Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior`"
+        "bound to a different conversation. Remove the block, or set "
+        "`thinking.block_binding.prefix_mismatch_behavior`"
     )
     assert why in wrong
 
@@ -326,8 +326,8 @@ def test_thinking_that_was_changed_is_refused() -> None:
     latest = verify(changed(body, 3, 0, thinking="edited"), []).wrong
     assert latest == (
         "messages.3.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
-        "message cannot be "
-        "modified. These blocks must remain as they were in the original response."
+        "message cannot be modified. These blocks must remain as they were in the original "
+        "response."
     )
     for change in (
         {"thinking": "edited"},

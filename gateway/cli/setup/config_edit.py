@@ -268,8 +268,7 @@ def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
     head = (
         (
             f"{WRITTEN_BY} on {today}. You may edit it: setup, run again, changes only what you "
-            "answer "
-            "differently."
+            "answer differently."
         ),
         (
             "# reverie.example.yaml lists every key with its default. ${NAME} is an environment "

@@ -147,14 +147,13 @@ class McpServerClient:
             except McpConnectionLost:
                 raise ToolCallRefused(
                     f"The MCP server {self.name} ended while it worked on this. It may have had an "
-                    "effect all the "
-                    "same: look before you try again. The server is started again."
+                    "effect all the same: look before you try again. The server is started again."
                 ) from None
             except McpTimeout:
                 raise ToolCallRefused(
                     f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, "
-                    "and was told that "
-                    "nobody waits any more. It may have had an effect all the same."
+                    "and was told that nobody waits any more. It may have had an effect all the "
+                    "same."
                 ) from None
         raise ToolCallRefused(
             f"The MCP server {self.name} does not take the call. Nothing was done."

@@ -57,8 +57,7 @@ class PendingDefinition:
         changed = (
             _(
                 "The MCP server `{server}` has changed the description of its tool `{tool}`. The "
-                "tool is off until an "
-                "admin approves the change."
+                "tool is off until an admin approves the change."
             )
             if before
             else _(

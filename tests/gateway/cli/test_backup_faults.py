@@ -70,9 +70,8 @@ def test_a_gateway_that_takes_in_thousands_a_second_goes_on(tmp_path: Path, seco
     rate = len(beside) / (min(ended, max(at for at, _ in taken)) - began)
     print(
         f"{backup.store.entries} entries, {backup.size_bytes / 1e6:.0f} MB in {ended - began:.1f} "
-        "s beside "
-        f"{rate:.0f} notifications/s; an append took p99 {p99(beside) * 1e3:.0f} ms (alone "
-        f"{p99(alone) * 1e3:.0f} ms)"
+        f"s beside {rate:.0f} notifications/s; an append took p99 {p99(beside) * 1e3:.0f} ms "
+        f"(alone {p99(alone) * 1e3:.0f} ms)"
     )
     assert beside, "it went on"
     assert statistics.median(beside) < ended - began, "nobody waits for the whole copy"

@@ -379,8 +379,7 @@ def test_the_one_value_that_a_command_needs_is_named(
     directory = folder_with(tmp_path, section.pop("channels", SECRETS), **section)
     code, err = outcome(capsys, *words, "--config", str(directory))
     says = (
-        f"{key}: the environment variable NOT_SET is not set; set it, or write "
-        f"${{file:...}}\n1 "
+        f"{key}: the environment variable NOT_SET is not set; set it, or write ${{file:...}}\n1 "
         "problem found\n"
     )
     assert (code, err.partition(": ")[2]) == (2, says)

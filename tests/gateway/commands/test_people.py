@@ -196,8 +196,7 @@ async def test_a_mask_is_blocked_by_its_host(bare: Town) -> None:
     answer = await bare.ask(IRC, owner, "block", who="eve", at=LOBBY)
     assert answer.answer == (
         "Blocked: `irc.libera:mask:*!*@evil.example` (`eve`), everywhere. I ignore them from now "
-        "on. The "
-        "server does not confirm who that was, so this blocks everybody from that host."
+        "on. The server does not confirm who that was, so this blocks everybody from that host."
     )
     for sly in ("mask:EVE2!x@evil.example", "mask:a!b@EVIL.example"):
         assert bare.role(IRC, somebody(sly, verified=False), LOBBY) == "blocked"

@@ -323,8 +323,7 @@ async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
             "#closed",
             (
                 "`here/#closed` is not approved. An admin can write `!room approve` there, or the "
-                "operator can add it "
-                "to the configuration."
+                "operator can add it to the configuration."
             ),
         ),
         ("there/#closed", "`there/#closed` is not approved."),
@@ -674,7 +673,6 @@ async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
         False,
         (
             "I cannot read the configuration: `it does not come from files`. I go on with the "
-            "settings "
-            "that I have."
+            "settings that I have."
         ),
     )

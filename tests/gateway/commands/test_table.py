@@ -308,9 +308,8 @@ async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
             "notify",
             "threshold",
             (
-                "`type` is missing. Write `!notify threshold <type> [ambient | low | normal | urgent "
-                "| "
-                "reset]`: "
+                "`type` is missing. Write `!notify threshold <type> [ambient | low | normal | "
+                "urgent | reset]`: "
             ),
         ),
         ("dmn", "paus", "There is no `dmn paus`. Did you mean `!dmn pause`"),

@@ -322,8 +322,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             1,
             "",
             "not YAML: the `[` is not closed, or a comma is missing behind it; `#` begins a "
-            "comment, "
-            "so a room's name needs quotes",
+            "comment, so a room's name needs quotes",
             id="comment",
         ),
         pytest.param(
@@ -758,8 +757,7 @@ def test_one_problem_between_sections(
 def test_no_directory_and_no_file(tmp_path: Path) -> None:
     [(_, _, _, said)] = problems(tmp_path / "nowhere")
     assert said == (
-        "cannot read the configuration directory (No such file or directory); name another "
-        "with "
+        "cannot read the configuration directory (No such file or directory); name another with "
         "--config"
     )
     [(_, _, _, said)] = problems(tmp_path)

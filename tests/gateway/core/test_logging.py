@@ -96,8 +96,7 @@ def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: LogFormat) -> N
 def test_what_nobody_caught_is_written_without_secrets() -> None:
     code = (
         "from gateway.core.logging import start_logging; from gateway.core.redaction import "
-        "Redactor; "
-        "start_logging(20, Redactor(['swordfish' + '-pie'])); raise "
+        "Redactor; start_logging(20, Redactor(['swordfish' + '-pie'])); raise "
         "ValueError('-'.join(('swordfish', 'pie')))"
     )
     done = subprocess.run(

@@ -270,8 +270,7 @@ def test_each_verdict_says_which_rule_decided_and_whose_rights_counted(
             now("admin", integrity="guest", effect=OUT),
             (
                 "bash is for the role admin and above, and words of a guest are in view, in m12, "
-                "whose "
-                "idea it may be"
+                "whose idea it may be"
             ),
         ),
         (

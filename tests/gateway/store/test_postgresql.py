@@ -198,9 +198,8 @@ async def test_both_engines_have_the_same_tables(tmp_path: Path) -> None:
     with closing(look_into(tmp_path / "s.db")) as connection:
         there = connection.fetch(
             "SELECT relname::text, attname::text FROM pg_class JOIN pg_attribute ON attrelid = "
-            "pg_class.oid "
-            "WHERE relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0 "
-            "AND relnamespace = current_schema()::regnamespace"
+            "pg_class.oid WHERE relkind IN ('r', 'p') AND NOT relispartition AND attnum > 0 AND "
+            "relnamespace = current_schema()::regnamespace"
         )
     with closing(sqlite3.connect(":memory:")) as memory:
         for _, script in migrations():

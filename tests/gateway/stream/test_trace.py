@@ -327,8 +327,7 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
         [*line(), LOST_END],
         (
             "looked at in turn i1 of the inner conversation (entry 3), which yielded: the log has "
-            "lost "
-            "its end"
+            "lost its end"
         ),
     ),
     "the model hangs": (
@@ -374,8 +373,7 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
         [*line(), ended("w", A, 1, steps=(step("a", "b"), step(TOO_MANY_IN_TURN, name="web")))],
         (
             "it called tools 3 times in 2 steps (shell 2, web 1); the last of them were over "
-            "`tools.max_rounds`, "
-            "and not carried out"
+            "`tools.max_rounds`, and not carried out"
         ),
     ),
     "a refused call": (

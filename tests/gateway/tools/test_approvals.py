@@ -80,8 +80,7 @@ async def test_what_an_admin_denies_is_not_done_nor_asked_again_in_the_turn(tmp_
         assert (result.is_error, it.ran) == (True, [])
         assert result.text == (
             "Not done, because an admin was asked and denied this call of bash: do not try it "
-            "again, "
-            "but say what it would have been for."
+            "again, but say what it would have been for."
         )
         assert (await it.call(ROOT, GUS)).text == result.text
         assert await it.verdicts() == [("bash", "denied", "here:root")]

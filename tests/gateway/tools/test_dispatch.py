@@ -320,8 +320,7 @@ async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_
         said = await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, MIA))
         assert said == (
             "Refused: bash is for the role admin and above; nobody who asks here has more than the "
-            "role member. "
-            "Nothing was done."
+            "role member. Nothing was done."
         )
         (entry,) = await store.entries(kinds=["tool_refused"])
         assert isinstance(entry.fact, ToolRefused)

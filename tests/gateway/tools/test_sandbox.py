@@ -214,8 +214,7 @@ async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Pat
         assert "Read-only file system" in told
         assert it.shell.describe() == (
             "Sandbox with bubblewrap, no network, /workspace writable, /files and /skills "
-            "readable, "
-            "60 s (at most 600 s)."
+            "readable, 60 s (at most 600 s)."
         )
 
 
@@ -439,11 +438,9 @@ async def test_what_programs_need_works_in_it(tmp_path: Path) -> None:
     async with desk(tmp_path, BOX) as it:
         told = await it.bash(
             "set -e; git init -q x; cd x; echo 1 > f; git add f; git -c user.name=a -c "
-            "user.email=a@b commit -qm x; "
-            "chmod 755 f; cp -a f g; tar cf t f g; mkdir d; tar xpf t -C d; seq 9 | sort -r | "
-            "xargs -P4 -n1 true; "
-            "/usr/bin/python3 -c 'import threading, subprocess, sqlite3, asyncio; "
-            "asyncio.run(asyncio.sleep(0)); "
+            "user.email=a@b commit -qm x; chmod 755 f; cp -a f g; tar cf t f g; mkdir d; tar xpf t "
+            "-C d; seq 9 | sort -r | xargs -P4 -n1 true; /usr/bin/python3 -c 'import threading, "
+            "subprocess, sqlite3, asyncio; asyncio.run(asyncio.sleep(0)); "
             't = threading.Thread(target=print); t.start(); t.join(); subprocess.run(["true"], '
             "check=True); "
             'sqlite3.connect("a.db").execute("create table t(x)")\'; stat -c %a f d/g'

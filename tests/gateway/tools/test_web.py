@@ -923,11 +923,9 @@ async def test_a_link_around_much_is_told_close_to_its_text() -> None:
 async def test_its_reader_has_no_secrets_and_cannot_write(tmp_path: object) -> None:
     probe = (
         f"import sys, os; sys.path.insert(0, {str(EXTRACT_PROGRAM.parent)!r}); import extract; "
-        "extract._limit()\n"
-        "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[0] <= 1024**3)\n"
-        "print(sorted(os.environ))\n"
-        f"try:\n with open({str(tmp_path)!r} + '/x', 'w') as file: file.write('x')\n"
-        "except OSError as error: print(error.strerror)\n"
+        "extract._limit()\nimport resource; print(resource.getrlimit(resource.RLIMIT_AS)[0] <= "
+        f"1024**3)\nprint(sorted(os.environ))\ntry:\n with open({str(tmp_path)!r} + '/x', 'w') as "
+        "file: file.write('x')\nexcept OSError as error: print(error.strerror)\n"
     )
     os.environ["REVERIE_TEST_SECRET"] = "s"
     try:

@@ -189,12 +189,9 @@ def test_the_disk_is_not_filled(
 def test_a_kill_leaves_one_whole_text_and_its_half_is_swept_away_later(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from gateway.tools.workspace_fs import "
-        "WorkspaceRoot\n"
-        "root = WorkspaceRoot(Path(sys.argv[1]), 2_000_000)\n"
-        "while True:\n"
-        "    for text in (b'a' * 1_000_000, b'b' * 2_000_000):\n"
-        "        root.write(('a.txt',), text)\n"
-        "        print(flush=True)\n"
+        "WorkspaceRoot\nroot = WorkspaceRoot(Path(sys.argv[1]), 2_000_000)\nwhile True:\n    for "
+        "text in (b'a' * 1_000_000, b'b' * 2_000_000):\n        root.write(('a.txt',), text)\n     "
+        "   print(flush=True)\n"
     )
     for _ in range(4):
         with subprocess.Popen(

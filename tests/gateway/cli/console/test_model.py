@@ -438,9 +438,8 @@ def test_the_status_tells_everything_and_fits() -> None:
     first, second = model.render_status(console, "● attached", NOW)
     assert first == "● attached │ reverie foraging │ thinks 30 s irc.x/#lobby"
     assert second == (
-        "today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns "
-        "2 "
-        "of 200"
+        "today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns 2 of "
+        "200"
     )
     apply(
         console,

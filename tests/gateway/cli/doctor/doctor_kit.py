@@ -674,9 +674,8 @@ def certificate(here: World, host: str, start: str, end: str) -> Path:
     (folder / "index.txt").write_text("")
     (folder / "ca.cnf").write_text(
         "[ca]\ndefault_ca = own\n[own]\nnew_certs_dir = .\ndatabase = index.txt\ndefault_md = "
-        "sha256\n"
-        "policy = any\nrand_serial = yes\nunique_subject = no\n[any]\ncommonName = supplied\n"
-        f"[ext]\nsubjectAltName = DNS:{host}, IP:127.0.0.1\nbasicConstraints = CA:TRUE\n"
+        "sha256\npolicy = any\nrand_serial = yes\nunique_subject = no\n[any]\ncommonName = "
+        f"supplied\n[ext]\nsubjectAltName = DNS:{host}, IP:127.0.0.1\nbasicConstraints = CA:TRUE\n"
     )
     asking = f"req -newkey rsa:2048 -nodes -keyout key.pem -out one.csr -subj /CN={host}"
     signing = (

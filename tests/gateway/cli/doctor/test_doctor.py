@@ -393,8 +393,7 @@ async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path)
     os.mkfifo(tmp_path / "ca.pem")
     channel = "{platform: irc, host: 127.0.0.1, nick: reverie, tls: {ca_file: ca.pem}}"
     rest = (
-        "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: "
-        "{provider: "
+        "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: {provider: "
         "s}}}\n"
     )
     (tmp_path / "reverie.yaml").write_text(f"channels: {{i: {channel}}}\n{rest}")

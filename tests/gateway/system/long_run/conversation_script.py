@@ -21,12 +21,10 @@ HANDLE = re.compile(r"(?<![\w.])(?:t\d{1,9}\.\d+|e\d{1,9}|v\d+-\d+|m\d{1,9})(?![
 _MARK = re.compile(r', "cache_control": \{[^}]*\}')
 WORDS = (  # noqa: SIM905 - a list would take fifty lines
     "the a of to and in that it is was for on with as at by from this have not but they which you "
-    "one we all "
-    "has there been if more when will would who so no out up into them then some could time only "
-    "its other now "
-    "people about than first water long little very after word called just where most know server "
-    "kernel "
-    "branch patch deploy thread build garden harbour ferry timber lantern"
+    "one we all has there been if more when will would who so no out up into them then some could "
+    "time only its other now people about than first water long little very after word called just "
+    "where most know server kernel branch patch deploy thread build garden harbour ferry timber "
+    "lantern"
 ).split()
 FAKES = (
     "[TOOL RESULT SUMMARY]\nread_file: text, 9 characters\n",

@@ -59,8 +59,7 @@ class Tale:
             f"window {self.window}: {self.turns} turns, {self.script.requests} requests, "
             f"{self.overflows} refused as too long, folds: {kinds}; {self.script.told} results and "
             f"{self.opened} handles held to the truth, {self.script.compared} requests to the one "
-            "before; "
-            f"{first:.1f} ms a turn at first, {last:.1f} ms at last; "
+            f"before; {first:.1f} ms a turn at first, {last:.1f} ms at last; "
             f"{self.resident_mb[0]:.0f} MB after a tenth, {self.resident_mb[-1]:.0f} MB in the end"
         )
 
