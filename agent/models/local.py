@@ -8,7 +8,6 @@ another runtime.
 import asyncio
 import importlib.util
 import logging
-import os
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
@@ -21,6 +20,7 @@ from agent.models.base import ModelBusy, ModelRequest, ModelUnusable, StreamChun
 from agent.models.http import DEFAULT_TIMEOUT_S
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.local_server import CONTEXT_TOKENS, MODEL_NAME
+from gateway.core.process import SYSTEM_VARIABLES, select_environment
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +34,6 @@ _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 _LOAD_TIMEOUT_S = 120.0
 """Seconds: loading takes 2 s here; a cold slow disk needs longer for 98 MB."""
 _SHUTDOWN_TIMEOUT_S = 2.0
-_ENVIRONMENT_NAMES = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "TMPDIR",
-    "SYSTEMROOT",
-    "VIRTUAL_ENV",
-)
-"""Environment variables that the child gets: it needs none of our secrets."""
 
 
 class _ServerHello(BaseModel):
@@ -217,9 +206,6 @@ def find_weights() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    root = str(
-        Path(__file__).resolve().parents[2]
-    )  # importable also if run from a checkout without being installed
-    return {name: os.environ[name] for name in _ENVIRONMENT_NAMES if name in os.environ} | {
-        "PYTHONPATH": root
-    }
+    # The child can import ours also in a checkout that is not installed.
+    root = str(Path(__file__).resolve().parents[2])
+    return select_environment(*SYSTEM_VARIABLES) | {"PYTHONPATH": root}

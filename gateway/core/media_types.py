@@ -16,7 +16,12 @@ from typing import Final, Literal, NamedTuple, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.core.events import Attachment
-from gateway.core.process import ProgramNotStarted, run_program, select_environment
+from gateway.core.process import (
+    SYSTEM_VARIABLES,
+    ProgramNotStarted,
+    run_program,
+    select_environment,
+)
 
 MAX_NAME_CHARS = 60
 MAX_TRANSCRIPT_CHARS = 2_000
@@ -45,17 +50,6 @@ FILE_PLACEHOLDER = "{file}"
 """Placeholder in an argument for the path of the sound file."""
 MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
 """Longer output ends the command."""
-_PASSED_VARIABLES = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "TMPDIR",
-    "SYSTEMROOT",
-    "VIRTUAL_ENV",
-)
-"""Environment of the command: a program that reads a stranger's file gets no secrets."""
 
 
 def describe_attachment(
@@ -203,7 +197,7 @@ async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) ->
     try:
         ran = await run_program(
             argv,
-            env=select_environment(*_PASSED_VARIABLES),
+            env=select_environment(*SYSTEM_VARIABLES),
             time_s=timeout_s,
             max_bytes=MAX_OUTPUT_BYTES,
             cwd=file.parent,

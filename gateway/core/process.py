@@ -44,6 +44,19 @@ class ProgramResult:
     """Start of its standard output, up to the limit."""
 
 
+SYSTEM_VARIABLES: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "TMPDIR",
+    "SYSTEMROOT",
+    "VIRTUAL_ENV",
+)
+"""What programs of ours and of the operator's need of the environment. None of it is a secret."""
+
+
 def select_environment(*names: str) -> dict[str, str]:
     """Return these variables as far as they are set, and no others: programs get no secrets."""
     return {name: os.environ[name] for name in names if name in os.environ}
