@@ -9,7 +9,6 @@ import asyncio
 import importlib.util
 import logging
 import sys
-import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -66,7 +65,6 @@ class LocalModel:
         self._start_lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._client: LlamaCppModel | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
         self.name = name
         self.label = EMBEDDED_LABEL
@@ -108,14 +106,12 @@ class LocalModel:
             return self._client
 
     async def _launch(self) -> LlamaCppModel:
-        folder = self._folder = tempfile.TemporaryDirectory(prefix="reverie-")
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # do not import from the working directory
             "-m",
             "agent.models.local_server",
             str(self._weights or find_weights()),
-            folder.name,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # llama.cpp logs every request there
@@ -136,7 +132,6 @@ class LocalModel:
             context_tokens=self.context_tokens,
             timeout_s=self._timeout_s,
             sampling=_SAMPLING,
-            slot_files=Path(folder.name),
         )
 
     async def _read_hello(self, process: asyncio.subprocess.Process) -> _ServerHello:
@@ -166,15 +161,12 @@ class LocalModel:
         """End the child in any case, also if cancelled meanwhile."""
         client, self._client = self._client, None
         process, self._process = self._process, None
-        folder, self._folder = self._folder, None
         try:
             if client is not None:
                 await client.aclose()
         finally:
             if process is not None:
                 await _end_process(process)
-            if folder is not None:
-                folder.cleanup()
 
 
 async def _end_process(process: asyncio.subprocess.Process) -> None:

@@ -1,4 +1,4 @@
-"""Process of the embedded model: `python -m agent.models.local_server WEIGHTS FOLDER`.
+"""Process of the embedded model: `python -m agent.models.local_server WEIGHTS`.
 
 Not in the gateway's process because building `xllamacpp.Server` holds the interpreter for over a
 second, and because a crash of native code must not end the gateway. Writes one line of JSON to its
@@ -33,10 +33,8 @@ _PR_SET_PDEATHSIG = 1
 """Number of the option, from prctl(2)."""
 
 
-def main(weights: str, folder: str) -> None:
-    """Serve `weights` on a free loopback port, protected by a key; slots are written to `folder` on
-    request.
-    """
+def main(weights: str) -> None:
+    """Serve `weights` on a free loopback port, protected by a key."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for the parent, which then closes our input
@@ -63,7 +61,6 @@ def main(weights: str, folder: str) -> None:
             False  # they would be emptied, and pinned ones not filled again (llama.cpp#28139)
         )
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
-        params.slot_save_path = os.path.join(folder, "")  # noqa: PTH118 - llama.cpp appends the name to it as it is
         params.cache_ram_mib = _CACHE_MIB
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(
             _THREADS, _count_cores()
@@ -89,4 +86,4 @@ def _count_cores() -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1])
