@@ -144,30 +144,18 @@ class ModelAnswer:
         """
         if presentable_text(self.text):
             return
-        from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
-
-        found = recover_tool_calls(self.text, known)
-        calls = tuple(
-            [
-                _clean_call(
-                    ToolCall(
-                        id=f"leak_{number}",
-                        name=leaked.name,
-                        arguments=leaked.arguments,
-                        is_recovered=True,
-                    )
-                )
-                for number, leaked in enumerate(found, start=1)
-                if not leaked.problem
-            ]
+        from agent.models.leaks import (  # noqa: PLC0415 - seldom needed, and large
+            describe_unread_call,
+            is_call_in_request,
+            recover_tool_calls,
         )
-        whole = [
-            ToolCall(id="", name=leaked.name, arguments=json.dumps(self.text))
-            for leaked in found[:1]
-        ]
+
+        found = [_clean_call(call) for call in recover_tool_calls(self.text, known)]
+        whole = [replace(call, arguments=json.dumps(self.text)) for call in found[:1]]
+        calls = tuple([call for call in found if call.arguments])
         if found and not any(is_call_in_request(call, request) for call in (*calls, *whole)):
             self.text, self.calls = "", calls if may_leak else ()
-            problems = tuple([leaked.problem for leaked in found if leaked.problem])
+            problems = tuple([describe_unread_call(one.name) for one in found if not one.arguments])
             self.problems = problems if may_leak else (CALL_AS_TEXT,)
 
 

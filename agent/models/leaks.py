@@ -2,34 +2,31 @@
 Pure.
 
 A model does that if its server has no parser for what it writes, or the wrong one. An answer counts
-only if all of it is calls of declared tools: beside other words it only talks about a call. A call
-that is cut off is not completed. A model that repeats somebody's text writes the same, so
-`is_call_in_request` looks for the call in the request.
+only if all of it is calls of declared tools: beside other words it only talks about a call. A model
+that repeats somebody's text writes the same, so `is_call_in_request` looks for the call in the
+request.
 
 Read are the forms of models that people run on their own machines, as in the models' chat
 templates:
 
-`<tool_call>{...}</tool_call>`                    Hermes, Qwen
-`<function=f><parameter=k>v</parameter></function>`, with or without `<tool_call>` around it
-Qwen3-Coder `{"name": ..., "parameters": ...}`, with or without `<|python_tag|>`
-Llama 3 `[TOOL_CALLS][{...}]`, `[TOOL_CALLS]f[ARGS]{...}`
-Mistral
+- `<tool_call>{...}</tool_call>`: Hermes, Qwen
+- `<function=f><parameter=k>v</parameter></function>`, with or without `<tool_call>` around it:
+  Qwen3-Coder
+- `{"name": ..., "parameters": ...}`, with or without `<|python_tag|>`: Llama 3
+- `[TOOL_CALLS][{...}]`, `[TOOL_CALLS]f[ARGS]{...}`: Mistral
 
-Calls in other forms are recognized by how they begin and end, and never carried out.
+Objects are JSON. What else begins and ends like calls is recognized, and never carried out: calls
+in other forms, cut off, or with arguments that are no JSON.
 
-The order of this file: values, declared tools, calls, then calls that the model may only repeat.
-
-Text between two tags is not escaped. Each character is read a fixed number of times.
+Each character is read a fixed number of times.
 """
 
 import html
 import json
-import math
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 from urllib.parse import unquote
@@ -38,44 +35,38 @@ from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.tools import unwrap_call
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
-MAX_NAME_CHARS: Final = 128
-MAX_VALUE_CHARS: Final = 500_000
-"""Characters of the arguments of one call, and of one value."""
-MAX_DEPTH: Final = 64
-"""Levels of nested lists and objects."""
-MISTRAL_MARKER: Final = "[TOOL_CALLS]"
-CUT_OFF: Final = "it is cut off"
-NO_OBJECT: Final = "its arguments are not one JSON object"
-NAME_KEYS: Final = ("name", "tool_name", "tool", "function")
-ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
-_STRUCTURE: Final = re.compile(r"""["'{}\[\]()]""")
-_STRING_ENDS: Final = {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")}
-_CLOSING_BRACKETS: Final = {"{": "}", "[": "]", "(": ")"}
-_TOKEN: Final = re.compile(
+_NAME: Final = "[A-Za-z0-9_.:-]{1,128}+"
+_NAME_KEYS: Final = ("name", "tool_name", "tool", "function")
+_ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input", "tool_input")
+_STEP: Final = re.compile(
     rf"""\s*+(?:
-    \[TOOL_CALLS\]\s*+(?P<named>[A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}}+)
-        (?:\[CALL_ID\][A-Za-z0-9]{{1,64}}+)?+ (?:\[ARGS\])?+ \s*+ (?={{)
+    \[TOOL_CALLS\]\s*+(?P<named>{_NAME})(?:\[CALL_ID\][A-Za-z0-9]{{1,64}}+)?+(?:\[ARGS\])?+
+        \s*+(?=(?P<value>{{))
     | (?P<opening><tool_call>|<\|python_tag\|>|\[TOOL_CALLS\])
     | (?P<closing></tool_call>|</s>|<\|(?:eom_id|eot_id|im_end|endoftext)\|>)
-    | <function=(?P<function>[A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}}+)>
-    | (?P<json>(?:\[\s*+)?{{)(?=\s*+["'])
+    | <function=(?P<function>{_NAME})>
+        (?P<parameters>(?:\s*+<parameter=[^<>\n]{{1,128}}>(?>.*?</parameter>))*+)
+        \s*+(?:</function>|(?=</tool_call>))
+    | (?=(?P<json>(?:\[\s*+)?{{\s*+"))
     | [,;}}\]]
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
-"""Matches one step: the beginning or end of calls, or what stands between two, where a bracket may
-be one too many."""
-_PARAMETER: Final = re.compile(r"\s*+(?:<parameter=([^<>\n]{1,128})>|</function>|(?=</tool_call>))")
-_UNREAD_OPENING: Final = re.compile(
-    r"""\s*+(?:
-    <(?:\|DSML\||[a-z]{1,16}:)?(?:tool|function|invoke|param|arg_)[a-z_]{0,16}[>=\s]
+"""Matches one step: the beginning or end of calls, a call, or what stands between two, where a
+bracket may be one too many."""
+_PARAMETER: Final = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_OPENING: Final = re.compile(
+    rf"""\s*+(?:
+    <(?:\|DSML\||[a-z]{{1,16}}:)?(?:tool|function|invoke|param|arg_)[a-z_]{{0,16}}[>=\s]
     | <\|(?:tool_|python_|START_ACTION\|>|open\|>|close\|>)
-    | (?:<\|(?:start|channel)\|>[a-z ]{0,32}){1,2}\bto= | to=functions\.
-    | \[TOOL_CALLS\] | \[[A-Za-z_][\w.-]{0,127}\(
+    | (?:<\|(?:start|channel)\|>[a-z ]{{0,32}}){{1,2}}\bto= | to=functions\.
+    | \[TOOL_CALLS\] | \[[A-Za-z_][\w.-]{{0,127}}\(
+    | (?:\[\s*+)?{{\s*+["'](?:{"|".join(_NAME_KEYS)}|type)["']
+        (?=.*["'](?:{"|".join(_ARGUMENT_KEYS)})["']\s*+:)
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.DOTALL,
 )
-_UNREAD_CLOSING: Final = re.compile(
+_CLOSING: Final = re.compile(
     r"</[^<>\s]{1,40}>|<\|(?:/tool_call|call|eom_id|eot_id|\w{1,40}_end|(?:END|end)\w{1,40}|close\|>\w{1,20}<\|sep)\|>"
     r"|[}\]](?![\w{])|(?:<[^<>\s]{0,40}|`{1,3})\Z"
 )
@@ -85,396 +76,143 @@ _LOOKALIKE_CHARS: Final = str.maketrans(
     "\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_"
 )
 """Maps the characters of DeepSeek's special tokens to their ASCII look-alikes."""
-_NAMED_TOOL: Final = re.compile(
-    rf"""["'](?:{"|".join(NAME_KEYS)})["']\s*:\s*["']([A-Za-z0-9_.:-]{{1,{MAX_NAME_CHARS}}})["']"""
-)
-_NAMED_ARGUMENTS: Final = re.compile(rf"""["'](?:{"|".join(ARGUMENT_KEYS)})["']\s*:""")
-
-_NOT_JSON: Final = re.compile(
-    r"""
-    (?P<quote>["'])(?P<string>(?:\\.|(?!(?P=quote))[^\\])*+)(?P<end>(?P=quote)|\\?\Z)
-    | \b(?P<word>True|False|None)\b
-    | (?<![\[{(,\s])\s*+(?P<comma>,)\s*+(?=[\]})])
-    | (?P<space>\s++)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-"""Matches what differs between JSON and Python's literals, and each string."""
-_JSON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
-_STRING_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
-_ESCAPED_CHARS: Final = {
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "\n": "",
-    **{char: char for char in "\"'\\/"},
-}
 
 
-class InvalidValue(ValueError):
-    """The text is not a value of the expected form. The message is for the model and repeats
-    nothing of the text.
-    """
-
-
-class NotACall(Exception):
-    """The text at this position is not a call."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeakedCall:
-    """Call of a declared tool."""
-
-    name: str
-    arguments: str = ""
-    """A JSON object. May hold lone surrogates, if the model wrote any."""
-    problem: str = ""
-    """Not empty: the call cannot be carried out. For the model: the error and the remedy; repeats
-    nothing of its text.
-    """
-
-
-def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> list[LeakedCall]:
+def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> list[ToolCall]:
     """Return the calls that a whole answer consists of, in order. Empty: it is text.
 
-    Never raises.
+    One without `arguments` cannot be read: `describe_unread_call`. Never raises.
     """
-    tools = DeclaredTools(specs)
+    tools = {spec.name: spec for spec in specs}
     try:
-        calls = _read_calls(text, tools)
-    except NotACall:
+        calls = [
+            ToolCall(
+                id=f"leak_{number}",
+                name=name,
+                arguments=json.dumps(arguments, ensure_ascii=False, allow_nan=False),
+                is_recovered=True,
+            )
+            for number, (name, arguments) in enumerate(_read_calls(text.rstrip(), tools), start=1)
+        ]
+    except (ValueError, RecursionError):
         calls = []
-    return calls or _find_unread_call(text, tools)
+    return calls or _find_unread_call(text.translate(_LOOKALIKE_CHARS), tools)
 
 
-def read_value(text: str) -> object:
-    """Read JSON, also with raw line breaks in strings, single quotes, Python's literals or a comma
-    too many.
-
-    Raises InvalidValue for anything else: a value that is cut off, or a word without quotes, is not
-    guessed.
-    """
-    try:
-        return json.loads(text, strict=False, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        return json.loads(_to_strict_json(text), parse_constant=_reject_constant)
-    except json.JSONDecodeError as error:
-        raise InvalidValue(f"it is not JSON ({error.msg})") from None
-    except InvalidValue:
-        raise
-    except (ValueError, RecursionError):
-        raise InvalidValue("a number in it is too large, or it is nested too deep") from None
+def describe_unread_call(name: str) -> str:
+    """Return the sentence for a model whose call of this tool could not be read."""
+    return (
+        f"You wrote a call of {name} into your text, and it cannot be carried out: calls in this "
+        f"form are not read. Nothing was done. Call {name} as the tool that it is, with its "
+        "arguments as one JSON object."
+    )
 
 
-def to_json(value: object) -> str:
-    """Encode as JSON. Raises InvalidValue for what JSON cannot hold."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError):
-        raise InvalidValue("a number in it is too large") from None
+def _read_calls(
+    text: str, tools: Mapping[str, ToolSpec]
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the name and arguments of each call. Raises ValueError if there is anything else."""
+    at, is_marked = 0, False
+    while at < len(text):
+        step = _STEP.match(text, at)
+        if step is None:
+            raise NotACall
+        at = step.end()
+        if step["opening"] or step["closing"]:
+            is_marked = bool(step["opening"])
+        elif name := step["function"]:
+            yield _resolve_name(name, tools), _read_parameters(step["parameters"], tools.get(name))
+        elif step["named"] or step["json"]:
+            value, at = _DECODER.raw_decode(text, at)
+            if step["named"]:
+                yield _resolve_name(step["named"], tools), value
+                continue
+            for item in value if isinstance(value, list) else [value]:
+                yield _read_object(item, tools, is_marked=is_marked)
+
+
+class NotACall(ValueError):
+    """The text is not made of calls alone."""
 
 
 def _reject_constant(_: str) -> object:
-    raise InvalidValue("NaN and Infinity are no JSON")
+    raise NotACall
 
 
-def _to_strict_json(text: str) -> str:
-    return _NOT_JSON.sub(_replace_with_json, text)
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_reject_constant)
 
 
-def _replace_with_json(found: re.Match[str]) -> str:
-    if found["word"]:
-        return _JSON_WORDS[found["word"]]
-    if found["comma"]:
-        return ""
-    if found["space"]:
-        return " "
-    if found["end"] != found["quote"]:
-        raise InvalidValue("a string in it does not end")
-    return json.dumps(_STRING_ESCAPE.sub(_unescape_char, found["string"]))
+def _read_object(
+    item: object, tools: Mapping[str, ToolSpec], *, is_marked: bool
+) -> tuple[str, dict[str, object]]:
+    """Return the name and arguments of an object that is a call. Only behind a marker these may be
+    missing.
+    """
+    if isinstance(item, dict) and isinstance(item.get("function"), dict):
+        item = item["function"]  # as OpenAI writes it
+    if not isinstance(item, dict):
+        raise NotACall
+    name = next((item[key] for key in _NAME_KEYS if isinstance(item.get(key), str)), "")
+    given = [item[key] for key in _ARGUMENT_KEYS if key in item]
+    arguments = given[0] if given else {} if is_marked else None
+    if isinstance(arguments, str):
+        arguments = _DECODER.decode(arguments or "{}")
+    if not isinstance(arguments, dict):
+        raise NotACall
+    return _resolve_name(name, tools), arguments
 
 
-def _unescape_char(found: re.Match[str]) -> str:
-    char = found[1]
-    return chr(int(char[1:], 16)) if len(char) > 1 else _ESCAPED_CHARS.get(char, found[0])
+def _resolve_name(written: str, tools: Mapping[str, ToolSpec]) -> str:
+    name = written.strip()
+    name = name if name in tools else name.removeprefix("functions.")
+    if name not in tools:
+        raise NotACall
+    return name
 
 
-class DeclaredTools:
-    """Tools of the request, by name."""
-
-    def __init__(self, specs: Iterable[ToolSpec]) -> None:
-        self._specs = {spec.name: spec for spec in specs}
-        self._schemas = dict[str, Mapping[str, object]]()
-
-    def resolve_name(self, written: str) -> str:
-        """Return the name of the declared tool. Empty: there is none."""
-        name = written.strip()
-        return next(
-            (one for one in (name, name.removeprefix("functions.")) if one in self._specs), ""
-        )
-
-    def coerce(self, raw: str, key: str, name: str) -> object:
-        """Convert plain text to the type that the tool's schema declares for this key; unchanged if
-        that fails.
-        """
-        schema = self._load_schema(name)
-        properties = schema.get("properties")
-        kinds = _allowed_types(
-            properties.get(key) if isinstance(properties, Mapping) else None, schema, 0
-        )
-        if not kinds or "string" in kinds:
-            return raw
-        plain = raw.strip()
-        if "boolean" in kinds and plain.lower() in ("true", "false"):
-            return plain.lower() == "true"
-        if "null" in kinds and plain in ("null", "None", ""):
-            return None
-        try:
-            value = read_value(plain)
-        except InvalidValue:
-            return raw
-        fits = {
-            "integer": isinstance(value, int) or (isinstance(value, float) and value.is_integer()),
-            "number": isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)),
-            "object": isinstance(value, dict),
-            "array": isinstance(value, list),
-        }
-        if isinstance(value, bool) or not any(fits.get(kind) for kind in kinds):
-            return raw
-        return int(value) if isinstance(value, float) and "number" not in kinds else value
-
-    def build_call(self, name: str, arguments: object, form: str) -> LeakedCall:
-        """Build a call with these arguments: an object, or its JSON."""
-        try:
-            if isinstance(arguments, str):
-                arguments = read_value(arguments) if arguments.strip() else {}
-            if isinstance(arguments, dict):
-                return LeakedCall(name=name, arguments=to_json(arguments))
-        except InvalidValue as error:
-            return self.build_bad_call(name, form, str(error))
-        return self.build_bad_call(name, form, NO_OBJECT)
-
-    def build_bad_call(self, name: str, form: str, why: str) -> LeakedCall:
-        """Build a call that cannot be carried out."""
-        return LeakedCall(
-            name=name,
-            problem=f"You wrote a call of {name} into your text ({form}), and it cannot be carried "
-            f"out: {why}. "
-            f"Nothing was done. Call {name} as the tool that it is, with its arguments as one JSON "
-            "object.",
-        )
-
-    def build_calls(self, value: object, form: str, *, strict: bool = False) -> list[LeakedCall]:
-        """Build the calls that a value of JSON holds. Empty: it holds none, or not only calls.
-
-        `strict`: each must have its arguments.
-        """
-        calls = list[LeakedCall]()
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, dict) and isinstance(item.get("function"), dict):
-                item = item["function"]  # noqa: PLW2901 - as OpenAI writes it
-            if not isinstance(item, dict):
-                return []
-            name = next(
-                (
-                    self.resolve_name(item[key])
-                    for key in NAME_KEYS
-                    if isinstance(item.get(key), str)
-                ),
-                "",
-            )
-            arguments = [item[key] for key in ARGUMENT_KEYS if key in item]
-            if not name or (strict and not arguments):
-                return []
-            calls.append(
-                self.build_call(
-                    name, {} if not arguments or arguments[0] is None else arguments[0], form
-                )
-            )
-        return calls
-
-    def find_named_tool(self, text: str) -> str:
-        """Return the tool that a broken object names. Empty: none."""
-        return next(
-            (name for found in _NAMED_TOOL.finditer(text) if (name := self.resolve_name(found[1]))),
-            "",
-        )
-
-    def find_mentioned(self, text: str) -> str:
-        """Return the first declared tool whose name stands in the text. Empty: none."""
-        names = "|".join(re.escape(name) for name in self._specs)
-        found = re.search(rf"(?<![\w-])(?:{names})(?![\w-])", text) if names else None
-        return found.group() if found else ""
-
-    def _load_schema(self, name: str) -> Mapping[str, object]:
-        if name not in self._schemas:
-            try:
-                schema = json.loads(self._specs[name].schema)
-            except (ValueError, RecursionError):  # a schema of an MCP server
-                schema = {}
-            self._schemas[name] = schema if isinstance(schema, dict) else {}
-        return self._schemas[name]
-
-
-def _allowed_types(declared: object, root: Mapping[str, object], depth: int) -> set[str]:
-    """Return the names of the types that a value may have. Empty: any."""
-    if not isinstance(declared, Mapping) or depth > MAX_DEPTH:
-        return set()
-    kind, found = declared.get("type"), set[str]()
-    found |= (
-        {kind} if isinstance(kind, str) else {one for one in _as_list(kind) if isinstance(one, str)}
-    )
-    for several in ("anyOf", "oneOf", "allOf"):
-        for one in _as_list(declared.get(several)):
-            found |= _allowed_types(one, root, depth + 1)
-    for one in _as_list(declared.get("enum")):
-        found |= {"string"} if isinstance(one, str) else set()
-    reference, definitions = declared.get("$ref"), root.get("$defs")
-    if isinstance(reference, str) and isinstance(definitions, Mapping):
-        found |= _allowed_types(definitions.get(reference.rpartition("/")[2]), root, depth + 1)
-    return found
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _read_calls(text: str, tools: DeclaredTools) -> list[LeakedCall]:
-    """Read all calls. Raises NotACall if there is anything else."""
-    calls, form, at, end = list[LeakedCall](), "", 0, len(text.rstrip())
-    while at < end:
-        token = _TOKEN.match(text, at)
-        if token is None:
+def _read_parameters(text: str, spec: ToolSpec | None) -> dict[str, object]:
+    """Return the elements `<parameter=k>v</parameter>`. Text between two tags is not escaped; where
+    an end tag may be missing nothing is guessed.
+    """
+    schema = json.loads(spec.schema) if spec is not None else {}
+    properties = schema.get("properties") or {}
+    arguments = dict[str, object]()
+    for key, raw in _PARAMETER.findall(text):
+        if "<parameter=" in raw:
             raise NotACall
-        at = token.end()
-        if token["opening"] or token["closing"]:
-            form = token["opening"] or ""
-        elif token["json"]:
-            found, at = _read_json(text, token.start("json"), form, tools)
-            calls += found
-        elif written := token["named"] or token["function"]:
-            name = tools.resolve_name(written)
-            if not name:
-                raise NotACall
-            read = _read_arguments if token["named"] else _read_parameters
-            call, at = read(text, at, name, tools)
-            calls.append(call)
-    return calls
+        arguments[key] = _to_declared(raw, properties.get(key))
+    return arguments
 
 
-def _read_json(text: str, at: int, form: str, tools: DeclaredTools) -> tuple[list[LeakedCall], int]:
-    """Read the object or list of objects that begins here. Without a marker (`form`) each must have
-    its arguments.
+def _to_declared(raw: str, declared: object) -> object:
+    """Read a value as JSON, unless the tool declares it as text or nothing about it, or it is no
+    JSON.
     """
-    calls = list[LeakedCall]()
-    end, why = _find_extent(text, at)
+    choices = [declared, *declared.get("anyOf", ())] if isinstance(declared, dict) else []
+    kinds = {one.get("type") for one in choices if isinstance(one, dict)} - {None}
+    if not kinds or "string" in kinds:
+        return raw
+    plain = raw.strip()
     try:
-        calls = (
-            []
-            if why
-            else tools.build_calls(read_value(text[at:end]), form or "JSON", strict=not form)
-        )
-    except InvalidValue as error:
-        why = str(error)
-    if (
-        why
-        and (form or _NAMED_ARGUMENTS.search(text, at))
-        and (meant := tools.find_named_tool(text[at:]))
-    ):
-        calls, end = [tools.build_bad_call(meant, form or "JSON", why)], _skip_broken(text, at)
-    if not calls:
-        raise NotACall
-    return calls, end
+        return _DECODER.decode(plain.lower() if "boolean" in kinds else plain)
+    except (ValueError, RecursionError):
+        return raw
 
 
-def _read_arguments(text: str, at: int, name: str, tools: DeclaredTools) -> tuple[LeakedCall, int]:
-    """Read the object that begins here, as the arguments of the tool `name`."""
-    end, why = _find_extent(text, at)
-    if why:
-        return tools.build_bad_call(name, MISTRAL_MARKER, why), _skip_broken(text, at)
-    return tools.build_call(name, text[at:end], MISTRAL_MARKER), end
-
-
-def _read_parameters(text: str, at: int, name: str, tools: DeclaredTools) -> tuple[LeakedCall, int]:
-    """Read the elements `<parameter=k>v</parameter>` behind `<function=f>`, and the end of the
-    call.
-
-    Text with a tag in it is a value like any other, but where the end tag of a value may be missing
-    nothing is guessed.
+def _find_unread_call(text: str, tools: Mapping[str, ToolSpec]) -> list[ToolCall]:
+    """Return a call without arguments, if the text looks like calls in any form and like nothing
+    else.
     """
-    form, arguments = "<function>", dict[str, object]()
-    while tag := _PARAMETER.match(text, at):
-        at, key = tag.end(), tag[1]
-        if key is None:
-            return tools.build_call(name, arguments, form), at
-        end = text.find("</parameter>", at)
-        raw = text[at:end].removeprefix("\n").removesuffix("\n")
-        why = CUT_OFF if end < 0 else "a value in it has no end tag" if "<parameter=" in raw else ""
-        if len(raw) > MAX_VALUE_CHARS:
-            why = why or f"a value has more than {MAX_VALUE_CHARS} characters"
-        if why:
-            return tools.build_bad_call(name, form, why), _skip_broken(text, at)
-        arguments[key] = tools.coerce(raw, key, name)
-        at = end + len("</parameter>")
-    if text[at:].strip():
-        raise NotACall
-    return tools.build_bad_call(name, form, CUT_OFF), len(text)
-
-
-def _skip_broken(text: str, at: int) -> int:
-    """Return the position behind the last call that ends: what is broken here may end anywhere
-    before.
-    """
-    ends = [
-        end + len(tag)
-        for tag in ("</tool_call>", "</function>")
-        if (end := text.rfind(tag, at)) >= 0
-    ]
-    return max(ends, default=len(text))
-
-
-def _find_extent(text: str, at: int) -> tuple[int, str]:
-    """Return the end of the list or object that begins here, and its error; empty: none.
-
-    Everything within quotes of either kind counts as a string.
-    """
-    pos, quote, open_ = at, "", list[str]()
-    while found := (_STRING_ENDS[quote] if quote else _STRUCTURE).search(text, pos):
-        pos, char = found.end(), found.group()
-        if pos - at > MAX_VALUE_CHARS:
-            return pos, f"its arguments are longer than {MAX_VALUE_CHARS} characters"
-        if char == "\\":
-            pos += 1
-        elif char in "\"'":
-            quote = "" if quote else char
-        elif char in _CLOSING_BRACKETS:
-            open_.append(_CLOSING_BRACKETS[char])
-            if len(open_) > MAX_DEPTH:
-                return pos, f"its arguments are nested deeper than {MAX_DEPTH}"
-        elif open_.pop() != char:
-            return pos, f"{char!r} closes what is not open"
-        elif not open_:
-            return pos, ""
-    return len(text), CUT_OFF
-
-
-def _find_unread_call(text: str, tools: DeclaredTools) -> list[LeakedCall]:
-    """Return a call that cannot be carried out, if the text looks like calls in any form and like
-    nothing else.
-    """
-    text = text.translate(_LOOKALIKE_CHARS)
-    opening, name, end = _UNREAD_OPENING.match(text), tools.find_mentioned(text), 0
-    if opening is None or not name:
+    names = "|".join(map(re.escape, tools))
+    opening, end = _OPENING.match(text), 0
+    meant = re.search(rf"(?<![\w-])(?:{names})(?![\w-])", text) if names and opening else None
+    if opening is None or meant is None:
         return []
-    for closing in _UNREAD_CLOSING.finditer(text, opening.end()):
+    for closing in _CLOSING.finditer(text, opening.end()):
         end = closing.end()
-    if end and text[end:].strip() and not _UNREAD_OPENING.match(text, end):
+    if end and text[end:].strip() and not _OPENING.match(text, end):
         return []
-    return [tools.build_bad_call(name, "markup", "calls in this form are not read")]
+    return [ToolCall(id="", name=meant.group(), arguments="", is_recovered=True)]
 
 
 DISTINCTIVE_CHARS: Final = 6

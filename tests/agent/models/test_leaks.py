@@ -157,8 +157,14 @@ ROME = ("forecast", {"city": "Rome", "days": 2})
 
 def called(text: str) -> list[tuple[str, object]]:
     found = recover_tool_calls(text, SPECS)
-    assert not [one for one in found if one.problem]
-    return [(one.name, json.loads(one.arguments)) for one in found if not one.problem]
+    return [(one.name, json.loads(one.arguments)) for one in found]
+
+
+def unread(text: str) -> bool:
+    """Whether it is recognized as a call of `forecast` that cannot be read."""
+    return [(one.name, one.arguments) for one in recover_tool_calls(text, SPECS)] == [
+        ("forecast", "")
+    ]
 
 
 def untouched(text: str) -> bool:
@@ -215,8 +221,7 @@ def test_a_call_in_another_form_is_told_to_the_model_and_not_posted(form: str) -
         f"\n {text}\n\n{text}\n",
         *(text[:at] for at in range(text.index("Rome") + 4, len(text))),
     ):
-        (bad,) = recover_tool_calls(whole, SPECS)
-        assert (bad.name, "calls in this form are not read" in bad.problem) == ("forecast", True)
+        assert unread(whole)
 
 
 def test_words_about_markup_are_text() -> None:
@@ -230,7 +235,6 @@ def test_words_about_markup_are_text() -> None:
     [
         '{"name": "who"}',
         '{"name": "nobody", "arguments": {}}',
-        '[{"name": "who", "arguments": {}}, 1]',
         '{"answer": {"name": "who", "arguments": {}}}',
         "[1, 2]",
         "{}",
@@ -251,10 +255,7 @@ def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
 @pytest.mark.parametrize(
     ("text", "given"),
     [
-        ('<tool_call>{"name": "forecast", "arguments": {"city": "a\n"b"}}', None),
         ('<tool_call>{"name": "forecast", "arguments": {"city": "a\n\tb"}}', {"city": "a\n\tb"}),
-        ("<tool_call>{'name': 'forecast', 'arguments': {'city': \"it's\", 'flag': True,}}",
-         {"city": "it's", "flag": True}),
         (('<tool_call>{"arguments": "{\\"city\\": \\"x\\"}", "name": '
          '"functions.forecast"}'), {"city": "x"}),
         ('<tool_call>{"name": "forecast", "arguments": {"city": "</tool_call> {x"}}</tool_call>',
@@ -267,19 +268,12 @@ def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
          "x\n\n</parameter></function>"), {"city": "\n x\n"}),
         (("<function=forecast><parameter=city>a</function> "
          "b</parameter></function>"), {"city": "a</function> b"}),
-        (("<tool_call>{'name': 'forecast', 'arguments': {'city':'a]\\'\\n', 'tags': ['x', \"y\"], "
-         "'opts': {'k': None}}}"),
-         {"city": "a]'\n", "tags": ["x", "y"], "opts": {"k": None}}),
     ],
 )  # fmt: skip
 def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(
     text: str, given: object
 ) -> None:
-    if given is None:
-        (bad,) = recover_tool_calls(text, SPECS)
-        assert (bool(bad.problem), bad.name) == (True, "forecast")
-    else:
-        assert called(text) == [("forecast", given)]
+    assert called(text) == [("forecast", given)]
 
 
 @pytest.mark.parametrize(
@@ -287,14 +281,11 @@ def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(
     [
         ("city", "5", "5"),
         ("days", " 5 ", 5),
-        ("days", "5.0", 5),
         ("days", "many", "many"),
-        ("days", "true", "true"),
         ("ratio", "1e3", 1000.0),
         ("flag", "True", True),
-        ("flag", "1", "1"),
-        ("opts", "{'a': 1}", {"a": 1}),
-        ("opts", "[1]", "[1]"),
+        ("opts", '{"a": 1}', {"a": 1}),
+        ("opts", "{'a': 1}", "{'a': 1}"),
         ("tags", '["x"]', ["x"]),
         ("other", "5", "5"),
     ],
@@ -308,44 +299,30 @@ def test_plain_text_becomes_what_the_tool_declares(key: str, raw: str, value: ob
 def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> None:
     text = READ[form]
     for at in range(len(text)):
-        calls = [one for one in recover_tool_calls(text[:at], SPECS) if not one.problem]
+        calls = [one for one in recover_tool_calls(text[:at], SPECS) if one.arguments]
         assert not calls or json.loads(calls[0].arguments) == ROME[1]
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ('<tool_call>{"name": "forecast", "arguments": {"city": "x', "it is cut off"),
-        ('{"name": "forecast", "arguments": {"city": "x', "it is cut off"),
-        (
-            '<tool_call>{"name": "forecast", "arguments": [1]}</tool_call>',
-            "its arguments are not one JSON object",
-        ),
-        ('<tool_call>{"name": "forecast", "arguments": {"city": x}}</tool_call>', "it is not JSON"),
-        (
-            '<tool_call>{"name": "forecast", "arguments": {"days": 1e999}}</tool_call>',
-            "a number in it is too large",
-        ),
-        (
-            '<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>',
-            "NaN and Infinity are no JSON",
-        ),
-        ("<function=forecast><parameter=city>x", "it is cut off"),
-        ("<function=forecast>", "it is cut off"),
-        ("<function=forecast><parameter=days>1</parameter>", "it is cut off"),
-        (
-            "<function=forecast><parameter=city>x<parameter=days>1</parameter></function>",
-            "a value in it has no end tag",
-        ),
-        (f'<tool_call>{{"name": "forecast", "arguments": {"[" * 65}', "nested deeper than 64"),
-        ("[TOOL_CALLS]forecast[ARGS]{]", "closes what is not open"),
+        '<tool_call>{"name": "forecast", "arguments": {"city": "x',
+        '{"name": "forecast", "arguments": {"city": "x',
+        '<tool_call>{"name": "forecast", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "forecast", "arguments": {"city": x}}</tool_call>',
+        '<tool_call>{"name": "forecast", "arguments": {"days": 1e999}}</tool_call>',
+        '<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>',
+        "<tool_call>{'name': 'forecast', 'arguments': {'city': 'x'}}</tool_call>",
+        "<function=forecast><parameter=city>x",
+        "<function=forecast>",
+        "<function=forecast><parameter=days>1</parameter>",
+        "<function=forecast><parameter=city>x<parameter=days>1</parameter></function>",
+        f'<tool_call>{{"name": "forecast", "arguments": {"[" * 100_000}',
+        "[TOOL_CALLS]forecast[ARGS]{]",
     ],
 )
-def test_a_bad_call_is_told_to_the_model_and_not_posted(text: str, why: str) -> None:
-    (bad,) = recover_tool_calls(text, SPECS)
-    assert bad.name == "forecast"
-    assert why in bad.problem
-    assert "Nothing was done. Call forecast as the tool that it is" in bad.problem
+def test_a_bad_call_is_told_to_the_model_and_not_posted(text: str) -> None:
+    assert unread(text)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +363,7 @@ def test_what_is_not_plain_is_not_guessed(arguments: str) -> None:
         f'{{"name": "forecast", "arguments": {arguments}}}',
         f"[TOOL_CALLS]forecast{arguments}",
     ):
-        assert not [one for one in recover_tool_calls(text, SPECS) if not one.problem]
+        assert not [one for one in recover_tool_calls(text, SPECS) if one.arguments]
 
 
 CALL = ToolCall(id="leak_1", name="forecast", arguments='{"city": "New Rome", "days": 2}')
@@ -492,7 +469,7 @@ def fuzz(count: int, seed: int) -> dict[str, float]:
         found = recover_tool_calls(text, SPECS)
         took += time.perf_counter() - begun
         assert {one.name for one in found} <= NAMES
-        good = [one for one in found if not one.problem]
+        good = [one for one in found if one.arguments]
         assert all(isinstance(json.loads(one.arguments), dict) for one in good)
         calls, bad, size = calls + len(good), bad + len(found) - len(good), size + len(text)
     return {
