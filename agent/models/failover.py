@@ -288,46 +288,35 @@ class FailoverModel:
     async def _stream_in_time(
         self, model: Model, request: ModelRequest, index: int, began_s: float
     ) -> AsyncGenerator[StreamChunk]:
-        """Yield the chunks of an attempt. Raises ModelBusy if the time for the first token ends
-        before it comes.
+        """Yield the chunks of an attempt. Raises ModelBusy if the time for its first token or for
+        all of it ends.
         """
         billed: Callable[[], tuple[RequestUsage, ...]] | None = None
-        limit_s = self._first_token_s[index]
+        first_s, whole_s = self._first_token_s[index], math.inf
+        if first_s < math.inf:
+            whole_s = ANSWER_S + SLOWEST_TOKEN_S * request.max_output_tokens
+        left_s = began_s + first_s - self._clock.monotonic()
         async with aclosing(model.stream(request)) as chunks:
-            while True:
-                try:
-                    chunk = await self._await_chunk(
-                        chunks, began_s + limit_s - self._clock.monotonic()
-                    )
-                except StopAsyncIteration:
-                    return
-                except TimeoutError:
-                    error = ModelBusy(f"{model.label} did not begin to answer within {limit_s:g} s")
-                    error.accounts = billed() if billed is not None else ()
-                    raise error from None
-                yield chunk
-                if not isinstance(chunk, StreamStart):
-                    break
-                billed = chunk.billed_accounts or billed
-            limit_s = (
-                ANSWER_S + SLOWEST_TOKEN_S * request.max_output_tokens
-                if limit_s < math.inf
-                else math.inf
-            )
-            async with aclosing(self._end_in_time(chunks, limit_s)) as rest:
-                async for one in rest:
-                    if one is None:
-                        error = ModelBusy(
-                            f"{model.label} did not end its answer within {limit_s:g} s"
-                        )
-                        error.accounts = billed() if billed is not None else ()
-                        raise error
-                    yield one
+            for is_begun, limit_s, what in (
+                (False, left_s, f"begin to answer within {first_s:g} s"),
+                (True, whole_s, f"end its answer within {whole_s:g} s"),
+            ):
+                async with aclosing(self._chunks_in_time(chunks, limit_s)) as some:
+                    async for chunk in some:
+                        if chunk is None:
+                            error = ModelBusy(f"{model.label} did not {what}")
+                            error.accounts = billed() if billed is not None else ()
+                            raise error
+                        yield chunk
+                        if isinstance(chunk, StreamStart):
+                            billed = chunk.billed_accounts or billed
+                        elif not is_begun:
+                            break
 
-    async def _end_in_time(
+    async def _chunks_in_time(
         self, chunks: AsyncGenerator[StreamChunk], limit_s: float
     ) -> AsyncGenerator[StreamChunk | None]:
-        """Yield the other chunks. None, the last one: there are more, but the time is over."""
+        """Yield the next chunks. None, the last one: there are more, but the time is over."""
         if limit_s == math.inf:
             async for one in chunks:
                 yield one
@@ -356,22 +345,6 @@ class FailoverModel:
             return
         finally:
             timer.cancel()
-
-    async def _await_chunk(self, chunks: AsyncGenerator[StreamChunk], left_s: float) -> StreamChunk:
-        """Return the next chunk. Raises TimeoutError after `left_s` seconds."""
-        if left_s == math.inf:
-            return await anext(chunks)
-
-        async def expire() -> None:
-            await self._clock.sleep(left_s)
-            scope.reschedule(asyncio.get_running_loop().time())
-
-        async with asyncio.timeout(None) as scope:
-            timer = asyncio.create_task(expire())
-            try:
-                return await anext(chunks)
-            finally:
-                timer.cancel()
 
     async def _wait_for_retry(
         self, model: Model, error: ModelError, left: int, left_s: float, *, is_last: bool
