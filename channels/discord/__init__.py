@@ -2,7 +2,7 @@
 
 - `channel`: `DiscordChannel`, the methods that the gateway calls, and `create_channel`.
 - `session`: one run of an account, from login to stop, and the state kept between runs.
-- `gateway`: shards, sockets, heartbeats and the IDENTIFY budget. `rest`: requests of the HTTP API,
+- `gateway`: socket, heartbeats and the IDENTIFY budget. `rest`: requests of the HTTP API,
   and downloads.
 - `inflow`: raw events in order, duplicates dropped, and gaps filled from the histories.
 - `wire`: events into notifications. `directory`: known guilds, channels and roles; message text.
@@ -11,7 +11,7 @@
   autocompletion.
 - `actions`: reactions, edits, topics and members.
 
-`wire`, `directory`, `ids`, `DiscordProgress` and `IdentifyLimiter` are pure: time is passed in.
+`wire`, `directory`, `ids` and `DiscordProgress` are pure: time is passed in.
 
 discord.py carries the connections and requests: `rest.DiscordClient` is a `discord.Client` with its
 smallest caches. Payloads are read by us, one at a time, before the library reads them (decision

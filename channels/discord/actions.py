@@ -147,11 +147,11 @@ class DiscordActions:
     async def delete_own(self, channel: str, message: str) -> None:
         """Delete our message without an event for it. Raises `SendError`."""
         deleted_ids = self._session.pipeline.deleted_ids
-        deleted_ids.add(message)
+        deleted_ids.put(message, None)
         try:
             await self._api.call("DELETE", MESSAGE_PATH, channel_id=channel, message_id=message)
         except (Rejected, RateLimited, Unreachable):
-            deleted_ids.discard(message)
+            deleted_ids.pop(message, None)
             raise
 
     async def set_topic(self, at: Address, topic: str) -> None:

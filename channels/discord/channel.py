@@ -187,7 +187,11 @@ class DiscordChannel:
             old_config.api_url,
             old_config.gateway_url,
         ):
-            self._state = before._state  # noqa: SLF001 - same class
+            self._state, self._directory = before._state, before._directory  # noqa: SLF001 - same class
+            self._directory.thread_rooms = frozenset(config.threads)
+            self._outgoing = DiscordOutgoing(
+                self._clock, self._directory, link_previews=config.link_previews
+            )
 
     async def run(self, emit: Emit) -> None:
         self._session = self.create_session()

@@ -1,6 +1,6 @@
 """Configuration of one Discord bot."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -41,9 +41,9 @@ class DiscordConfig(ConfigSection):
     history_age: Duration = 3600.0
     """Age up to which the bot answers messages that came while it was away (seconds, or `1h`). 0:
     none."""
-    shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = None
-    """Connections that share the guilds; `auto`: as many as Discord recommends. None: one, without
-    sharding (enough for 2,500 guilds)."""
+    shard: tuple[int, ...] | None = Field(default=None, strict=False, min_length=2, max_length=2)
+    """Of a bot in more than 2,500 guilds: the number of this connection, from 0, and how many there
+    are; each is a channel of its own. null: the only one."""
     typing: bool = True
     """Show that an answer is being written."""
     preview: Literal["off", "all"] = "off"

@@ -79,7 +79,7 @@ class DiscordDirectory:
 
     def __init__(self, channel: ChannelName, *, threads: Iterable[str] = ()) -> None:
         """`threads`: as configured."""
-        self._channel, self._thread_rooms = channel, frozenset(threads)
+        self._channel, self.thread_rooms = channel, frozenset(threads)
         self.own_id = ""
         """Our user id; empty until READY."""
         self.rights = RoomSignals()
@@ -158,8 +158,8 @@ class DiscordDirectory:
 
     def is_thread_room(self, room: str) -> bool:
         """Return whether the operator wants threads there."""
-        return ANY_ROOM in self._thread_rooms or bool(
-            {room, self.guild_of(room)} & self._thread_rooms
+        return ANY_ROOM in self.thread_rooms or bool(
+            {room, self.guild_of(room)} & self.thread_rooms
         )
 
     def is_own_thread(self, channel: str) -> bool:
@@ -180,7 +180,7 @@ class DiscordDirectory:
             return False
         room = self.places.get(at.room)
         if room is None:  # its guild has not arrived yet
-            return bool(self._thread_rooms)
+            return bool(self.thread_rooms)
         return room.takes_threads and self.is_thread_room(at.room)
 
     def record_opened(self, at: Address) -> None:

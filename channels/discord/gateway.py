@@ -1,4 +1,4 @@
-"""Gateway connections of one account: shards, sockets, heartbeats, and the budget of new sessions.
+"""Gateway connection of one account: socket, heartbeats, and the budget of new sessions.
 
 Sockets and sessions are discord.py's; the loop around them is ours. The library's own reconnects at
 once after an invalid session or a close, which repeated ones make a storm; one payload that it
@@ -23,8 +23,8 @@ import yarl
 from discord import ConnectionClosed, DiscordException, LoginFailure
 from discord.gateway import DiscordWebSocket, KeepAliveHandler, ReconnectWebSocket
 
-from channels.aio import Backoff, cancel_and_wait, with_timeout
-from channels.base import Denied, RateLimited, Rejected, SendError
+from channels.aio import Backoff, with_timeout
+from channels.base import Denied, SendError
 from channels.discord.config import DiscordConfig
 from channels.discord.inflow import ResumableSession
 from channels.discord.rest import DiscordClient, describe_failure
@@ -37,55 +37,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reverie.discord")
 CONNECT_TIMEOUT_S = 60.0
 """Longest time from the first packet to a session."""
-IDENTIFY_INTERVAL_S = 5.0
-"""https://discord.com/developers/docs/events/gateway#rate-limiting: seconds between two IDENTIFY of
-one bucket."""
-MARGIN_S = 0.25
-"""Discord counts at arrival, and the later request may be the faster one."""
-DAY_S = 86400.0
-MAX_PER_DAY = 1000
-"""Limit of IDENTIFY a day, from that page: after more of them, Discord resets the token."""
-RESERVE = 10
-"""Sessions left to the operator, who may restart the gateway."""
-
-
-class IdentifyLimiter:
-    """Budget and rate limit of new sessions (IDENTIFY). Pure: time is passed in."""
-
-    def __init__(self) -> None:
-        self._buckets = 1
-        self._remaining = MAX_PER_DAY
-        self._resets_s: float | None = None
-        self._identified_s: dict[int, float] = {}
-
-    def set_budget(
-        self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int
-    ) -> None:
-        """Set the budget that Discord reports."""
-        self._remaining, self._resets_s = max(0, remaining), now_s + max(0.0, reset_after_s)
-        self._buckets = max(1, max_concurrency)
-
-    def wait_s(self, shard: int, now_s: float) -> float:
-        """Return the seconds until this shard may identify; 0: now."""
-        if self._resets_s is not None and now_s >= self._resets_s:
-            self._remaining, self._resets_s = MAX_PER_DAY, None
-        if self._remaining <= RESERVE:
-            return max(1.0, (self._resets_s or now_s + DAY_S) - now_s)
-        last_s = self._identified_s.get(shard % self._buckets)
-        return 0.0 if last_s is None else max(0.0, last_s + IDENTIFY_INTERVAL_S + MARGIN_S - now_s)
-
-    def take(self, shard: int, now_s: float) -> None:
-        """Reserve an IDENTIFY for now."""
-        self._identified_s[shard % self._buckets] = now_s
-        self._remaining -= 1
-        if self._resets_s is None:
-            self._resets_s = now_s + DAY_S
-
-    def mark_sent(self, shard: int, now_s: float) -> None:
-        """Correct the time of a reserved IDENTIFY to now: connecting took time."""
-        self._identified_s[shard % self._buckets] = now_s
-
-
+_IDENTIFY_INTERVAL_S = 5.25
+"""https://discord.com/developers/docs/events/gateway#rate-limiting: five seconds between two
+IDENTIFY; Discord counts at arrival, and the later request may be the faster one."""
+_RESERVE = 10
+"""New sessions of a day that are left to the operator, who may restart the gateway: after the last
+one, Discord resets the token."""
 _HEARTBEAT_END_S = 0.5
 """Longest wait for the end of a heartbeat thread."""
 _GOODBYE_S = 0.3
@@ -242,8 +199,8 @@ _FATAL_CLOSE_CODES = {
         f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, "
         "Reset Token)"
     ),
-    4010: "Discord refuses this shard: look at `shards`",
-    4011: "the bot is in too many guilds for one connection: set `shards: auto`",
+    4010: "Discord refuses this shard: look at `shard`",
+    4011: "the bot is in too many guilds for one connection: give each `shard` a channel",
     4012: (
         "Discord no longer speaks this version of the gateway: a newer version of this program "
         "is needed"
@@ -261,8 +218,8 @@ _MAX_RESUMES = 3
 """Consecutive connections that failed to resume a session before it is abandoned."""
 
 
-class DiscordShards:
-    """All gateway connections of one account."""
+class DiscordGateway:
+    """Gateway connection of one account."""
 
     def __init__(
         self,
@@ -273,108 +230,51 @@ class DiscordShards:
     ) -> None:
         """Connect with `client`, and report to `session`."""
         self._client, self._config, self._clock, self._session = client, config, clock, session
-        self._identifying = asyncio.Lock()
-        self._count: int | None = config.shards if isinstance(config.shards, int) else None
-        self._sockets: dict[int, GatewaySocket] = {}
-        self._up_s: dict[int, float] = {}
-        """Shard -> time when it came up, while it is up."""
+        self._previous = session.progress.session
+        """Session of an earlier process. None: there was none, or it has been tried."""
+        self._up_s: float | None = None
+        """Time when the connection came up. None: it is down."""
 
     async def run(self) -> None:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
-        if self._config.shards == "auto":
-            self._count = await self._recommended_shards()
-        tasks = [
-            asyncio.create_task(self._keep_connected(shard)) for shard in range(self._count or 1)
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            await cancel_and_wait(*tasks)
-
-    def _mark_up(self, shard: int) -> None:
-        """Record READY or RESUMED."""
-        self._up_s[shard] = self._clock.monotonic()
-        if len(self._up_s) == (self._count or 1):
-            self._session.report_link(True, "connected to Discord")
-
-    async def _recommended_shards(self) -> int:
-        """Return Discord's recommended number of shards; repeated until it answers.
-
-        Too few shards are rejected for good (4011).
-        """
+        session: ResumableSession | None = None
         backoff = Backoff()
         while True:
+            if session is None:
+                await self._wait_to_identify()
+            before = session
+            session, reason = await self._connect_once(session)
+            up_s = 0.0 if self._up_s is None else self._clock.monotonic() - self._up_s
+            if before is not None and session is None:
+                up_s = math.inf  # opcode 9, after which Discord expects us within 1 to 5 s
+            self._up_s = None
+            self._session.report_link(False, reason)
+            delay_s = backoff.reconnect_delay_s(up_s, self._session.random())
+            logger.warning("%s; next attempt in %.1f s", reason, delay_s)
+            await self._clock.sleep(delay_s)
+
+    async def _wait_to_identify(self) -> None:
+        """Wait until Discord takes a new session. Raises `Denied`."""
+        while True:
             try:
-                return await self._fetch_budget() or 1
+                answer = await self._session.api.call("GET", "/gateway/bot", again=False)
             except Denied:
                 raise
-            except Rejected:
-                return 1
             except SendError as error:
-                retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
-                delay_s = max(retry_after_s, backoff.next_delay_s(0.0, self._session.random()))
-                logger.warning(
-                    "the number of shards is not known: %s; asked again in %.1f s",
-                    error.reason,
-                    delay_s,
-                )
-                self._session.report_link(
-                    False, f"Discord does not tell how many shards there are to be: {error.reason}"
-                )
-                await self._clock.sleep(delay_s)
+                logger.warning("Discord does not tell the session budget: %s", error.reason)
+                break
+            limit = get_object(answer, "session_start_limit")
+            remaining = get_int(limit, "remaining")
+            if remaining is None or remaining > _RESERVE:
+                break
+            wait_s = max(60.0, (get_number(limit, "reset_after") or 0.0) / 1000)
+            logger.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
+            await self._clock.sleep(wait_s)
+        next_s = self._session.state.identified_s + _IDENTIFY_INTERVAL_S
+        if (wait_s := next_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(wait_s)
 
-    async def _fetch_budget(self) -> int | None:
-        """Read the budget of new sessions; return the recommended number of shards, None if
-        missing.
-
-        Raises a `SendError`.
-        """
-        answer = await self._session.api.call("GET", "/gateway/bot", again=False)
-        limit = get_object(answer, "session_start_limit")
-        remaining, reset_ms = get_int(limit, "remaining"), get_number(limit, "reset_after")
-        if remaining is not None and reset_ms is not None:
-            self._session.state.identify_limiter.set_budget(
-                self._clock.monotonic(),
-                remaining=remaining,
-                reset_after_s=reset_ms / 1000,
-                max_concurrency=get_int(limit, "max_concurrency") or 1,
-            )
-        shards = get_int(answer, "shards")
-        return min(shards, 1024) if shards and shards > 0 else None
-
-    async def _wait_to_identify(self, shard: int, *, ask: bool) -> None:
-        async with self._identifying:
-            if ask:
-                try:
-                    await self._fetch_budget()
-                except Denied:
-                    raise
-                except SendError as error:  # the limiter keeps its own count
-                    logger.warning("Discord does not tell the session budget: %s", error.reason)
-            while (
-                wait_s := self._session.state.identify_limiter.wait_s(
-                    shard, self._clock.monotonic()
-                )
-            ) > 0:
-                if wait_s > 2 * 60:
-                    logger.warning(
-                        "the budget of new sessions is used up; the next one in %.0f s", wait_s
-                    )
-                await self._clock.sleep(wait_s)
-            self._session.state.identify_limiter.take(shard, self._clock.monotonic())
-
-    async def _keep_connected(self, shard: int) -> None:
-        sharded = self._config.shards is not None
-        client = self._session.create_client(shard, self._count) if sharded else self._client
-        try:
-            await self._reconnect(client, shard)
-        finally:
-            if sharded:
-                await client.close()
-
-    async def _take_missed_directs(self, client: DiscordClient) -> None:
+    async def _take_missed_directs(self) -> None:
         """Resume the session before a new one, to receive the direct messages that were not durable
         when it ended.
 
@@ -384,79 +284,59 @@ class DiscordShards:
         Raises errors of discord.py and aiohttp if this is to be tried again with another new
         session.
         """
-        state = self._session.state
-        previous = state.previous_session
-        if previous is None:
-            self._session.report_lost_directs()
+        if (previous := self._previous) is None:
             return
         opened: list[GatewaySocket] = []
-        _OPENING.set((client, opened))
+        _OPENING.set((self._client, opened))
         self._session.is_replaying = True
         try:
-            await with_timeout(self._clock, CONNECT_TIMEOUT_S, self._replay(client, previous))
+            await with_timeout(self._clock, CONNECT_TIMEOUT_S, self._replay(previous))
         except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
             is_gone = isinstance(error, ReconnectWebSocket) and not error.resume
             is_gone = is_gone or any(one.socket.close_code in _NOT_RESUMABLE for one in opened)
             tries = previous.refused_count + 1
             if not is_gone and tries < _MAX_RESUMES:
                 # The address for resuming may be dead.
-                state.previous_session = replace(
+                self._previous = replace(
                     previous, refused_count=tries, gateway=self._config.gateway_url
                 )
                 raise
-            self._session.report_lost_directs()
+            logger.warning(
+                "Discord does not give back the session before this one: whoever wrote to me "
+                "meanwhile for the first time has to write again"
+            )
         finally:
             self._session.is_replaying = False
             for socket in opened:
                 await socket.close(4000)
-        state.previous_session = None
+        self._previous = None
 
-    async def _replay(self, client: DiscordClient, session: ResumableSession) -> None:
-        socket = await open_socket(client, self._config.gateway_url, session)
+    async def _replay(self, session: ResumableSession) -> None:
+        socket = await open_socket(self._client, self._config.gateway_url, session)
         await socket.read_replay()
 
-    async def _reconnect(self, client: DiscordClient, shard: int) -> None:
-        session: ResumableSession | None = None
-        backoff, attempts = Backoff(), 0
-        while True:
-            if session is None:
-                await self._wait_to_identify(
-                    shard, ask=attempts > 0 or self._config.shards != "auto"
-                )
-            before = session
-            session, reason = await self._connect_once(client, shard, session)
-            attempts += 1
-            up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
-            if (
-                before is not None and session is None
-            ):  # opcode 9, after which Discord expects us within 1 to 5 s
-                up_s = math.inf
-            self._session.report_link(False, reason)
-            delay_s = backoff.reconnect_delay_s(up_s, self._session.random())
-            logger.warning("shard %d: %s; next attempt in %.1f s", shard, reason, delay_s)
-            await self._clock.sleep(delay_s)
-
     async def _connect_once(
-        self, client: DiscordClient, shard: int, session: ResumableSession | None
+        self, session: ResumableSession | None
     ) -> tuple[ResumableSession | None, str]:
         """Run one connection; return the session to resume, and why it ended."""
         socket: GatewaySocket | None = None
         opened: list[GatewaySocket] = []
-        _OPENING.set((client, opened))
+        _OPENING.set((self._client, opened))
         code = 4000 if session else 1000  # cancelled before it is up: end a new session
         try:
-            if client.user is None:
-                await client.log_in(self._config.token.get_secret_value())
-            greeting = open_socket(client, self._config.gateway_url, session)
-            greeted = await with_timeout(self._clock, CONNECT_TIMEOUT_S, greeting)
+            greeting = open_socket(self._client, self._config.gateway_url, session)
+            try:
+                greeted = await with_timeout(self._clock, CONNECT_TIMEOUT_S, greeting)
+            finally:
+                if session is None:
+                    self._session.state.identified_s = self._clock.monotonic()
             if session is None:
-                self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
-                if not shard:
-                    await self._take_missed_directs(client)
+                await self._take_missed_directs()
             socket = greeted
             if socket.ready is not None:
-                client.handle_event("READY", *socket.ready)
-            self._mark_up(shard)
+                self._client.handle_event("READY", *socket.ready)
+            self._up_s = self._clock.monotonic()
+            self._session.report_link(True, "connected to Discord")
             code = 4000  # the next process may receive what this one misses
             while True:
                 if self._session.inbox.is_full:
@@ -466,9 +346,8 @@ class DiscordShards:
             code = 4000
             return self._explain_end(error, socket, session, opened)
         finally:
-            for (
-                opened_socket
-            ) in opened:  # not `socket`: a cancellation may come before it is assigned
+            # Not `socket`: a cancellation may come before it is assigned.
+            for opened_socket in opened:
                 await opened_socket.close(code)
 
     def _explain_end(

@@ -3,12 +3,10 @@ from the histories.
 
 Discord keeps no queue for absent clients: missed messages are found by requesting each channel's
 messages after the newest known one. Until that is done the durable position must not advance.
-`DiscordProgress` (pure) tracks positions and gaps, `DiscordBackfill` reads the histories,
-`DiscordEventPipeline` processes the inbox.
+`DiscordProgress` (pure) tracks position and gaps, `DiscordEventPipeline` processes the inbox.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,11 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from pydantic import BaseModel, ValidationError
+
 from channels.aio import BackpressureBuffer, cancel_and_wait
 from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import wire
 from channels.discord.directory import ANY_ROOM, DiscordDirectory, DiscordPlace
-from channels.discord.ids import get_snowflake, parse_id, snowflake_at
+from channels.discord.ids import get_snowflake, snowflake_at
 from channels.discord.rest import fetch_channel, parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.clock import Clock, new_id
@@ -49,81 +49,66 @@ class ResumableSession:
     """Consecutive attempts that were not granted."""
 
 
+class _Cursor(BaseModel):
+    mark: int | None = None
+    directs: list[str] = []
+    session: ResumableSession | None = None
+
+
 class DiscordProgress:
-    """Position of each shard in the messages, and the gaps in what it has received."""
+    """Position in the messages, and the gaps in what was received."""
 
     def __init__(self, cursor: str | None, history_age_s: float) -> None:
+        """Go on from a cursor; one that is not ours counts as none."""
+        try:
+            saved = _Cursor.model_validate_json(cursor or "{}")
+        except ValidationError:
+            saved = _Cursor()
         self._history_age = timedelta(seconds=min(history_age_s, 10.0**9))
-        marks, self.direct_chats = _parse_cursor(cursor)
-        self.session = parse_session(cursor)
-        """Session of the first shard, which has the direct messages, up to the last event that was
-        processed."""
-        self._previous_mark = min(marks, default=None)
-        """Position of the previous process, its earliest shard's, for the number of shards may have
-        changed; None once every shard has begun from there."""
-        self._marks: dict[int, int] = {}
-        self._newest: dict[int, int] = {}
-        self._guessed: set[int] = set()
-        """Shards whose position is from our own clock, which may be ahead of Discord's."""
-        self._unseen_since = _parse_unseen(cursor)
-        """Id after which direct chats that are not in `direct_chats` may have messages that were
-        never received: a session was lost. None: they have none."""
-        self._gaps: dict[int, set[str]] = {}
-        """Shard -> guilds with an open gap; an empty name stands for direct chats, `ANY_ROOM` for
-        any guild."""
+        self.direct_chats = dict.fromkeys(saved.directs)
+        """The latest last."""
+        self.session = saved.session
+        """Session, up to the last event that was processed."""
+        self._mark = saved.mark
+        self._newest = 0
+        self._is_guessed = False
+        """The position is from our own clock, which may be ahead of Discord's."""
+        self._gaps: set[str] | None = None
+        """Guilds with an open gap; an empty name stands for direct chats. None: no session has
+        begun."""
 
-    def begin_session(
-        self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1
-    ) -> None:
-        """Begin a new session, one of `shards`, which may have missed messages everywhere.
+    def begin_session(self, guilds: Iterable[str], now: datetime) -> None:
+        """Begin a new session, which may have missed messages in all of its guilds."""
+        self._gaps = set()
+        if self._mark is None or self._history_age <= timedelta(0):
+            self._mark, self._is_guessed = snowflake_at(now), True
+        else:
+            self._gaps = {*guilds, *([""] if self.direct_chats else [])}
+        self._newest = max(self._newest, self._mark)
 
-        `guilds`: empty if Discord does not list them.
-        """
-        if shard not in self._marks and self._previous_mark is not None:
-            self._marks[shard] = self._previous_mark
-        has_position = shard in self._marks and self._history_age > timedelta(0)
-        guild_gaps = set(guilds) or (
-            {ANY_ROOM} if shards == 1 else set()
-        )  # one of several shards may have no guild
-        self._gaps[shard] = (
-            guild_gaps | ({""} if self.direct_chats and not shard else set())
-            if has_position
-            else set()
-        )
-        if not has_position:
-            self._marks[shard] = snowflake_at(now)
-            self._guessed.add(shard)
-        self._newest[shard] = max(self._newest.get(shard, 0), self._marks[shard])
-        if len(self._marks) >= shards:
-            self._previous_mark = None
-
-    def open_gap(self, shard: int, guild: str) -> None:
+    def open_gap(self, guild: str) -> None:
         """Open a gap for a guild that became unavailable: its messages do not arrive now."""
-        if self._history_age > timedelta(0):
-            self._gaps.setdefault(shard, set()).add(guild)
+        if self._history_age > timedelta(0) and self._gaps is not None:
+            self._gaps.add(guild)
 
-    def has_gap(self, shard: int, guild: str) -> bool:
+    def has_gap(self, guild: str) -> bool:
         """Return whether messages of the guild may be missing."""
-        missing = self._gaps.get(shard, set())
-        return guild in missing or (bool(guild) and ANY_ROOM in missing)
+        return guild in (self._gaps or ())
 
-    def has_guild_gap(self, shard: int) -> bool:
-        """Return whether messages of any guild may be missing."""
-        return bool(self._gaps.get(shard, set()) - {""})
-
-    def close_gap(self, shard: int, guild: str) -> None:
+    def close_gap(self, guild: str) -> None:
         """Close the gap: nothing is missing any more."""
-        self._gaps.get(shard, set()).discard(guild)
+        if self._gaps is not None:
+            self._gaps.discard(guild)
 
-    def record_message(self, shard: int, message: str, now: datetime) -> None:
+    def record_message(self, message: str, now: datetime) -> None:
         """Advance to a message that is being made durable. An id from the future advances to now
         only.
         """
         number = min(int(message), snowflake_at(now + _MARGIN))
-        if shard in self._guessed:
-            self._guessed.discard(shard)
-            self._marks[shard], self._newest[shard] = min(self._marks.get(shard, number), number), 0
-        self._newest[shard] = max(self._newest.get(shard, 0), number)
+        if self._is_guessed:
+            self._is_guessed = False
+            self._mark, self._newest = min(self._mark or number, number), 0
+        self._newest = max(self._newest, number)
 
     def record_direct(self, direct: str) -> None:
         """Record that somebody spoke in a direct chat."""
@@ -132,94 +117,29 @@ class DiscordProgress:
         while len(self.direct_chats) > MAX_DIRECTS:
             del self.direct_chats[next(iter(self.direct_chats))]
 
-    def lose_directs(self) -> bool:
-        """Record that a session with its direct messages is lost; return whether there may have
-        been any.
-        """
-        mark = self._marks.get(0, self._previous_mark)
-        if mark is None or self._history_age <= timedelta(0):
-            return False
-        mark = max(1, mark - _MARGIN_SNOWFLAKES)
-        self._unseen_since = mark if self._unseen_since is None else min(mark, self._unseen_since)
-        return True
-
-    def unseen_after(self, direct: str) -> int | None:
-        """Return the id after which messages of a direct chat may never have been received; None:
-        it is known.
-        """
-        return None if direct in self.direct_chats else self._unseen_since
-
-    def history_after(self, shard: int, now: datetime) -> int:
+    def history_after(self, now: datetime) -> int:
         """Return the id after which messages must be requested."""
-        mark = self._marks.get(shard, self._previous_mark or 0)
-        return max(mark - _MARGIN_SNOWFLAKES, snowflake_at(now - self._history_age))
+        return max((self._mark or 0) - _MARGIN_SNOWFLAKES, snowflake_at(now - self._history_age))
 
-    def exceeds_history_age(self, shard: int, now: datetime) -> bool:
+    def exceeds_history_age(self, now: datetime) -> bool:
         """Return whether the gap begins before the configured history age."""
-        return self._marks.get(shard, 0) < snowflake_at(now - self._history_age)
+        return (self._mark or 0) < snowflake_at(now - self._history_age)
 
     def to_cursor(self) -> str:
-        """Return the state as text; the position of a shard with gaps is where they begin."""
-        for shard, newest in self._newest.items():
-            if not self._gaps.get(shard):
-                self._marks[shard] = newest
-        marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
-        if self._previous_mark is not None:
-            marks["*"] = str(self._previous_mark)
-        found: dict[str, object] = {"v": 1, "marks": marks, "directs": [*self.direct_chats]}
-        if self._unseen_since is not None:
-            found["unseen"] = str(self._unseen_since)
-        if self.session is not None:
-            found["session"] = [self.session.id, self.session.seq, self.session.gateway]
-        return json.dumps(found, separators=(",", ":"))
+        """Return the state as text; the position is where the gaps begin, if there are any."""
+        if self._gaps is not None and not self._gaps:
+            self._mark = self._newest
+        session, directs = self.session, list(self.direct_chats)
+        return _Cursor(mark=self._mark, directs=directs, session=session).model_dump_json()
 
-    def record_event(self, shard: int, event: str, data: Json, seq: int) -> None:
+    def record_event(self, event: str, data: Json, seq: int) -> None:
         """Record that an event of a session is being made durable."""
-        if shard:
-            return
         if event == "READY":
             session, gateway = get_str(data, "session_id"), get_str(data, "resume_gateway_url")
-            self.session = (
-                ResumableSession(id=session, seq=seq, gateway=gateway)
-                if session and gateway
-                else None
-            )
+            found = ResumableSession(id=session, seq=seq, gateway=gateway)
+            self.session = found if session and gateway else None
         elif self.session is not None and seq > self.session.seq:
             self.session = replace(self.session, seq=seq)
-
-
-def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, None]]:
-    """Return positions and direct chats of a cursor, the latest last; empty if it is not one of
-    ours.
-    """
-    try:
-        found = json.loads(cursor or "{}")
-        marks = [int(parse_id(mark)) for mark in found.get("marks", {}).values()]
-        directs = dict.fromkeys(parse_id(direct) for direct in found.get("directs", ()))
-        directs.pop("", None)
-        return marks, directs
-    except (ValueError, AttributeError, TypeError):
-        return [], {}
-
-
-def _parse_unseen(cursor: str | None) -> int | None:
-    """Return the end of what is certainly known of all direct chats; None: it is not before the
-    cursor.
-    """
-    try:
-        return int(parse_id(json.loads(cursor or "{}").get("unseen"))) or None
-    except (ValueError, AttributeError, TypeError):
-        return None
-
-
-def parse_session(cursor: str | None) -> ResumableSession | None:
-    """Return the session that a cursor holds; None: none."""
-    try:
-        session, seq, gateway = json.loads(cursor or "{}").get("session", ())
-    except (ValueError, AttributeError, TypeError):
-        return None
-    is_valid = isinstance(session, str) and isinstance(seq, int) and isinstance(gateway, str)
-    return ResumableSession(id=session, seq=seq, gateway=gateway) if is_valid else None
 
 
 def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
@@ -251,36 +171,37 @@ def plan_history(
 class RawGatewayEvent:
     """One unparsed event of the gateway."""
 
-    shard: int
     event: str
     data: object
     seq: int = 0
-    """Its number in the session; 0: it has none, or it is not of the session that runs."""
-    unread: tuple["RawGatewayEvent", ...] = ()
-    """Events of an earlier session that come after this one, and become durable with it."""
+    """Its number in the session; 0: it has none."""
 
 
 DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
 REFILL: Final = "_REFILL"
 """Event of our own: request a history again that could not be read."""
-UNSEEN: Final = "_UNSEEN"
-"""Event of our own: look again for earlier messages of a direct chat, whose history could not be
-read."""
-LATE: Final = "_LATE"
-"""Event of our own: GUILD_CREATE should have arrived for all guilds by now."""
 _TRIES_KEY: Final = "_tries"
-GAP_EVENTS: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
+GAP_EVENTS: Final = frozenset({"READY", "GUILD_CREATE", REFILL})
 _PAGE_SIZE = 100
 _MAX_CONCURRENT = 8
 """Histories that are requested at the same time; Discord allows 50 requests a second in total."""
-_LOG_EVERY = 50
-"""Histories between two log lines about the progress."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
 """First and longest delay before a history is requested again; each failure doubles it."""
+_BATCH_SIZE = 256
+_MAX_SEEN = 4096
+_CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
+"""Prefixes of events that happen in a channel."""
 
 
-class DiscordBackfill:
-    """Reader of missed messages; closes the gaps."""
+def _is_direct(event: Notification) -> bool:
+    """Return whether somebody speaks to us in a direct chat, be it by a command."""
+    if isinstance(event, Command):
+        return event.direct
+    return isinstance(event, Message) and event.kind == "direct"
+
+
+class DiscordEventPipeline:
+    """Processor of the inbox: learns places, reads missed messages, emits."""
 
     def __init__(
         self,
@@ -289,88 +210,170 @@ class DiscordBackfill:
         rooms: AbstractSet[str],
         directory: DiscordDirectory,
         progress: DiscordProgress,
-        pipeline: "DiscordEventPipeline",
+        state: "DiscordAccountState",
     ) -> None:
+        """Read the inbox of `state`."""
         self._clock, self._rooms, self._directory, self._progress = (
             clock,
             rooms,
             directory,
             progress,
         )
-        self._pipeline, self._api = pipeline, pipeline.api
+        self._state, self._inbox, self._api = state, state.inbox, state.api
+        self._seen = LruDict[str, None](_MAX_SEEN)
+        """Recently emitted messages: history and gateway send some of them twice."""
+        self._unresolved: set[str] = set()
+        """Channels that Discord could not describe at the first attempt."""
+        self._cursor = ""
+        self._has_new_session = False
+        """A session has begun, and its position is not durable yet: messages missed before the
+        first one count from there."""
+        self._delayed: set[asyncio.Task[None]] = set()
+        """Tasks that request a history again later."""
+        self.deleted_ids = LruDict[str, None](_MAX_SEEN)
+        """Messages of ours that we deleted ourselves."""
 
-    async def fill(self, item: RawGatewayEvent, data: Json, emit: Emit) -> None:
+    async def run(self, emit: Emit) -> None:
+        """Process events. Ends only by cancellation or by an error of `emit`."""
+        try:
+            while True:
+                batch: list[Notification] = []
+                for item in await self._inbox.get_batch(_BATCH_SIZE):
+                    if not isinstance(item, RawGatewayEvent):
+                        batch.append(item)
+                        continue
+                    if item.event in GAP_EVENTS:
+                        await self._flush(emit, batch)
+                        batch = []
+                    batch += await self._process(item, emit)
+                await self._flush(emit, batch)
+        finally:
+            await cancel_and_wait(*self._delayed)
+
+    async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
+        cursor = self._progress.to_cursor()
+        if batch or self._has_new_session:
+            await emit(batch, cursor=None if cursor == self._cursor else cursor)
+            self._cursor = self._state.cursor = cursor
+            self._has_new_session = False
+
+    async def _process(self, item: RawGatewayEvent, emit: Emit) -> Sequence[Notification]:
+        """Process one event and return its notifications. An event that fails is dropped and
+        logged.
+        """
+        try:
+            data: Json = get_object({"d": item.data}, "d")
+            self._progress.record_event(item.event, data, item.seq)
+            self._directory.apply_event(item.event, data)
+            if item.event.startswith(_CHANNEL_EVENT_PREFIXES):
+                await self._learn_place(data)
+            now, specs = self._clock.now(), self._state.interactions.specs
+            notifications = self._drop_seen(
+                wire.parse_event(item.event, data, self._directory, now, new_id(now), specs=specs)
+            )
+            self._update_progress(item.event, data, notifications)
+        except Exception:
+            logger.exception("an event %.40r is dropped", item.event)
+            return []
+        if item.event in GAP_EVENTS:
+            await self._flush(emit, ())
+            await self._fill(item.event, data, emit)
+        return notifications
+
+    def _update_progress(
+        self, event: str, data: Json, notifications: Sequence[Notification]
+    ) -> None:
+        number, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
+        match event:
+            case "READY":
+                guilds = [get_snowflake(guild, "id") for guild in get_objects(data, "guilds")]
+                self._progress.begin_session(filter(None, guilds), self._clock.now())
+                self._has_new_session = True
+                for task in self._delayed:
+                    task.cancel()  # it belongs to the previous session
+            case "GUILD_DELETE" if data.get("unavailable") is True:
+                self._progress.open_gap(number)
+            case "GUILD_DELETE":
+                self._progress.close_gap(number)
+            case "MESSAGE_CREATE" if number:
+                self._progress.record_message(number, self._clock.now())
+        if channel and any(map(_is_direct, notifications)):
+            self._progress.record_direct(channel)
+
+    def _drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
+        """Return the notifications without repeated messages and without deletions of our own."""
+        new: list[Notification] = []
+        for event in notifications:
+            if isinstance(event, Message):
+                if event.id in self._seen:
+                    continue
+                self._seen.put(event.id, None)
+                if event.opens_thread:
+                    self._directory.plan_thread(event.at)
+            if event.kind == "deleted" and event.message in self.deleted_ids:
+                del self.deleted_ids[event.message]
+                continue
+            new.append(event)
+        return new
+
+    async def _learn_place(self, data: Json) -> None:
+        """Request an unknown channel of a guild: a thread that was archived, or that existed before
+        we joined.
+        """
+        channel, guild = get_snowflake(data, "channel_id"), get_snowflake(data, "guild_id")
+        is_known = channel in self._directory.places and channel not in self._unresolved
+        if not channel or not guild or is_known:
+            return
+        self._unresolved.discard(channel)
+        description = get_object(data, "channel")
+        if get_snowflake(description, "id") != channel:
+            try:
+                description = await fetch_channel(self._api, channel)
+            except SendError as error:
+                logger.warning("channel %s is not known: %s", channel, error.reason)
+                if not isinstance(error, Rejected):
+                    self._unresolved.add(channel)  # requested again with its next event
+        if (
+            get_snowflake(description, "id") != channel
+            or self._directory.add_channel(description, guild) is None
+        ):
+            # It is at least in that guild; as a room of its own it is closed unless the operator
+            # opened it.
+            self._directory.add_channel({"id": channel, "type": 0}, guild)
+
+    async def _fill(self, event: str, data: Json, emit: Emit) -> None:
         """Emit the missed messages of a guild (or, at READY, of direct chats), and close the
         gap.
         """
-        if item.event == LATE:
-            await self._fill_unannounced(item.shard, emit, data)
+        guild = "" if event == "READY" else get_snowflake(data, "id")
+        # Of a guild that is unavailable another GUILD_CREATE follows after the outage.
+        if not self._progress.has_gap(guild) or get_bool(data, "unavailable"):
             return
-        shard, guild = item.shard, "" if item.event == "READY" else get_snowflake(data, "id")
-        if not self._progress.has_gap(shard, guild):
-            return
-        if item.event == "GUILD_CREATE" and get_bool(data, "unavailable"):
-            return  # another one follows after the outage
         now = self._clock.now()
+        since = self._progress.history_after(now)
         if guild:
-            places = plan_history(
-                self._directory.guild_places(guild),
-                self._progress.history_after(shard, now),
-                self._rooms,
-            )
+            places = plan_history(self._directory.guild_places(guild), since, self._rooms)
         else:  # all of them: Discord does not send their newest message ids
             latest_first = reversed(self._progress.direct_chats)
             places = [place for direct in latest_first if (place := self._direct_place(direct))]
-        if places and self._progress.exceeds_history_age(shard, now):
+        if places and self._progress.exceeds_history_age(now):
             logger.warning(
                 "what was said before the last `history_age` while we were away is not answered"
             )
-        if await self._fetch_histories(places, self._progress.history_after(shard, now), emit):
-            self._progress.close_gap(shard, guild)
-        else:
-            self._retry_later(shard, REFILL, data, guild)
-
-    def _retry_later(self, shard: int, event: str, previous: Json, guild: str = "") -> None:
-        tries = min(max(get_int(previous, _TRIES_KEY) or 0, 0), 9)
-        self._pipeline.put_delayed(
-            min(_RETRY_FIRST_S * 2.0**tries, _RETRY_MAX_S),
-            RawGatewayEvent(shard, event, {"id": guild, _TRIES_KEY: tries + 1}),
-        )
-
-    async def _fill_unannounced(self, shard: int, emit: Emit, data: Json) -> None:
-        """Emit missed messages of known rooms whose guild has not sent GUILD_CREATE in time.
-
-        Their gaps stay open until it arrives. If Discord lists no guilds, it need not arrive.
-        """
-        if not self._progress.has_guild_gap(shard):
+        if await self._fetch_histories(places, since, emit):
+            self._progress.close_gap(guild)
             return
-        complete = True
-        for room in self._rooms - {ANY_ROOM} - set(self._directory.places):
-            try:
-                channel = await fetch_channel(self._api, room)
-            except Rejected:
-                channel = {"id": room, "type": 0}  # perhaps a guild, which has no history
-            except SendError as error:
-                logger.warning("room %s is not known: %s", room, error.reason)
-                complete = False
-                continue
-            self._directory.add_channel(channel, get_snowflake(channel, "guild_id"))
-        places = [
-            place
-            for place in self._directory.places.values()
-            if not place.is_direct
-            and (not place.guild or self._progress.has_gap(shard, place.guild))
-            and is_open_place(place, self._rooms)
-        ]
-        if (
-            await self._fetch_histories(
-                places, self._progress.history_after(shard, self._clock.now()), emit
-            )
-            and complete
-        ):
-            self._progress.close_gap(shard, ANY_ROOM)
-        else:
-            self._retry_later(shard, LATE, data)
+        tries = min(max(get_int(data, _TRIES_KEY) or 0, 0), 9)
+        again = RawGatewayEvent(REFILL, {"id": guild, _TRIES_KEY: tries + 1})
+        task = asyncio.create_task(
+            self._put_later(again, min(_RETRY_FIRST_S * 2.0**tries, _RETRY_MAX_S))
+        )
+        self._delayed.add(task)
+        task.add_done_callback(self._delayed.discard)
+
+    async def _put_later(self, item: RawGatewayEvent, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._inbox.put(item)
 
     def _direct_place(self, channel: str) -> DiscordPlace | None:
         return self._directory.places.get(channel) or self._directory.add_channel(
@@ -381,27 +384,18 @@ class DiscordBackfill:
         self, places: Sequence[DiscordPlace], since: int, emit: Emit
     ) -> bool:
         """Emit the missed messages of all places; return whether all histories could be read."""
-        slots, complete, done = asyncio.Semaphore(_MAX_CONCURRENT), True, 0
+        slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
-        async def fetch(place: DiscordPlace) -> None:
-            nonlocal complete, done
+        async def fetch(place: DiscordPlace) -> bool:
             async with slots:
-                complete = await self._fetch_history(place, since, emit) and complete
-                done += 1
-                if done % _LOG_EVERY == 0:
-                    logger.info(
-                        "asked %d of %d histories for what was said while we were away",
-                        done,
-                        len(places),
-                    )
+                return await self._fetch_history(place, since, emit)
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for place in places:
-                    tasks.create_task(fetch(place))
+                fetching = [tasks.create_task(fetch(place)) for place in places]
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-        return complete
+        return all(task.result() for task in fetching)
 
     async def _fetch_history(self, place: DiscordPlace, since: int, emit: Emit) -> bool:
         """Emit the messages of one place after `since`, oldest first; return whether its history
@@ -422,264 +416,11 @@ class DiscordBackfill:
             except SendError as error:
                 logger.warning("the history of %s could not be had: %s", place.id, error.reason)
                 return False
-            page = _messages_after(answer, since)
-            if new := self._pipeline.drop_seen(self._parse(page)):
+            page = parse_messages(answer)
+            parsed = [wire.parse_message(data, self._directory) for data in page]
+            if new := self._drop_seen([message for message in parsed if message is not None]):
                 logger.info("%d messages in %s were said while we were away", len(new), place.id)
                 await emit(new)
-            if len(page) < _PAGE_SIZE:
+            before, since = since, int(get_snowflake(page[-1], "id") or 0) if page else 0
+            if len(page) < _PAGE_SIZE or since <= before:
                 return True
-            since = int(get_snowflake(page[-1], "id"))
-
-    async def read_unseen(self, shard: int, channel: str, previous: Json) -> Sequence[Notification]:
-        """Return the newest messages of a direct chat that were said while a session ran that is
-        lost, oldest first.
-
-        None are missing if the chat is known. Otherwise it is known from now on, unless its history
-        cannot be read: then this is tried again later; `previous` is the event of an earlier try.
-        """
-        since = self._progress.unseen_after(channel)
-        if since is None:
-            return ()
-        try:
-            answer = await self._api.call(
-                "GET",
-                "/channels/{channel_id}/messages",
-                params={"limit": _PAGE_SIZE},
-                again=False,  # other work waits meanwhile
-                channel_id=channel,
-            )
-        except (Rejected, Denied) as error:
-            logger.info("the history of %s is closed to us: %s", channel, error.reason)
-            answer = None
-        except SendError as error:
-            logger.warning("the history of %s could not be had: %s", channel, error.reason)
-            self._retry_later(shard, UNSEEN, previous, channel)
-            return ()
-        self._progress.record_direct(channel)
-        return self._pipeline.drop_seen(self._parse(_messages_after(answer, since)))
-
-    def _parse(self, page: Iterable[Json]) -> list[Message]:
-        return [
-            event
-            for data in page
-            if (event := wire.parse_message(data, self._directory)) is not None
-        ]
-
-
-def _messages_after(answer: object, since: int) -> list[Json]:
-    """Return the message objects in an answer whose id is greater, oldest first."""
-    return [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
-
-
-def _is_direct(notifications: Sequence[Notification]) -> bool:
-    """Return whether somebody speaks to us in a direct chat, be it by a command."""
-    return any(
-        event.direct
-        if isinstance(event, Command)
-        else isinstance(event, Message) and event.kind == "direct"
-        for event in notifications
-    )
-
-
-_BATCH_SIZE = 256
-_MAX_SEEN = 4096
-_GUILDS_TIMEOUT_S = 5.0
-CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
-"""Prefixes of events that happen in a channel."""
-
-
-class DiscordEventPipeline:
-    """Processor of the inbox: learns places, fills gaps, emits."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        rooms: AbstractSet[str],
-        directory: DiscordDirectory,
-        progress: DiscordProgress,
-        inbox: DiscordInbox,
-        state: "DiscordAccountState",
-    ) -> None:
-        """Read `inbox`."""
-        self._clock, self._directory, self._progress, self._inbox = (
-            clock,
-            directory,
-            progress,
-            inbox,
-        )
-        self._state, self.api = state, state.api
-        self._backlog = DiscordBackfill(
-            clock, rooms=rooms, directory=directory, progress=progress, pipeline=self
-        )
-        self._seen = LruDict[str, None](_MAX_SEEN)
-        """Recently emitted messages: history and gateway send some of them twice."""
-        self._unresolved: set[str] = set()
-        """Channels that Discord could not describe at the first attempt."""
-        self._cursor = ""
-        self._has_new_session = False
-        """A session has begun, and its position is not durable yet: messages missed before the
-        first one count from there."""
-        self._delayed: dict[asyncio.Task[None], int] = {}
-        """Tasks that add an event to the inbox later, with its shard."""
-        self.deleted_ids: set[str] = set()
-        """Messages of ours that we deleted ourselves."""
-
-    async def run(self, emit: Emit) -> None:
-        """Process events. Ends only by cancellation or by an error of `emit`."""
-        try:
-            while True:
-                batch: list[Notification] = []
-                for item in await self._inbox.get_batch(_BATCH_SIZE):
-                    if not isinstance(item, RawGatewayEvent):
-                        batch.append(item)
-                        continue
-                    if self._starts_gap(item):
-                        await self._flush(emit, batch)
-                        batch = []
-                    batch += await self._process(item, emit)
-                    for unread in item.unread:
-                        batch += await self._process(
-                            RawGatewayEvent(item.shard, unread.event, unread.data), emit
-                        )
-                await self._flush(emit, batch)
-        finally:
-            await cancel_and_wait(*self._delayed)
-
-    async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
-        cursor = self._progress.to_cursor()
-        if batch or self._has_new_session:
-            await emit(batch, cursor=None if cursor == self._cursor else cursor)
-            self._cursor, self._has_new_session = cursor, False
-
-    def _starts_gap(self, item: RawGatewayEvent) -> bool:
-        return item.event in GAP_EVENTS
-
-    async def _process(self, item: RawGatewayEvent, emit: Emit) -> Sequence[Notification]:
-        """Process one event and return its notifications. An event that fails is dropped and
-        logged.
-        """
-        try:
-            data: Json = get_object({"d": item.data}, "d")
-            self._progress.record_event(item.shard, item.event, data, item.seq)
-            self._directory.apply_event(item.event, data)
-            if item.event.startswith(CHANNEL_EVENT_PREFIXES):
-                await self._learn_place(data)
-            now = self._clock.now()
-            notifications = self.drop_seen(
-                wire.parse_event(
-                    item.event,
-                    data,
-                    self._directory,
-                    now,
-                    new_id(now),
-                    specs=self._state.interactions.specs,
-                )
-            )
-            if item.event == UNSEEN or _is_direct(notifications):
-                channel = get_snowflake(data, "id" if item.event == UNSEEN else "channel_id")
-                notifications = [
-                    *await self._backlog.read_unseen(item.shard, channel, data),
-                    *notifications,
-                ]
-            self._update_progress(item, data, notifications)
-        except Exception:
-            logger.exception("an event %.40r is dropped", item.event)
-            return []
-        if self._starts_gap(item):
-            if (
-                not item.unread
-            ):  # else the session before this one is needed until these are durable
-                await self._flush(emit, ())
-            await self._backlog.fill(item, data, emit)
-        return notifications
-
-    def _update_progress(
-        self, item: RawGatewayEvent, data: Json, notifications: Sequence[Notification]
-    ) -> None:
-        """Update positions and gaps."""
-        number = get_snowflake(data, "id")
-        match item.event:
-            case "READY":
-                guilds = [get_snowflake(guild, "id") for guild in get_objects(data, "guilds")]
-                shard_info = data.get("shard")
-                shards = (
-                    shard_info[1] if isinstance(shard_info, list) and len(shard_info) > 1 else 1
-                )
-                self._progress.begin_session(
-                    item.shard,
-                    filter(None, guilds),
-                    self._clock.now(),
-                    shards=shards if isinstance(shards, int) else 1,
-                )
-                self._has_new_session = True
-                self._state.begin_session(self._progress.to_cursor())
-                for task in [task for task, shard in self._delayed.items() if shard == item.shard]:
-                    task.cancel()  # it belongs to the previous session
-                self.put_delayed(_GUILDS_TIMEOUT_S, RawGatewayEvent(item.shard, LATE, {}))
-            case "GUILD_DELETE":
-                if data.get("unavailable") is True:
-                    self._progress.open_gap(item.shard, number)
-                else:
-                    self._progress.close_gap(item.shard, number)
-            case "MESSAGE_CREATE" if number:
-                self._progress.record_message(item.shard, number, self._clock.now())
-            case _:
-                pass
-        channel = get_snowflake(data, "channel_id")
-        if channel and _is_direct(notifications) and self._progress.unseen_after(channel) is None:
-            self._progress.record_direct(channel)
-
-    def drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
-        """Return the notifications without repeated messages and without deletions of our own."""
-        if len(self.deleted_ids) > _MAX_SEEN:
-            self.deleted_ids.clear()
-        new: list[Notification] = []
-        for event in notifications:
-            if isinstance(event, Message):
-                if event.id in self._seen:
-                    continue
-                self._seen.put(event.id, None)
-                if event.opens_thread:
-                    self._directory.plan_thread(event.at)
-            if event.kind == "deleted" and event.message in self.deleted_ids:
-                self.deleted_ids.discard(event.message)
-                continue
-            new.append(event)
-        return new
-
-    async def _learn_place(self, data: Json) -> None:
-        """Request an unknown channel of a guild: a thread that was archived, or that existed before
-        we joined.
-        """
-        channel, guild = get_snowflake(data, "channel_id"), get_snowflake(data, "guild_id")
-        if (
-            not channel
-            or not guild
-            or (channel in self._directory.places and channel not in self._unresolved)
-        ):
-            return
-        self._unresolved.discard(channel)
-        description = get_object(data, "channel")
-        if get_snowflake(description, "id") != channel:
-            try:
-                description = await fetch_channel(self.api, channel)
-            except SendError as error:
-                logger.warning("channel %s is not known: %s", channel, error.reason)
-                if not isinstance(error, Rejected):
-                    self._unresolved.add(channel)  # requested again with its next event
-        if (
-            get_snowflake(description, "id") != channel
-            or self._directory.add_channel(description, guild) is None
-        ):
-            # It is at least in that guild; as a room of its own it is closed unless the operator
-            # opened it.
-            self._directory.add_channel({"id": channel, "type": 0}, guild)
-
-    def put_delayed(self, delay_s: float, item: RawGatewayEvent) -> None:
-        async def wait() -> None:
-            await self._clock.sleep(delay_s)
-            self._inbox.put(item)
-
-        self._delayed[task := asyncio.create_task(wait())] = item.shard
-        task.add_done_callback(self._delayed.pop)

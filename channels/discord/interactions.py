@@ -11,14 +11,10 @@ nothing.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from inspect import Parameter, Signature
-from typing import Any, Final
-
-import discord
-from discord import app_commands
+from typing import Final
 
 from channels.aio import cancel_and_wait, with_timeout
 from channels.base import (
@@ -38,7 +34,7 @@ from channels.base import (
 )
 from channels.discord.directory import DiscordDirectory, interaction_sender, is_direct_interaction
 from channels.discord.ids import get_snowflake
-from channels.discord.rest import FAILURES, DiscordRestClient
+from channels.discord.rest import DiscordRestClient
 from channels.discord.wire import (
     ASK_PREFIX,
     ASKED_KEY,
@@ -49,50 +45,21 @@ from channels.discord.wire import (
     find_focused,
     form_target,
 )
-from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
+from channels.text import Json, get_int, get_object, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
 from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.discord")
-_CHAT_INPUT = 1
 _MAX_SUMMARY_CHARS = 100
-
-
-class CommandMenu(app_commands.CommandTree):
-    """Our commands as Discord shows them: names, options, choices, contexts, and who sees them.
-
-    Commands of admins are shown to people who manage the server, until its admins say otherwise
-    there.
-    """
-
-    def __init__(self, client: discord.Client, specs: Sequence[CommandSpec]) -> None:
-        super().__init__(client)
-        for spec in specs:
-            self.add_command(_build_row(spec))
-        if specs:
-            menu = app_commands.ContextMenu(name=ASK_TITLE, callback=_ignore_message)
-            menu.allowed_contexts = app_commands.AppCommandContext(
-                guild=True, dm_channel=True, private_channel=False
-            )
-            self.add_command(menu)
-
-    def to_rows(self) -> list[Json]:
-        """Return the rows that Discord is given, without `nsfw`: its description of the API has no
-        such field there.
-        """
-        rows = (command.to_dict(self) for command in self.get_commands())
-        return [{key: value for key, value in row.items() if key != "nsfw"} for row in rows]
-
-
+_SUBCOMMAND, _TEXT_OPTION, _MESSAGE_MENU = 1, 3, 3
+_IN_GUILDS, _WITH_BOT = 0, 1
+"""Contexts: not in chats between other people, where we are absent."""
+_MANAGE_GUILD = str(1 << 5)
 ASK_TITLE: Final = N_("Ask about this message")
 """Row in the menu of a message, and title of its form."""
 _MAX_QUESTION_CHARS = 2000
-
-
-async def _ignore_message(_interaction: discord.Interaction, _message: discord.Message) -> None:
-    """Do nothing: `AutocompleteResponder` answers."""
 
 
 def _build_form(target: str) -> dict[str, object]:
@@ -111,101 +78,57 @@ def _build_form(target: str) -> dict[str, object]:
     return {"custom_id": f"{ASK_PREFIX}{target}", "title": _(ASK_TITLE), "components": [label]}
 
 
-def _build_row(spec: CommandSpec) -> app_commands.Command[Any, ..., None] | app_commands.Group:
-    row = (
-        app_commands.Group(name=spec.name, description=_describe(spec))
-        if spec.subs
-        else _build_command(spec, spec.args)
-    )
-    if isinstance(row, app_commands.Group):
-        for sub in spec.subs:
-            row.add_command(_build_command(sub, sub.args))
-    # Not in chats between other people, where we are absent.
-    row.allowed_contexts = app_commands.AppCommandContext(
-        guild=not spec.direct_only, dm_channel=True, private_channel=False
-    )
-    row.default_permissions = (
-        discord.Permissions(manage_guild=True) if spec.role in {"owner", "admin"} else None
-    )
-    return row
+def menu_rows(specs: Sequence[CommandSpec]) -> list[Json]:
+    """Return our commands as Discord shows them, and our row in the menu of messages. Pure.
 
-
-def _build_command(
-    spec: CommandSpec | SubcommandSpec, args: Sequence[CommandArg]
-) -> app_commands.Command[Any, ..., None]:
-    """Return a command of the library, which reads a command's options from the signature of a
-    function.
+    Commands of admins are shown to people who manage the server, until its admins say otherwise
+    there. https://discord.com/developers/docs/interactions/application-commands
     """
+    ask = {"type": _MESSAGE_MENU, "name": ASK_TITLE, "contexts": [_IN_GUILDS, _WITH_BOT]}
+    return [
+        *(
+            {
+                "name": spec.name,
+                "description": _describe(spec),
+                "contexts": [_WITH_BOT] if spec.direct_only else [_IN_GUILDS, _WITH_BOT],
+                "default_member_permissions": _MANAGE_GUILD
+                if spec.role in {"owner", "admin"}
+                else None,
+                "options": _build_options(spec),
+            }
+            for spec in specs
+        ),
+        *([ask] if specs else []),
+    ]
 
-    async def ignore(*_: object) -> None:
-        """Do nothing: `InteractionResponder` answers, also commands of an outdated menu."""
 
-    names = [
-        f"arg{number}" for number in range(len(args))
-    ]  # those of the arguments may be words of Python's
-    vars(ignore)["__signature__"] = Signature(
-        [
-            Parameter(
-                "interaction", Parameter.POSITIONAL_OR_KEYWORD, annotation=discord.Interaction
-            ),
-            *(
-                Parameter(
-                    name,
-                    Parameter.POSITIONAL_OR_KEYWORD,
-                    annotation=app_commands.Transform[str, _Suggested()]
-                    if arg.suggests and not arg.choices
-                    else str,
-                    default=Parameter.empty if arg.required else "",
-                )
-                for name, arg in zip(names, args, strict=True)
-            ),
-        ]
-    )
-    app_commands.rename(**{name: arg.name for name, arg in zip(names, args, strict=True)})(ignore)
-    app_commands.describe(**{name: _describe(arg) for name, arg in zip(names, args, strict=True)})(
-        ignore
-    )
-    choices = {name: arg.choices for name, arg in zip(names, args, strict=True) if arg.choices}
-    app_commands.choices(
-        **{
-            name: [app_commands.Choice(name=choice, value=choice) for choice in found]
-            for name, found in choices.items()
+def _build_options(spec: CommandSpec) -> list[Json]:
+    if not spec.subs:
+        return [*map(_build_option, spec.args)]
+    return [
+        {
+            "type": _SUBCOMMAND,
+            "name": sub.name,
+            "description": _describe(sub),
+            "options": [*map(_build_option, sub.args)],
         }
-    )(ignore)
-    return app_commands.Command(name=spec.name, description=_describe(spec), callback=ignore)
+        for sub in spec.subs
+    ]
 
 
-class _Suggested(app_commands.Transformer):
-    """Argument that `AutocompleteResponder` suggests values for."""
-
-    async def autocomplete(
-        self, _interaction: discord.Interaction, _value: str | float, /
-    ) -> list[Any]:
-        return []
+def _build_option(arg: CommandArg) -> Json:
+    return {
+        "type": _TEXT_OPTION,
+        "name": arg.name,
+        "description": _describe(arg),
+        "required": arg.required,
+        "choices": [{"name": choice, "value": choice} for choice in arg.choices],
+        "autocomplete": arg.suggests and not arg.choices,
+    }
 
 
 def _describe(spec: CommandSpec | SubcommandSpec | CommandArg) -> str:
     return spec.summary[:_MAX_SUMMARY_CHARS] or spec.name
-
-
-def _normalize(row: object) -> tuple[object, ...]:
-    """Return a command or an option as a comparable value; Discord leaves out default values."""
-    permissions = row.get("default_member_permissions") if isinstance(row, Mapping) else None
-    contexts = row.get("contexts") if isinstance(row, Mapping) else None
-    return (
-        get_str(row, "name"),
-        get_int(row, "type") or _CHAT_INPUT,
-        get_str(row, "description"),
-        "" if permissions is None else str(permissions),
-        tuple(sorted(contexts or ())),
-        get_bool(row, "required"),
-        get_bool(row, "autocomplete"),
-        tuple(
-            (get_str(choice, "name"), get_str(choice, "value"))
-            for choice in get_objects(row, "choices")
-        ),
-        tuple(_normalize(option) for option in get_objects(row, "options")),
-    )
 
 
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
@@ -379,26 +302,15 @@ class InteractionResponder:
         self._public_posts: dict[str, None] = {}
         """Private posts that are sent publicly, because they answer a text message."""
 
-    async def register_commands(self, client: discord.Client) -> None:
+    async def register_commands(self, application: str) -> None:
         """Register our commands with Discord. Best effort; nothing if we have none."""
         if not self.specs:
             return
-        wanted, path, application = (
-            CommandMenu(client, self.specs).to_rows(),
-            _COMMANDS_PATH,
-            str(client.application_id),
-        )
+        wanted = menu_rows(self.specs)
         try:
-            # Not `fetch_commands`: discord.py 2.7.1 misreads the contexts of a command.
-            registered = await self._api.call("GET", path, application_id=application)
-            rows = registered if isinstance(registered, list) else []
-            if sorted(map(_normalize, rows)) != sorted(map(_normalize, wanted)):
-                await self._api.call("PUT", path, json=wanted, application_id=application)
-                logger.info("%d commands are registered with Discord", len(wanted))
-        except (SendError, *FAILURES) as error:
-            logger.warning(
-                "the commands could not be registered: %s (%s)", error, type(error).__name__
-            )
+            await self._api.call("PUT", _COMMANDS_PATH, json=wanted, application_id=application)
+        except SendError as error:
+            logger.warning("the commands could not be registered: %s", error.reason)
 
     def handle_interaction(self, data: object) -> None:
         """Acknowledge a command at once, whatever else is waiting. The answer to a tap is for who

@@ -132,21 +132,15 @@ def describe_failure(error: Exception) -> str:
 
 
 class DiscordClient(discord.Client):
-    """Client of one account at its own server: a shard of it, or all of it. Events go to `session`.
+    """Client of one account at its own server. Events go to `session`.
 
     The library keeps the server's address in a class attribute, so each request gets it here. A
     request returns as soon as Discord has answered; the library lets the one that used up its
     bucket wait for the next window.
     """
 
-    def __init__(
-        self,
-        config: DiscordConfig,
-        session: "DiscordSession | None" = None,
-        *,
-        shard: int | None = None,
-        shards: int | None = None,
-    ) -> None:
+    def __init__(self, config: DiscordConfig, session: "DiscordSession | None" = None) -> None:
+        shard, shards = config.shard or (None, None)
         super().__init__(
             intents=build_intents(),
             max_messages=None,
@@ -232,7 +226,7 @@ class DiscordClient(discord.Client):
         unknown.
         """
         if event in EVENTS and self._session is not None:
-            self._session.handle_raw_event(self.shard_id or 0, event, data, seq)
+            self._session.handle_raw_event(event, data, seq)
 
     async def on_connect(self) -> None:
         self.greeted_event.set()

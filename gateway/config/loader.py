@@ -80,6 +80,9 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.connect_timeout": "it is always 60 s now; take this line out",
     "channels.*.ping_interval": "it is always 60 s now; take this line out",
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",
+    "channels.*.shards": (
+        "each connection is a channel now: give each one a channel with `shard: [NUMBER, COUNT]`"
+    ),
     "store.keep_kinds": (
         "all kinds of entries leave together, after `store.keep`; take this line out"
     ),

@@ -239,11 +239,8 @@ class Connection:
             return self.close(BAD_INTENTS)
         if intents & CONTENT and not api.options.message_content:
             return self.close(FORBIDDEN_INTENTS)
-        recent = [at for at, _ in api.identifies if at > time.monotonic() - 5]
         if len(api.identifies) > api.options.identifies_per_day:
             return self.close(DENIED)
-        if api.options.strict_identify and len(recent) > api.options.max_concurrency:
-            return self.send(INVALID, False)
         number, count = data.get("shard", [0, 1])
         self.session = Session(f"s{api.world.ids.new()}", intents, (number, count))
         self.session.connection = self
@@ -253,11 +250,7 @@ class Connection:
         ready = {
             "v": 10,
             "user": world.users[world.bot],
-            "guilds": [
-                {"id": guild, "unavailable": True}
-                for guild in guilds
-                if not api.faults.unlisted_guilds
-            ],
+            "guilds": [{"id": guild, "unavailable": True} for guild in guilds],
             "session_id": self.session.id,
             "resume_gateway_url": api.options.resume_url or api.gateway_url,
             "shard": [number, count],

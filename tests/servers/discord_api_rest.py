@@ -98,8 +98,6 @@ class Faults:
     """RESUME is granted, and neither what was missed nor RESUMED is told."""
     closed_handshakes: int = 0
     """So many connections are closed with 4000 instead of HELLO."""
-    unlisted_guilds: bool = False
-    """READY names no guilds."""
     late_guilds: bool = False
     """No GUILD_CREATE comes by itself; see `DiscordApi.tell_guilds`."""
 
@@ -145,11 +143,6 @@ class Options:
     resume_url: str = ""
     """What READY tells as the address for resuming; empty: this server's."""
     identifies_per_day: int = 1000
-    shards: int = 1
-    """What is recommended."""
-    max_concurrency: int = 1
-    """IDENTIFY per five seconds; enforced where `strict_identify`."""
-    strict_identify: bool = False
     limits: tuple[tuple[str, int, float], ...] = ((r".*", 50, 1.0),)
     """Pattern on `POST /channels/1/messages`, requests, per seconds; the first that matches makes
     the bucket."""
@@ -509,8 +502,8 @@ class Talk:
         options = self.api.options
         left = max(0, options.identifies_per_day - len(self.api.identifies))
         limit = {"total": options.identifies_per_day, "remaining": left, "reset_after": 86_400_000}
-        limit["max_concurrency"] = options.max_concurrency
-        return {"url": self.api.gateway_url, "shards": options.shards, "session_start_limit": limit}
+        limit["max_concurrency"] = 1
+        return {"url": self.api.gateway_url, "shards": 1, "session_start_limit": limit}
 
     def channel(self, number: str) -> Json:
         """A channel that the bot can see."""

@@ -71,12 +71,12 @@ def test_malformed_payloads_end_nothing(log: Counted, sockets: list[GatewaySocke
 
 def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
     now, progress = datetime.now(UTC), DiscordProgress(None, 3600)
-    progress.begin_session(0, ["1"], now)
-    progress.record_message(0, str(2**63), now)
+    progress.begin_session(["1"], now)
+    progress.record_message(str(2**63), now)
     again = DiscordProgress(progress.to_cursor(), 3600)
-    again.begin_session(0, ["1"], now)
-    assert again.has_gap(0, "1")
-    assert again.history_after(0, now) <= snowflake_at(now)
+    again.begin_session(["1"], now)
+    assert again.has_gap("1")
+    assert again.history_after(now) <= snowflake_at(now)
 
 
 @pytest.mark.soak

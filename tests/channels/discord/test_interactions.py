@@ -2,10 +2,8 @@
 pressed."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-import discord
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,16 +22,9 @@ from gateway.commands.definition import CommandDefinition
 from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
 from gateway.core.events import Command, Message, PostButton
-from tests.channels.discord.channel_kit import Running, both, part, running
+from tests.channels.discord.channel_kit import Running, both, part
 from tests.channels.discord.faults_kit import Hurried
-from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import wrong
-
-
-def rows(specs: Sequence[CommandSpec]) -> Any:
-    """What Discord is given for them."""
-    return interactions.CommandMenu(discord.Client(intents=discord.Intents.none()), specs).to_rows()
-
 
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30
@@ -41,10 +32,9 @@ TEXT = st.text(
 
 
 def test_discord_takes_the_whole_table() -> None:
-    *menu, ask = rows(COMMAND_SPECS)
+    *menu, ask = cast("Any", interactions.menu_rows(COMMAND_SPECS))
     assert wrong([*menu, ask]) == []
     assert (ask["name"], ask["type"], ask["contexts"]) == ("Ask about this message", 3, [0, 1])
-    assert ask["default_member_permissions"] is None
     assert [row["name"] for row in menu] == [row.name for row in COMMANDS]
     for row, shown in zip(COMMANDS, menu, strict=True):
         assert (shown["description"], shown["contexts"]) == (
@@ -115,40 +105,7 @@ def test_discord_takes_the_whole_table() -> None:
     ],
 )
 def test_what_discord_would_not_take_is_found_out(spec: CommandSpec) -> None:
-    try:
-        found = wrong(rows([spec]))
-    except (TypeError, ValueError, discord.app_commands.AppCommandError):  # by the library
-        return
-    assert found != []
-
-
-WHICH = CommandArg(name="which", summary="One", suggests=True)
-CHANGES = (
-    CommandSpec(name="log", summary="Show more", args=(WHICH,)),
-    CommandSpec(name="log", summary="Show", args=(replace(WHICH, required=True),)),
-    CommandSpec(name="log", summary="Show", args=(replace(WHICH, suggests=False),)),
-    CommandSpec(name="log", summary="Show", args=(replace(WHICH, choices=("a", "b")),)),
-    CommandSpec(name="log", summary="Show", args=(WHICH,), role="admin"),
-    CommandSpec(name="log", summary="Show", args=(WHICH,), direct_only=True),
-    CommandSpec(name="log", summary="Show", subs=(SubcommandSpec(name="all", summary="All"),)),
-    CommandSpec(name="journal", summary="Show", args=(WHICH,)),
-)
-
-
-async def test_the_menu_is_told_again_only_if_it_differs() -> None:
-    async with DiscordApi() as api:
-        for number, spec in enumerate(
-            (CommandSpec(name="log", summary="Show", args=(WHICH,)), *CHANGES), 1
-        ):
-            for _ in range(2):
-                seen = len(api.made("GET /applications/.*/commands"))
-                async with running(api, Hurried(50), commands=(spec,)) as run:
-                    await run.up()
-                    await api.until(
-                        lambda seen=seen: len(api.made("GET /applications/.*/commands")) > seen  # type: ignore[misc] # its own
-                    )
-                    await api.until(lambda number=number: len(api.made("PUT ")) == number)  # type: ignore[misc] # its own
-        assert api.offences == []
+    assert wrong(cast("Any", interactions.menu_rows([spec]))) != []
 
 
 def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
@@ -425,6 +382,7 @@ async def test_a_command_that_was_not_written_down_when_it_ended_is_told_in_the_
             told = await again.one(Command)
             await again.until(lambda: bool(again.all(Message)))
             assert [message.text for message in again.messages] == ["and this"]
+            await again.up()
             await again.channel.send(
                 part("late, but here", api.room, reply_to=told.id, private=True)
             )
