@@ -764,7 +764,7 @@ class _Gateway:
                 make=make,
                 is_shared=cluster.is_shared,
             )
-            live.add_listener(self.reconciler)
+            live.on_change(self.reconciler.prepare)
 
     async def serve(
         self, stop: asyncio.Event, failure: asyncio.Future[StoreError], *, stays: bool = False
@@ -878,9 +878,7 @@ class _Gateway:
         if is_shared:
             await self._recover_posts(is_shared=True)
             await self.cluster.start(self, self._find_leases(self.live.settings))
-            self.live.add_reload_listener(
-                lambda _: self.cluster.want(self._find_leases(self.live.settings))
-            )
+            self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
 
     def _start_upkeep(self) -> None:
         work = (

@@ -250,7 +250,7 @@ class UsageLimiter:
         """Limits that are in the log, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
         """Tokens of messages and commands that are not in the log yet, by dedup key."""
-        live.add_reload_listener(lambda _: self._notify_freed())  # a budget may be higher now
+        live.on_change(lambda _: self._notify_freed)  # a budget may be higher now
 
     def _rate(self, scope: RateScope) -> Rate:
         now: RateConfig = getattr(self._live.settings.access.rates, scope)

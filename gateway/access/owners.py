@@ -568,7 +568,7 @@ class CommandMenuPublisher:
         comes up."""
         store.subscribe(lambda _fact: self._changed.set(), RoleAssigned, IdentityLinked)
         store.subscribe(self._on_link, ConnectionChanged)
-        live.add_reload_listener(lambda _fact: self._changed.set())
+        live.on_change(lambda _: self._changed.set)
         self._changed = asyncio.Event()
 
     async def run(self) -> None:

@@ -471,16 +471,12 @@ def _render_reload(result: ReloadResult) -> list[str]:
             *shown,
             *rest,
         ]
-    lines = list[str]()
-    if result.applied:
-        lines.append(_("Changed, in force now: {keys}.").format(keys=_format_keys(result.applied)))
     if result.after_restart:
-        lines.append(
-            _("Changed, in force after a restart: {keys}.").format(
-                keys=_format_keys(result.after_restart)
-            )
-        )
-    return lines or [_("The configuration has not changed.")]
+        text = _("These keys need a restart, and all other changes wait for it: {keys}.")
+        return [text.format(keys=_format_keys(result.after_restart))]
+    if result.applied:
+        return [_("Changed, in force now: {keys}.").format(keys=_format_keys(result.applied))]
+    return [_("The configuration has not changed.")]
 
 
 def _format_keys(keys: tuple[str, ...]) -> str:

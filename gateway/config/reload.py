@@ -6,17 +6,18 @@ event loop. A running turn ends with the settings it began with; the next messag
 `LiveSettings.reload` is the only way by which the files change the settings; `ConfigWatcher` calls
 it after a change of the files or on request.
 
-Everything takes effect from the next message on, except the keys in `RESTART_KEYS`. Messages name
-keys, never values.
+Everything takes effect from the next message on. Files that change one of `RESTART_KEYS` wait, as a
+whole, for a restart. Messages name keys, never values.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from agent.cache.prices import PriceTable
 from agent.workspace.cache import DirectoryWatcher, WatchReport
@@ -26,15 +27,11 @@ from gateway.config.models import AgentConfig, ContextOptimizationConfig, Settin
 from gateway.config.secrets import PriceTableError, collect_secrets, load_price_table
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock
-from gateway.core.facts import OPERATOR_CHANNEL
-from gateway.core.fields import ConfigSection
 from gateway.core.private_files import agent_directory
 
 logger = logging.getLogger("reverie.live")
 
 Value = TypeVar("Value")
-KeyPattern = tuple[str, ...]
-"""A key's parts; `*` for any name."""
 
 RESTART_KEYS: Final[Mapping[str, str]] = {
     "store.path": "the log is open",
@@ -47,7 +44,6 @@ RESTART_KEYS: Final[Mapping[str, str]] = {
 """Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents
 cannot be added or removed either: each has a state of its own, which is read from the log at the
 start."""
-_RESTART_PATTERNS: Final[Sequence[KeyPattern]] = [tuple(key.split(".")) for key in RESTART_KEYS]
 DEBOUNCE_MS: Final = 200
 """Changes within this time are handled together: an editor takes several steps, and so does a write
 of several files."""
@@ -62,34 +58,11 @@ class ReloadResult:
     applied: tuple[str, ...] = ()
     """Keys that took effect."""
     after_restart: tuple[str, ...] = ()
-    """Keys that have changed and take effect after a restart only."""
+    """Keys that need a restart: if one of them has changed, nothing takes effect before it."""
     problems: tuple[ConfigProblem, ...] = ()
     """Everything to fix; until then the earlier settings stay in force."""
     read_error: str = ""
     """Reason why it could not be read. Empty: it could."""
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Text for people."""
-        if self.read_error:
-            return (
-                (
-                    f"The configuration cannot be read: {self.read_error}. The gateway goes on "
-                    "with its present settings."
-                ),
-            )
-        if self.problems:
-            return (
-                "The configuration has errors; the gateway goes on with its present settings:",
-                *map(str, self.problems),
-            )
-        parts = [f"Changed, in force now: {', '.join(self.applied)}."] if self.applied else []
-        parts += (
-            [f"Changed, in force after a restart: {', '.join(self.after_restart)}."]
-            if self.after_restart
-            else []
-        )
-        return tuple(parts) or ("The configuration has not changed.",)
 
     def __str__(self) -> str:
         """One line for the log."""
@@ -99,79 +72,22 @@ class ReloadResult:
             return "the configuration has errors; the present settings stay: " + "; ".join(
                 map(str, self.problems)
             )
-        parts = [f"in force now: {', '.join(self.applied)}"] if self.applied else []
-        parts += (
-            [f"in force after a restart: {', '.join(self.after_restart)}"]
-            if self.after_restart
-            else []
-        )
-        return f"the configuration was read again; {'; '.join(parts) or 'nothing has changed'}"
+        if self.after_restart:
+            keys = ", ".join(self.after_restart)
+            return f"the configuration was read again; all changes wait for a restart, for: {keys}"
+        now = f"in force now: {', '.join(self.applied)}" if self.applied else "nothing has changed"
+        return f"the configuration was read again; {now}"
 
 
-def effective_settings(running: Settings, read: Settings) -> Settings:
-    """Return the settings after a reload: those of `read`, except keys that need a restart."""
-    running_agents = {agent.id: agent for agent in running.agents}
-    agents = [
-        _keep_running(
-            running_agents[agent.id], agent, _patterns_below(_RESTART_PATTERNS, "agents", "*")
-        )
-        for agent in read.agents
-        if agent.id in running_agents
-    ]
-    gone = [agent for agent in running.agents if agent.id not in {one.id for one in read.agents}]
-    return _keep_running(running, read, _RESTART_PATTERNS).model_copy(
-        update={"agents": (*agents, *gone)}
+def find_restart_keys(running: Settings, read: Settings) -> tuple[str, ...]:
+    """Return the changed keys that need a restart."""
+    agents = {one.id for one in running.agents} ^ {one.id for one in read.agents}
+    patterns = [*RESTART_KEYS, *(f"agents.{name}" for name in agents)]
+    return tuple(
+        key
+        for key in _changed_keys(running, read)
+        if any(fnmatchcase(key, one) or fnmatchcase(key, f"{one}.*") for one in patterns)
     )
-
-
-def compare_settings(running: Settings, read: Settings) -> ReloadResult:
-    """Return the keys of `read` that take effect, and those that need a restart."""
-    now = effective_settings(running, read)
-    return ReloadResult(applied=_changed_keys(running, now), after_restart=_changed_keys(now, read))
-
-
-def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ...]:
-    """Return the parts of `read` that conflict with running parts that need a restart."""
-    conflicts = [
-        ConfigProblem(
-            "",
-            0,
-            "llm.models",
-            f"the agent {agent.id} runs until a restart and uses {agent.model}; keep that model",
-        )
-        for agent in effective_settings(running, read).agents
-        if agent.model not in read.llm.models
-    ]
-    if (
-        running.ops.token is not None and OPERATOR_CHANNEL in read.channels
-    ):  # every sender there is an owner
-        message = (
-            "until a restart, the operator's own channel has that name; write another one, "
-            "or restart"
-        )
-        conflicts.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
-    return tuple(conflicts)
-
-
-def _keep_running(old: Value, new: Value, patterns: Sequence[KeyPattern]) -> Value:
-    """Return `new`, with the old values of keys that match a pattern: they need a restart."""
-    if () in patterns:
-        return old
-    names = {pattern[0] for pattern in patterns}
-    if isinstance(old, ConfigSection) and isinstance(new, ConfigSection):
-        update = {
-            name: _keep_running(
-                getattr(old, name), getattr(new, name), _patterns_below(patterns, name)
-            )
-            for name in names & type(new).model_fields.keys() & type(old).model_fields.keys()
-        }
-        return cast("Value", new.model_copy(update=update))
-    return new
-
-
-def _patterns_below(patterns: Sequence[KeyPattern], *names: str) -> list[KeyPattern]:
-    """Return the rest of each pattern that begins with these names."""
-    return [pattern[len(names) :] for pattern in patterns if pattern[: len(names)] == names]
 
 
 def _dump_settings(settings: Settings) -> dict[str, object]:
@@ -201,17 +117,13 @@ def _key_differences(old: object, new: object, at: str = "") -> Iterator[str]:
         yield from _key_differences(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))
 
 
-class SettingsListener(Protocol):
-    """A component that depends on the settings."""
+ChangeListener = Callable[[Settings], Callable[[], None]]
+"""Prepares for new settings; raises ConfigError, with keys and without files, if they cannot be.
 
-    def prepare(self, new: Settings) -> Callable[[], None]:
-        """Prepare for `new`; raise ConfigError, with keys and without files, if that is not
-        possible.
-
-        The returned function puts it in force: it is synchronous and cannot fail. It is not called
-        if any other listener refuses, so `prepare` must not need a cleanup then. Called on the
-        event loop; `LiveSettings.settings` is still the old value meanwhile.
-        """
+The returned function puts them in force: it is synchronous and cannot fail. It is not called if any
+other listener refuses, so nothing must need a cleanup then. Called on the event loop;
+`LiveSettings.settings` is still the old value meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,16 +163,14 @@ class LiveSettings:
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
         self._derived: dict[Callable[[Settings], object], tuple[Settings, object]] = {}
-        self._listeners: list[SettingsListener] = []
+        self._listeners: list[ChangeListener] = []
         self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
         self._reload_listeners: list[Callable[[ReloadResult], None]] = []
         self._warned: frozenset[ConfigProblem] = frozenset()
 
     @property
     def settings(self) -> Settings:
-        """The settings in force, with old values of keys that need a restart. Read it again for
-        each use.
-        """
+        """The settings in force. Read it again for each use."""
         return self._settings
 
     @property
@@ -308,8 +218,8 @@ class LiveSettings:
             workspace_cache=_own_or_general(own.workspace_cache, general.workspace_cache.enabled),
         )
 
-    def add_listener(self, listener: SettingsListener) -> None:
-        """Add a listener for new settings; it is prepared after those added before."""
+    def on_change(self, listener: ChangeListener) -> None:
+        """Call this with new settings; it prepares after those added before."""
         self._listeners.append(listener)
 
     def add_secret_listener(self, listener: Callable[[Iterable[str]], None]) -> None:
@@ -388,31 +298,29 @@ class LiveSettings:
 
     def _apply(self, loaded: LoadedConfig, prices: PriceTable) -> ReloadResult:
         """Apply the configuration completely or not at all, in one step of the event loop."""
-        new = effective_settings(self._settings, loaded.settings)
-        problems, prepared = (
-            list(find_conflicts(self._settings, loaded.settings)),
-            list[Callable[[], None]](),
-        )
-        for listener in self._listeners if not problems else ():
+        new, changed = loaded.settings, _changed_keys(self._settings, loaded.settings)
+        if waiting := find_restart_keys(self._settings, new):
+            return ReloadResult(after_restart=waiting)
+        problems, prepared = list[ConfigProblem](), list[Callable[[], None]]()
+        for listener in self._listeners:
             try:
-                prepared.append(listener.prepare(new))
+                prepared.append(listener(new))
             except ConfigError as error:
                 problems += error.problems
         if problems:
             return ReloadResult(
                 problems=tuple(locate_problem(one, loaded.positions) for one in problems)
             )
-        result, self._settings = compare_settings(self._settings, loaded.settings), new
-        self._derived.clear()
         if self._prices not in (None, prices):
-            result = replace(result, applied=(*result.applied, "prices"))
-        self._prices = prices
+            changed = (*changed, "prices")
+        self._settings, self._prices = new, prices
+        self._derived.clear()
         for apply in prepared:
             try:
                 apply()
             except Exception:  # a bug: the others must get the same settings
                 logger.exception("a part of the configuration is not in force")
-        return result
+        return ReloadResult(applied=changed)
 
 
 class ConfigWatcher:

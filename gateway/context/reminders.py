@@ -113,7 +113,7 @@ class ReminderService:
         self._changed = asyncio.Event()
         store.subscribe(lambda _: self._on_roles_changed(), RoleAssigned)
         store.subscribe(lambda _: self._changed.set(), ReminderSet, ReminderEnded, own=False)
-        live.add_reload_listener(lambda _: self._on_roles_changed())
+        live.on_change(lambda _: self._on_roles_changed)
         self._set_lock = asyncio.Lock()
 
     @property

@@ -469,18 +469,16 @@ class Agents:
         store.subscribe(self._on_saved_elsewhere, DmnStateSaved, own=False)
         store.subscribe(self._on_directed, DmnDirective)
         store.subscribe(self._on_taken_elsewhere, TurnRecord, own=False)
-        self.live.add_listener(self)
+        self.live.on_change(self.prepare)
         inbox.listener = self
         presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
         store.subscribe(self._on_changed, MessageEdited, MessageDeleted)
         store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)
-        self.live.add_reload_listener(lambda _: self._end_blocked_turns())
+        self.live.on_change(lambda _: self._end_blocked_turns)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step
-        on.
-        """
+        """Apply new settings, a `gateway.config.reload.ChangeListener`: from the next DMN step."""
         dmn_policies = {agent: build_dmn_policy(new, agent) for agent in self.by_id}
 
         def apply() -> None:

@@ -102,7 +102,7 @@ class ModelSelector:
         self._running = set[asyncio.Task[None]]()
         self._closed = False
         self._turn_settings = _turn_settings_key(agents.live.settings)
-        agents.live.add_listener(self)
+        agents.live.on_change(self.prepare)
         agents.store.subscribe(self._on_selected_elsewhere, ModelSelected, own=False)
 
     def _on_selected_elsewhere(self, entries: Sequence[LogEntry]) -> None:
@@ -145,9 +145,7 @@ class ModelSelector:
         return chosen if chosen in self._live.settings.llm.models else self._configured_model(agent)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next turn
-        on.
-        """
+        """Apply new settings (a `gateway.config.reload.ChangeListener`) from the next turn on."""
         settings_key = _turn_settings_key(new)
 
         def apply() -> None:

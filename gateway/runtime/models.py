@@ -141,7 +141,7 @@ class ModelPool:
         return self._agent_models[agent, name]
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Prepare new settings, see `gateway.config.reload.SettingsListener`.
+        """Prepare new settings, as a `gateway.config.reload.ChangeListener`.
 
         From then on `get` returns new models where the configuration differs.
         """
@@ -411,8 +411,8 @@ class ModelServices:
         self._counters = counters
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings to models, prices and workspaces, see
-        `gateway.config.reload.SettingsListener`.
+        """Apply new settings to models, prices and workspaces, as a
+        `gateway.config.reload.ChangeListener`.
         """
         apply_pool, workspace_config = (
             self.pool.prepare(new),
@@ -478,7 +478,7 @@ async def open_model_services(
     live.prices  # noqa: B018 - read now, so that a broken table ends the start
     pool = ModelPool(live.settings, clock, wrap, warmer, override=model)
     services = ModelServices(live, pool, workspaces, counters, warmer)
-    live.add_listener(services)
+    live.on_change(services.prepare)
     try:
         yield services
     finally:

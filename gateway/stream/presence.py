@@ -303,7 +303,7 @@ class PresenceTracker:
         self._policy = access_policy
         self._reported_level: PresenceLevel = "present"
         self._wake = asyncio.Event()
-        live.add_reload_listener(lambda _: self._on_reloaded())
+        live.on_change(lambda _: self._on_reloaded)
 
     @property
     def level(self) -> PresenceLevel:

@@ -475,7 +475,7 @@ class _RunningAdapter:
 class ChannelReconciler:
     """Follows the configuration of channels, and their leases.
 
-    A `gateway.config.reload.SettingsListener`, and a `LeaseListener` for the leases of channels.
+    A `LeaseListener` for the leases of channels.
     """
 
     def __init__(
@@ -517,7 +517,7 @@ class ChannelReconciler:
         self._adapters_changed = asyncio.Event()
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Check new settings. As `SettingsListener.prepare`."""
+        """Check new settings, as a `gateway.config.reload.ChangeListener`."""
         if problems := tuple(self._find_problems(new)):
             raise ConfigError(problems)
         wanted = build_adapter_specs(new)

@@ -480,7 +480,7 @@ class ShellTools:
         places: PrivacyCache,
     ) -> None:
         self._access_policy = access_policy
-        live.add_reload_listener(lambda _: self._kill_blocked_jobs())
+        live.on_change(lambda _: self._kill_blocked_jobs)
         self._live = live
         self._files = files
         self._skills = skills

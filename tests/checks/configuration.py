@@ -62,8 +62,8 @@ The gateway reads its files again when one is written, on SIGHUP, and on `/reloa
 validates all of them first. If they are good, all changes apply from the next message on; a turn that is under way
 keeps the settings that it began with. If anything is wrong, nothing changes and the log names the file, the line and
 the key. Channels are
-added, removed and changed without disturbing the others. Keys marked **restart** take effect only after a restart; the
-log names them when they change.
+added, removed and changed without disturbing the others. Keys marked **restart** need a restart: when one
+of them has changed, the log names it, and all changes wait for the restart.
 
 ## Several agents
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.config.models import Settings
-from gateway.config.reload import LiveSettings, ReloadResult
+from gateway.config.reload import LiveSettings
 
 
 def live_settings(**sections: Any) -> LiveSettings:
@@ -14,5 +14,5 @@ def live_settings(**sections: Any) -> LiveSettings:
 def reload(live: LiveSettings, **sections: Any) -> None:
     """Put other sections in force, and tell it as a reload does."""
     live._settings = Settings.model_construct(**sections)
-    for listener in live._reload_listeners:
-        listener(ReloadResult())
+    for put_in_force in [listener(live._settings) for listener in live._listeners]:
+        put_in_force()

@@ -116,34 +116,20 @@ async def test_a_broken_file_changes_nothing(
     assert not now.enabled_optimizations("ana").prompt_cache
 
 
-async def test_what_needs_a_restart_is_named_and_the_rest_is_taken(
+async def test_files_that_change_what_needs_a_restart_wait_for_it_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path)
     now = live(tmp_path)
     write(tmp_path, general="false", port="9100")
-    await now.reload()
-    assert not now.enabled_optimizations("bob").prompt_cache
+    assert await now.reload() == ReloadResult(after_restart=("ops.port",))
+    assert now.enabled_optimizations("bob").prompt_cache
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
-        "the configuration was read again; in force now: "
-        + CACHE
-        + "; in force after a restart: ops.port"
+        "the configuration was read again; all changes wait for a restart, for: ops.port"
     ]
-
-
-async def test_no_channel_takes_the_name_of_the_operators_while_that_one_is_there(
-    tmp_path: Path,
-) -> None:
-    running = CONFIG.replace("port: %s", "port: %s, token: a-token-of-the-operators")
-    (tmp_path / "reverie.yaml").write_text(running % ("true", "true", "0"))
-    now = live(tmp_path)
-    open_to_all = "channels: {console: {platform: irc, host: 127.0.0.1, tls: false, nick: ana}}"
-    (tmp_path / "reverie.yaml").write_text(
-        CONFIG.replace("channels: {}", open_to_all) % ("true", "true", "0")
-    )
-    came = await now.reload()
-    assert [(one.key, one.line) for one in came.problems] == [("channels.console", 1)]
-    assert not now.settings.channels
+    write(tmp_path, general="false")
+    assert await now.reload() == ReloadResult(applied=(CACHE,))
+    assert not now.enabled_optimizations("bob").prompt_cache
 
 
 async def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
@@ -283,7 +269,7 @@ async def test_everybody_prepares_before_anything_is_put_in_force(tmp_path: Path
     came: list[ReloadResult] = []
     now.add_reload_listener(came.append)
     for taker in takers:
-        now.add_listener(taker)
+        now.on_change(taker.prepare)
     opened(tmp_path, "disabled")
     assert await now.reload() == ReloadResult(applied=("access.dm",))
     assert [one.seen for one in takers] == [
@@ -302,7 +288,7 @@ async def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_pat
         Taker(now),
     ]
     for taker in takers:
-        now.add_listener(taker)
+        now.on_change(taker.prepare)
     before = now.settings
     opened(tmp_path, "disabled")
     came = await now.reload()
@@ -321,8 +307,8 @@ async def test_a_bug_in_making_ready_leaves_all_as_it_was(
     opened(tmp_path, "open")
     now = live(tmp_path)
     before, good = now.settings, Taker(now)
-    now.add_listener(good)
-    now.add_listener(Taker(now, breaks=True))
+    now.on_change(good.prepare)
+    now.on_change(Taker(now, breaks=True).prepare)
     opened(tmp_path, "disabled")
     assert await now.reload() == ReloadResult(read_error="internal error")
     assert now.settings is before
@@ -336,7 +322,7 @@ async def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(
     opened(tmp_path, "open")
     now = live(tmp_path)
     taker, learnt = Taker(now, refuses="access.dm"), list[tuple[int, frozenset[str]]]()
-    now.add_listener(taker)
+    now.on_change(taker.prepare)
     now.add_secret_listener(lambda known: learnt.append((len(taker.seen), frozenset(known))))
     text = (
         tmp_path / "reverie.yaml"
@@ -352,7 +338,7 @@ async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_t
     opened(tmp_path, "open")
     now = live(tmp_path)
     taker = Taker(now)
-    now.add_listener(taker)
+    now.on_change(taker.prepare)
     now.files = disk = Held(tmp_path)
     opened(tmp_path, "disabled")
     first = asyncio.create_task(now.reload())
@@ -368,80 +354,18 @@ async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_t
     assert await now.reload() == ReloadResult()
 
 
-async def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_spoken_of_last(
-    tmp_path: Path,
-) -> None:
+async def test_agents_change_at_once_and_come_or_go_at_a_restart(tmp_path: Path) -> None:
     write(tmp_path)
     now = live(tmp_path)
-    cid, lobby = "bindings: [{match: {room: cellar}}]", "bindings: [{match: {room: lobby}}]"
-    text = (CONFIG % ("false", "true", "0")).replace(
-        "{id: bob}", f"{{id: cid, {cid}}}\n  - {{id: dan}}"
-    )
-    text = text.replace(
-        "- {id: ana,", f"- {{id: bob, surface: capability, {lobby}}}\n  - {{id: ana,"
-    )
-    (tmp_path / "reverie.yaml").write_text(text)
-    came = await now.reload()
-    assert came.after_restart == ("agents.cid", "agents.dan")
-    assert came.applied == (
-        *(
-            "agents.ana.context_optimization.prompt_cache",
-            "agents.bob.bindings",
-            "agents.bob.surface",
-            "agents",
-        ),
-    )
+    text = (tmp_path / "reverie.yaml").read_text()
+    bob, ana = "  - {id: bob}\n", text[text.index("  - {id: ana") : text.index("  - {id: bob")]
+    moved = "  - {id: bob, surface: capability, bindings: [{match: {room: lobby}}]}\n"
+    (tmp_path / "reverie.yaml").write_text(text.replace(ana + bob, moved + ana))
+    assert (await now.reload()).applied == ("agents.bob.bindings", "agents.bob.surface", "agents")
     assert [one.id for one in now.settings.agents] == ["bob", "ana"]
-    (tmp_path / "reverie.yaml").write_text(
-        CONFIG.replace("  - {id: bob}\n", "") % ("false", "true", "0")
-    )
-    came = await now.reload()
-    assert (came.after_restart, [one.id for one in now.settings.agents]) == (
-        ("agents.bob",),
-        ["ana", "bob"],
-    )
+    (tmp_path / "reverie.yaml").write_text(text.replace(bob, "  - {id: cid}\n"))
+    assert await now.reload() == ReloadResult(after_restart=("agents.bob", "agents.cid"))
     assert now.agent_config("bob").surface == "capability"
-
-
-@pytest.mark.parametrize(
-    ("came", "line", "lines"),
-    [
-        (
-            ReloadResult(),
-            "the configuration was read again; nothing has changed",
-            ["The configuration has not changed."],
-        ),
-        (
-            ReloadResult(applied=("a.b", "c"), after_restart=("d",)),
-            "the configuration was read again; in force now: a.b, c; in force after a restart: d",
-            ["Changed, in force now: a.b, c.", "Changed, in force after a restart: d."],
-        ),
-        (
-            ReloadResult(read_error="No such file"),
-            "the configuration cannot be read; the present settings stay: No such file",
-            [
-                (
-                    "The configuration cannot be read: No such file. The gateway goes on with its "
-                    "present settings."
-                )
-            ],
-        ),
-        (
-            ReloadResult(
-                problems=(ConfigProblem("f", 3, "a", "wrong"), ConfigProblem("g", 0, "", "gone"))
-            ),
-            "the configuration has errors; the present settings stay: f:3: a: wrong; g: gone",
-            [
-                "The configuration has errors; the gateway goes on with its present settings:",
-                "f:3: a: wrong",
-                "g: gone",
-            ],
-        ),
-    ],
-)
-def test_what_came_of_it_in_words(came: ReloadResult, line: str, lines: list[str]) -> None:
-    assert str(came) == line
-    assert list(came.lines) == lines
 
 
 # New settings in components at work: running work ends with the old ones, and new work uses the new
@@ -833,7 +757,7 @@ def test_one_reading_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         f"INFO {again}in force now: access.dm"
     ]
     assert says(lambda: (tmp_path / "ops.yaml").write_text("ops: {port: 0}")) == [
-        f"WARNING {again}in force after a restart: ops.port"
+        f"WARNING {again}all changes wait for a restart, for: ops.port"
     ]
     broken = "the configuration has errors; the present settings stay: "
     (said,) = says(lambda: write_of_watcher(tmp_path, dm="ajar"))

@@ -105,6 +105,6 @@ def test_what_is_written_counts_and_what_is_broken_does_not(tmp_path: Path) -> N
             await it.says("the configuration has errors; the present settings stay")
             assert "reverie.yaml:8: commands.prefix" in it.log
             it.write(prefix="+", ops=9)
-            await it.says("in force after a restart: ops.port")
+            await it.says("all changes wait for a restart, for: ops.port")
 
     asyncio.run(story())
