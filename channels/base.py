@@ -134,8 +134,8 @@ class CommandArg:
     """The gateway can suggest values (`CanCompleteCommands`)."""
     secret: bool = False
     """The value grants access: it is never shown to others and appears in no record for people."""
-    form: Literal["", "number", "id", "word", "room", "person", "command", "time"] = ""
-    """Kind of value. Empty: any text."""
+    number: bool = False
+    """The value is a whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from channels.text import single_line
 from gateway.access.approval_texts import inline_code
 from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
-    CHOICE_OVER_TEXT,
     OPERATOR_PLACE,
     CommandCall,
     CommandContext,
@@ -22,7 +21,6 @@ from gateway.commands.context import (
     find_hidden,
     format_place,
     send_follow_up,
-    take_choice,
 )
 from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
@@ -52,7 +50,6 @@ from gateway.runtime.dmn_admin import (
     build_directive_facts,
     direct_agents,
     format_dmn_status,
-    format_next_turns,
     parse_until,
     snapshot_dmn,
 )
@@ -91,7 +88,7 @@ async def _suggest_times(_typed: CommandCompletion, _context: CommandContext) ->
 
 
 _UNTIL_ARG: Final = make_arg(
-    "until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True, suggests=_suggest_times
+    "until", "A time, such as 30m, 8h or 07:30.", rest=True, suggests=_suggest_times
 )
 
 command(
@@ -105,12 +102,10 @@ command(
 ).declare()
 
 
-@command("dmn debug", "Show what would start next, and what blocks it.", operator=True)
 @command("dmn status", "Show my state, and what I would do next.")
 async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show the state of each agent, or (`debug`) what would start next.
-
-    Private conversations are only counted, except for an owner in a direct chat.
+    """Show each agent's state. Private conversations are only counted, except for an owner in a
+    direct chat.
     """
     now = context.clock.now()
     loops = [loop for loop in context.agents.agents if call.agent in ("", loop.id)]
@@ -118,9 +113,9 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
     places = [place for one in found for place in _mentioned_places(one)]
     private = await find_hidden(call, context, places)
     await context.places.titles.load(places)
-    render = format_next_turns if call.sub == "debug" else partial(format_dmn_status, now=now)
     label = context.places.titles.label
-    lines = [line for one in found for line in render(_hide_private_places(one, private, label))]
+    shown = [_hide_private_places(one, private, label) for one in found]
+    lines = [line for one in shown for line in format_dmn_status(one, now=now)]
     return done("\n".join(["```", *map(escape_code, lines), "```"]), data=found)
 
 
@@ -310,7 +305,7 @@ async def list_reminders(call: CommandCall, context: CommandContext) -> CommandE
 @command(
     "remind cancel",
     "Cancel a reminder.",
-    args=(make_arg("id", "As list shows it.", form="id", needed=True, suggests=suggest_reminders),),
+    args=(make_arg("id", "As list shows it.", needed=True, suggests=suggest_reminders),),
 )
 async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandEffect:
     wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
@@ -376,7 +371,6 @@ MAX_PROBLEMS = 20
         make_arg(
             "channel",
             "The name of the channel.",
-            form="word",
             needed=True,
             suggests=_suggest_channels,
         ),
@@ -513,7 +507,7 @@ async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEff
     "rewind",
     "Take back the last exchange here, or the last few.",
     group="this conversation",
-    args=(make_arg("n", "How many exchanges.", form="number"),),
+    args=(make_arg("n", "How many exchanges.", number=True),),
     role="admin",
     allowed_in_own_chat=True,
 )
@@ -603,9 +597,7 @@ async def list_models(call: CommandCall, context: CommandContext) -> CommandEffe
 @command(
     "model switch",
     "Use another model.",
-    args=(
-        make_arg("name", "As list shows it.", form="word", needed=True, suggests=_suggest_models),
-    ),
+    args=(make_arg("name", "As list shows it.", needed=True, suggests=_suggest_models),),
 )
 async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
     name, known = (
@@ -621,13 +613,7 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandEff
             names=join_or([f"`{_escape_line(one)}`" for one in meant]),
         )
         return refuse(text)
-    if call.command.origin != "button":
-        return _choose_model(context, call, name)
-    counts, ended = await take_choice(context, call)
-    if not counts:
-        return replace(refuse(_(CHOICE_OVER_TEXT)), facts=tuple(ended))
-    reply = _choose_model(context, call, name)
-    return replace(reply, facts=(*reply.facts, *ended))
+    return _choose_model(context, call, name)
 
 
 @command(

@@ -5,7 +5,6 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
@@ -34,7 +33,7 @@ from gateway.core.events import (
     RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, dedup_key, is_inner
-from gateway.core.i18n import N_, _
+from gateway.core.i18n import _
 from gateway.core.identity import AccessPolicy, Role, person_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -43,7 +42,6 @@ from gateway.runtime.agents import Agents
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
-from gateway.store.effects import EffectFact, build_notice_end
 from gateway.stream.attention import LiveAttention
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import PrivacyCache
@@ -252,50 +250,6 @@ async def send_follow_up(
         fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause
     )
     await context.store.append([entry])
-
-
-CHOICE_LIFETIME: Final = timedelta(hours=1)
-_MAX_POSTS_SEARCHED: Final = 30
-CHOICE_OVER_TEXT: Final = N_("These buttons have expired. Send the command again.")
-
-
-async def take_choice(
-    context: CommandContext, call: CommandCall
-) -> tuple[bool, Sequence[EffectFact]]:
-    """Return whether a tap on `CommandEffect.buttons` counts, and the facts that take these buttons
-    away.
-
-    A choice counts once, and for an hour. Only the tap that a client made up finds none.
-    """
-    command, now = call.command, context.clock.now()
-    tapped, over = f"{command.name} {command.args}", set[PostKey]()
-    for entry in reversed(
-        await context.store.newest_entries(
-            _MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
-        )
-    ):
-        post = entry.fact.post if isinstance(entry.fact, PostQueued) else None
-        if post is None or not any(one.command == tapped for one in post.buttons):
-            over |= {post.replaces} if post is not None and post.replaces is not None else set()
-            continue
-        if post.key in over:
-            break
-        counts = now - entry.at <= CHOICE_LIFETIME
-        asked = await context.store.entry(entry.cause) if entry.cause is not None else None
-        native = (
-            asked is not None and isinstance(asked.fact, Command) and asked.fact.origin == "native"
-        )
-        channel = context.channels.get(command.at.channel)
-        if native and channel is not None and channel.capabilities.defers_commands:
-            return counts, ()  # it is shown to one person alone, and nobody can edit it later
-        label = next(one.label for one in post.buttons if one.command == tapped)
-        outcome = (
-            _("**{choice}** was chosen.").format(choice=inline_code(label))
-            if counts
-            else f"**{_('Expired')}**."
-        )
-        return counts, build_notice_end(post, outcome)
-    return False, ()
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:

@@ -18,7 +18,6 @@ CommandGroup = Literal[
 ]
 """Subjects of commands, in the order in which help lists them."""
 COMMAND_GROUPS: Final[tuple[CommandGroup, ...]] = get_args(CommandGroup)
-ArgForm = Literal["", "number", "id", "word", "room", "person", "command", "time"]
 CommandHandler = Callable[["CommandCall", "CommandContext"], Awaitable[CommandEffect]]
 """Answers with `done` or `refuse`. It may raise: the dispatcher answers for it."""
 HandlerT = TypeVar("HandlerT", bound=CommandHandler)
@@ -151,7 +150,7 @@ def make_arg(
     name: str,
     summary: str,
     *choices: str,
-    form: ArgForm = "",
+    number: bool = False,
     needed: bool = False,
     rest: bool = False,
     suggests: SuggestionSource | None = None,
@@ -169,7 +168,7 @@ def make_arg(
         suggests=suggests is not None,
         source=suggests,
         secret=secret,
-        form=form,
+        number=number,
     )
 
 

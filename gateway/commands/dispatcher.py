@@ -66,6 +66,7 @@ from gateway.core.i18n import _, current_language
 from gateway.core.identity import ADMIN_ROLES, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
+from gateway.core.removed import find_removed
 from gateway.core.text_safety import one_line
 from gateway.store import AppendResult, LogEntry, judged_events
 from gateway.store.effects import CommandEffect, EffectFact, build_effect_entries, refuse
@@ -454,7 +455,7 @@ class CommandDispatcher:
             )
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
-            return help.explain_invalid_arguments(row, parsed, prefix)
+            return _explain_invalid(row, command, parsed, prefix)
         if not row.asks_model:
             return ""
         return self._context.limits.take_or_explain(
@@ -579,9 +580,7 @@ class CommandDispatcher:
             return _refuse(answer_unknown_command(call, name), understood=False)
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
-            return _refuse(
-                help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False
-            )
+            return _refuse(_explain_invalid(row, command, parsed, SHELL_PREFIX), understood=False)
         if stopped and (parsed.sub or row).needs_gateway:
             raise GatewayNotRunning(
                 f"`{row.name}` needs a running gateway; none is running with the store "
@@ -626,6 +625,13 @@ class CommandDispatcher:
 
 def _refuse(why: str, *, understood: bool = True) -> ControlResponse:
     return ControlResponse(ok=False, understood=understood, lines=tuple(why.split("\n")))
+
+
+def _explain_invalid(
+    row: CommandDefinition, command: Command, wrong: InvalidArguments, prefix: str
+) -> str:
+    gone = find_removed([row.name, *command.args.lower().split()[:1]])
+    return _(gone) if gone else help.explain_invalid_arguments(row, wrong, prefix)
 
 
 def _redact_data(data: object, redactor: Redactor) -> object:

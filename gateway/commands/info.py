@@ -83,8 +83,8 @@ async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -
     "List all commands, or explain one.",
     group="me and you",
     args=(
-        make_arg("command", "The command to explain.", form="command", suggests=_suggest_commands),
-        make_arg("sub", "One of its subcommands.", form="command", suggests=_suggest_commands),
+        make_arg("command", "The command to explain.", suggests=_suggest_commands),
+        make_arg("sub", "One of its subcommands.", suggests=_suggest_commands),
     ),
     private=True,
     aliases=("commands",),
@@ -228,7 +228,7 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> Comman
         make_arg(
             "entry",
             "The number of the entry, as in log tail. Without it: my last answer.",
-            form="number",
+            number=True,
         ),
     ),
     role="admin",
@@ -486,7 +486,7 @@ async def _suggest_waiting(typed: CommandCompletion, context: CommandContext) ->
     "approve",
     "Approve a tool call that waits. Without an id: list them.",
     group="approvals",
-    args=(make_arg("id", "The id in my question.", form="id", suggests=_suggest_waiting),),
+    args=(make_arg("id", "The id in my question.", suggests=_suggest_waiting),),
     role="admin",
     needs_gateway=True,
 )
@@ -500,9 +500,7 @@ async def handle_approve(call: CommandCall, context: CommandContext) -> CommandE
     "deny",
     "Deny a tool call that waits.",
     group="approvals",
-    args=(
-        make_arg("id", "The id in my question.", form="id", needed=True, suggests=_suggest_waiting),
-    ),
+    args=(make_arg("id", "The id in my question.", needed=True, suggests=_suggest_waiting),),
     role="admin",
     needs_gateway=True,
 )
@@ -582,7 +580,7 @@ command(
 @command(
     "log tail",
     "Show the newest log entries.",
-    args=(make_arg("n", "How many entries.", form="number"),),
+    args=(make_arg("n", "How many entries.", number=True),),
 )
 async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, oldest first.

@@ -1,11 +1,10 @@
 """Commands about an agent's notes: `journal` and `memory`."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from agent.journal import JournalEntry, format_entry, to_single_line
+from agent.journal import to_single_line
 from channels.base import CommandCompletion
 from gateway.access.approval_texts import escape_invisible, inline_code
 from gateway.commands.context import (
@@ -19,21 +18,17 @@ from gateway.commands.context import (
 )
 from gateway.commands.definition import command, make_arg
 from gateway.context.dream import find_pending_notes, render_pending_notes
-from gateway.context.journal import parse_note_handle, to_journal_entry
+from gateway.context.journal import parse_note_handle
 from gateway.context.memory import (
     UNDONE,
     find_last_effective_dream,
     format_as_list_item,
-    format_diff,
     load_dreams,
 )
 from gateway.context.search import (
     HitBuilder,
     SearchHit,
-    contains_all_words,
-    match_all_terms,
     scope_of_hit,
-    split_words,
     to_handwritten_hit,
 )
 from gateway.core.events import ConversationId
@@ -83,15 +78,11 @@ async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> li
     ]
 
 
-_COUNT_ARG: Final = make_arg("n", "How many entries.", form="number")
-
-
-@command("journal show", "Show what I wrote down here lately.", args=(_COUNT_ARG,), operator=True)
 @command(
     "journal",
     "Show what I wrote down here lately.",
     group="this conversation",
-    args=(_COUNT_ARG,),
+    args=(make_arg("n", "How many entries.", number=True),),
     role="admin",
     allowed_in_own_chat=True,
     private=True,
@@ -151,7 +142,6 @@ async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffe
         make_arg(
             "note",
             "The number of the note, as in journal or memory show.",
-            form="id",
             needed=True,
             suggests=suggest_notes,
         ),
@@ -216,7 +206,6 @@ async def list_pending_notes(call: CommandCall, context: CommandContext) -> Comm
         make_arg(
             "note",
             "The number of the note, as in memory pending.",
-            form="id",
             needed=True,
             suggests=suggest_notes,
         ),
@@ -347,76 +336,6 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
         "```",
         *more,
     ]
-
-
-@command(
-    "journal search",
-    "List the entries that contain all of these words.",
-    args=(
-        make_arg("words", "The words. Upper and lower case are the same.", needed=True, rest=True),
-    ),
-    operator=True,
-)
-async def search_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
-    terms = [term for term in call.arguments["words"].split() if split_words(term)]
-    found = await _read_entries(call, context, terms, MAX_NOTES) if terms else []
-    lines = list[str]()
-    for one in found:
-        by = "" if one.note_id else f" ({_('by hand')})"
-        lines.append(
-            f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or 'owner'}{by}  {one.title}".rstrip()
-        )
-        lines += [*(f"    {line}".rstrip() for line in one.text.splitlines()), ""]
-    text = "\n".join(lines) or _("I found nothing.")
-    return replace(done(text, data=found), ok=bool(found))
-
-
-@command("journal export", "Show all entries.", operator=True)
-async def export_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
-    found = await _read_entries(call, context, ())
-    return done("".join(map(format_entry, found)).strip("\n"), data=found)
-
-
-async def _read_entries(
-    call: CommandCall, context: CommandContext, terms: Sequence[str], most: int | None = None
-) -> list[JournalEntry]:
-    """Return notes of the log and entries that people wrote into the file, newest last: at most
-    `most`, or all.
-    """
-    agent, words = agent_of(call, context), [word for term in terms for word in split_words(term)]
-    found = [
-        one
-        for one in await context.journal.read_handwritten(agent)
-        if contains_all_words(f"{one.title}\n{one.text}", words)
-    ]
-    before, count = None, 0
-    while page := await context.store.newest_entries(
-        _PAGE_SIZE, before=before, kinds=["noted"], match=match_all_terms(terms) or None
-    ):
-        noted = [
-            to_journal_entry(one.fact, one)
-            for one in page
-            if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
-        ]
-        found, count, before = found + noted, count + len(noted), page[0].seq
-        if most is not None and count >= most:
-            break
-    found.sort(key=lambda one: one.at)
-    return found if most is None else found[-most:]
-
-
-@command("memory diff", "Show what the last dream changed.", operator=True)
-async def show_last_dream(call: CommandCall, context: CommandContext) -> CommandEffect:
-    agent = agent_of(call, context)
-    last = find_last_effective_dream(await load_dreams(context.store, agent))
-    if last is None:
-        text = _("{agent} has not dreamed yet, or all dreams were undone.").format(agent=agent)
-        return refuse(text)
-    changed = format_diff(last.fact.before, last.fact.after) or _("(no change)")
-    head = _("Last dream of {agent}: {time} UTC.").format(
-        agent=agent, time=f"{last.at:%Y-%m-%d %H:%M}"
-    )
-    return done(f"{head}\n\n{changed}")
 
 
 @command(

@@ -3,7 +3,7 @@
 A command is the prefix and a known name at the start of a message, or after the bot's own name in
 it. Some messages to the bot alone need no prefix: `more` (in a room also unaddressed, after a page
 of a long answer), `again`, the question whether it is a person, and an exact command of the table
-(`reverie: dmn pause`).
+(`reverie: dmn pause`), without arguments.
 
 Arguments are the same text everywhere: written on IRC, or native options joined to one line
 (channels/discord).
@@ -37,19 +37,6 @@ _PLAIN_WORD: Final = re.compile(r"""[^\s"“”„`\\]+""")
 """A word that needs no quotes."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
-_UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
-    "number": _NUMBER,
-    "id": re.compile(r"(?=[^ ]*[0-9])[A-Za-z0-9]{2,26}"),
-    "word": re.compile(r"(?=\S*[-_./:0-9])[\w./:@*-]{1,100}"),
-    "room": re.compile(
-        r"[#&+][^\s,]{1,100}|[\w.-]{1,64}/[^\s/]{1,100}(?:/[^\s/]{1,100})?|-?[0-9]{5,20}"
-    ),
-    "person": re.compile(r"[\w.-]{1,64}:[^\s]{1,200}"),
-    "time": re.compile(
-        r"(?:[0-9]{1,4}\s?(?:s|m|h|d|min|hours?|minutes?|days?)\s?){1,3}|[0-9]{1,2}:[0-9]{2}"
-    ),
-}
-"""Values that nobody writes in passing, by `CommandArg.form`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +46,6 @@ class ParsedArguments:
     sub: CommandDefinition | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Values by argument name, without those that were not given."""
-    is_sub_named: bool = False
-    """True if the subcommand was named, and not only meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +74,7 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
     return (
         InvalidArguments(reason=given, sub=sub)
         if isinstance(given, str)
-        else ParsedArguments(sub=sub, arguments=given, is_sub_named=named is not None)
+        else ParsedArguments(sub=sub, arguments=given)
     )
 
 
@@ -109,29 +94,6 @@ def join_words(row: CommandDefinition, words: Sequence[str]) -> str:
         else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
         for number, word in enumerate(words)
     )
-
-
-def is_unambiguous(
-    row: CommandDefinition, text: str, rows: Mapping[str, CommandDefinition]
-) -> bool:
-    """Return whether this text can be meant only as that command, though it has no prefix."""
-    parsed = parse_arguments(row, text)
-    if isinstance(parsed, InvalidArguments) or (
-        row.subs and text.strip() and not parsed.is_sub_named
-    ):
-        return False
-    args = {arg.name: arg for arg in (parsed.sub or row).args}
-    if row.name == "seen" or (
-        row.name == "why" and not parsed.arguments
-    ):  # words with which people begin a question
-        return False
-    if row.name == "help" and parsed.arguments:
-        about = rows.get(parsed.arguments.get("command", "").lower())
-        return about is not None and (
-            "sub" not in parsed.arguments
-            or about.find_sub(parsed.arguments["sub"].lower()) is not None
-        )
-    return all(_is_unambiguous_value(args[name], value) for name, value in parsed.arguments.items())
 
 
 def mask_secrets(row: CommandDefinition, text: str) -> str:
@@ -204,7 +166,7 @@ def _find_error(arg: CommandArg, value: str) -> str:
     if arg.choices and value.lower() not in arg.choices:
         choices = join_or([f"`{choice}`" for choice in arg.choices])
         return _("Write {choices}, not `{word}`.").format(word=quote_code(value), choices=choices)
-    if arg.form == "number" and not _NUMBER.fullmatch(value):
+    if arg.number and not _NUMBER.fullmatch(value):
         return _("`{name}` must be a number, not `{word}`.").format(
             name=arg.name, word=quote_code(value)
         )
@@ -218,15 +180,6 @@ def join_or(names: Sequence[str]) -> str:
         if len(names) == 1
         else _("{first} or {last}").format(first=", ".join(names[:-1]), last=names[-1])
     )
-
-
-def _is_unambiguous_value(arg: CommandArg, value: str) -> bool:
-    if arg.choices:
-        return True
-    if not arg.form:
-        return arg.rest  # after a room or a type, which nobody names in passing
-    pattern = _UNAMBIGUOUS_FORMS.get(arg.form)
-    return pattern is not None and pattern.fullmatch(value) is not None
 
 
 _ADDRESSED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
@@ -340,25 +293,21 @@ def _parse_unprefixed(
     rows: Mapping[str, CommandDefinition],
     ours: Collection[str],
 ) -> ParsedCommand | None:
-    """Return the command that is addressed to the bot without a prefix.
-
-    In a room the bot's name may be anywhere in the text (`bob: join #reverie`), so the addressed
-    name must be the bot's; if the bot has another name than is known, the text must be the
-    command's name alone.
+    """Return the command that is addressed to the bot without a prefix: its name, or with that of a
+    subcommand.
     """
-    if message.kind not in ("mention", "direct") or (message.kind == "mention" and called is None):
-        return None
     us = called is not None and (called[1] or called[2]).casefold() in ours
-    found = _NAME.fullmatch(
-        text[called.end() :] if called and (us or message.kind == "mention") else text
-    )
-    row = rows.get(found[1].lower()) if found else None
-    if found is None or row is None or row.name != found[1].lower():
+    name, *sub = (text[called.end() :] if called and us else text).lower().split() or [""]
+    row = rows.get(name)
+    if message.kind != "direct" and not (us and message.kind == "mention"):
         return None
-    args = (found[2] or "").strip()
-    if not is_unambiguous(row, args, rows) or (args and message.kind == "mention" and not us):
+    if row is None or row.name != name or [name, *sub] == ["why"]:  # as people begin a question
         return None
-    return ParsedCommand(command=_build_command(message, row.name, args), only_if_allowed=True)
+    if sub and (len(sub) > 1 or row.find_sub(sub[0]) is None):
+        return None
+    if isinstance(parse_arguments(row, " ".join(sub)), InvalidArguments):
+        return None
+    return ParsedCommand(command=_build_command(message, name, " ".join(sub)), only_if_allowed=True)
 
 
 def asks_for_disclosure(text: str) -> bool:

@@ -98,16 +98,14 @@ async def _suggest_requests(typed: CommandCompletion, context: CommandContext) -
 _WHO_ARG: Final = make_arg(
     "who",
     "A person: an id as in whoami, or a name that was active here lately.",
-    form="person",
     needed=True,
     suggests=suggest_people,
 )
 _WHERE_ARG: Final = make_arg("where", "In this room only, or everywhere.", "here", "everywhere")
-_CODE_ARG: Final = make_arg("code", "The code.", form="id", needed=True, rest=True, secret=True)
+_CODE_ARG: Final = make_arg("code", "The code.", needed=True, rest=True, secret=True)
 _REQUEST_ARG: Final = make_arg(
     "code",
     "The code, or the id of the request or person, as in list.",
-    form="id",
     needed=True,
     rest=True,
     suggests=_suggest_requests,
@@ -145,7 +143,6 @@ SEEN_LINES: Final = 2_000
             "The name that they had then.",
             needed=True,
             rest=True,
-            form="person",
             suggests=suggest_people,
         ),
     ),
@@ -350,7 +347,7 @@ async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) ->
     "pair seed",
     "Approve a person who never asked.",
     args=(
-        make_arg("who", "channel:id, as whoami shows it.", form="person", needed=True),
+        make_arg("who", "channel:id, as whoami shows it.", needed=True),
         make_arg("role", "The role. Without one: member.", *_ASSIGNABLE_ROLES),
     ),
     operator=True,
@@ -631,11 +628,7 @@ async def list_links(call: CommandCall, context: CommandContext) -> CommandEffec
 @command(
     "link remove",
     "Unlink one of your accounts.",
-    args=(
-        make_arg(
-            "account", "As list shows it.", form="person", needed=True, suggests=_suggest_accounts
-        ),
-    ),
+    args=(make_arg("account", "As list shows it.", needed=True, suggests=_suggest_accounts),),
 )
 async def remove_link(call: CommandCall, context: CommandContext) -> CommandEffect:
     return context.account_linker.unlink(_build_claim(call), call.arguments["account"])

@@ -37,9 +37,9 @@ AuditRow = tuple[Seq, datetime, AuditRecord]
     "Show administrative commands: who, where, what, and the result; the newest last.",
     group="how I run",
     args=(
-        make_arg("since", "2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC).", form="time"),
-        make_arg("by", "Only of this person: channel:id, or operator.", form="person"),
-        make_arg("limit", f"The newest few only (default {DEFAULT_AUDIT_ROWS}).", form="number"),
+        make_arg("since", "2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)."),
+        make_arg("by", "Only of this person: channel:id, or operator."),
+        make_arg("limit", f"The newest few only (default {DEFAULT_AUDIT_ROWS}).", number=True),
     ),
     operator=True,
 )
@@ -149,11 +149,11 @@ class CacheUsageReport:
     group="this conversation",
     args=(
         make_arg("by", "Sums for each of these.", *SPENDING_KEYS),
-        make_arg("since", "Sums from this day on: YYYY-MM-DD (UTC).", form="time"),
+        make_arg("since", "Sums from this day on: YYYY-MM-DD (UTC)."),
         make_arg(
             "last",
             f"The newest few requests (default {DEFAULT_REQUESTS}; with by: none).",
-            form="number",
+            number=True,
         ),
     ),
     operator=True,

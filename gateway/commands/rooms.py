@@ -38,7 +38,7 @@ async def suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> l
     return [titles.label(place.conversation) for place in await known_rooms(context)]
 
 
-ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", form="room", suggests=suggest_rooms)
+ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=suggest_rooms)
 
 
 @command(
@@ -46,7 +46,7 @@ ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", form="room", sugges
     "Post a text in another room, in my name.",
     group="rooms",
     args=(
-        make_arg("room", "The room.", form="room", needed=True, suggests=suggest_rooms),
+        make_arg("room", "The room.", needed=True, suggests=suggest_rooms),
         make_arg("text", "The text.", needed=True, rest=True),
     ),
     role="admin",
@@ -165,7 +165,7 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffe
     "join",
     "Enter a room.",
     group="rooms",
-    args=(make_arg("room", "The room.", form="room", needed=True, suggests=suggest_rooms),),
+    args=(make_arg("room", "The room.", needed=True, suggests=suggest_rooms),),
     role="admin",
     needs_global_role=True,
     needs_gateway=True,

@@ -16,6 +16,15 @@ _REMOVED: Final[Mapping[str, str]] = {
         "longer."
     ),
     "replay": N_("`replay` is gone: `why` explains what was decided about an entry."),
+    "dmn debug": "`dmn debug` is gone: `dmn status` shows what I want to look at.",
+    "journal show": "`journal show` is gone: write `journal`.",
+    "journal search": "`journal search` is gone: search the file JOURNAL.md of the agent.",
+    "journal export": "`journal export` is gone: JOURNAL.md of the agent has all entries.",
+    "memory diff": "`memory diff` is gone: `log show --kind dreamed` shows each dream.",
+    "notify rules": N_(
+        "`notify rules` is gone: put rules under `attention.rules` in the configuration file."
+    ),
+    "notify pending": "`notify pending` is gone: write `pending`.",
     "run --role": (
         "`--role` is gone: each process does everything for the channels that it holds; "
         "leave it out."

@@ -266,19 +266,6 @@ def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
     ]
 
 
-def format_next_turns(status: DmnStatus) -> list[str]:
-    """Return the turns that its next tick would start, and what blocks them."""
-    lines = [f"{place}: an answer waits for a free slot" for place in status.waiting]
-    blocked = f" - blocked by: {'; '.join(status.held)}" if status.held else ""
-    lines += [f"would start: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
-    if not status.wanted:
-        lines.append(
-            "nothing would "
-            f"start{blocked.replace(' - blocked by', '; any turn would be blocked by')}"
-        )
-    return [f"{status.agent} is {status.mode}", *(f"  {line}" for line in lines)]
-
-
 def _pending_reason(state: DmnState, place: str) -> str:
     if place in state.pending:
         return "pending"

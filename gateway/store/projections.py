@@ -7,20 +7,16 @@ separately, from the view `said`.
 
 Current facts (`holds`): of some kinds of facts only the newest one about each key counts.
 
-Notification types: a table counts each type, with its first and last time. Rooms and people are
-parts of a type, and a server can invent any number of them: so each family of types (all of one
-channel and word, `irc.libera.room`) has room for a limited number, and later ones are counted
-together, as `irc.libera.room.*`. Nothing is ever removed, so the result does not depend on how the
-log is divided into transactions, and a rebuild gives the same.
+Notification types: a table counts each type without its place, `irc.libera.room`, with its first
+and last time. Rooms and people are parts of a type, and a server can invent any number of them.
 
 Spending: each message shown in a turn bears an equal share of the turn's whole cost. Shares are
 whole tokens and billionths of a dollar, so that they add up to exactly what was billed.
 """
 
-import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from gateway.core.events import (
@@ -70,8 +66,6 @@ from gateway.store.spending import (
     to_nano_usd,
 )
 
-MAX_FAMILY_TYPES: Final = 200
-"""Types of a family that are counted separately: more rooms than most people are in."""
 PROJECTED_TABLES = (
     "unread",
     "outbox",
@@ -143,89 +137,14 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one c
             return None
 
 
-COUNT_TYPES: Final = f"""
-WITH new AS (
-    SELECT key AS first, json_extract(value, '$[0]') AS family, json_extract(value, '$[1]') AS type,
-        json_extract(value, '$[2]') AS together, CAST(json_extract(value, '$[3]') AS bigint)
-            AS times,
-        json_extract(value, '$[4]') AS first_at, json_extract(value, '$[5]') AS last_at,
-        CAST(json_extract(value, '$[6]') AS bigint) AS last
-    FROM json_each($1)
-), met AS (
-    SELECT *, EXISTS (
-        SELECT 1 FROM notification_type AS old WHERE old.family = new.family AND old.type = new.type
-    ) AS known, (SELECT count(*) FROM notification_type AS old WHERE old.family = new.family)
-        AS size
-    FROM new
-), placed AS (
-    SELECT *, size + row_number() OVER (PARTITION BY family, known ORDER BY first) AS position
-        FROM met
-), named AS (
-    SELECT *, CASE WHEN known OR position <= {MAX_FAMILY_TYPES} THEN type ELSE together END AS name
-        FROM placed
-), told AS (
-    SELECT family, name, times,
-        first_value(first_at) OVER (PARTITION BY family, name ORDER BY first) AS first_at,
-        first_value(last_at) OVER (PARTITION BY family, name ORDER BY last DESC) AS last_at
-    FROM named
-)
-INSERT INTO notification_type (family, type, count, first_at, last_at)
-SELECT family, name, sum(times), min(first_at), min(last_at) FROM told WHERE true GROUP BY family,
-    name
-ON CONFLICT (family, type) DO UPDATE SET count = notification_type.count + excluded.count,
-    last_at = excluded.last_at
-"""  # noqa: S608 - constants only
-"""Parameter: the result of `merge_sightings`. `WHERE true`: otherwise ON would be parsed as part of
-a join (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
-
-
-class TypeSighting(NamedTuple):
-    """One notification type with its times, in the order of columns that `COUNT_TYPES` reads."""
-
-    family: str
-    """Empty: of types that name no place, e.g. `irc.libera.link`."""
-    type: str
-    together: str
-    """Name under which it is counted if its family is full."""
-    times: int
-    first_at: str
-    """UTC, as in the log. First and last in the log's order: the clock may have been set back
-    between."""
-    last_at: str
-
-
-@lru_cache(maxsize=4_096)
-def type_family(dotted: str, conversation: ConversationId | None) -> str:
-    """Return the type without its place; empty if it names none."""
-    place = (
-        (conversation or "")
-        .partition("/")[2]
-        .replace("/", ".")
-        .replace("%2F", "/")
-        .replace("%25", "%")
-    )
-    return dotted.removesuffix(f".{place}") if place and dotted.endswith(f".{place}") else ""
-
-
-def sight_type(dotted: str, conversation: ConversationId | None, at: str) -> TypeSighting:
-    """Return the sighting of one notification."""
-    family = type_family(dotted, conversation)
-    return TypeSighting(family, dotted, f"{family}.*" if family else "*", 1, at, at)
-
-
-def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
-    """Merge sightings by type, in the order of first sight, as JSON for one step of the database.
-
-    The table becomes the same as with separate steps: a family that was full when a type first came
-    stays full, and one that was not keeps that type from then on.
+def counted_type(dotted: str, conversation: ConversationId | None) -> str:
+    """Return the type under which a notification of that conversation is counted: without its
+    place.
     """
-    merged: dict[tuple[str, str], list[str | int]] = {}
-    for place, sighting in enumerate(sightings):
-        before = merged.setdefault(
-            (sighting.family, sighting.type), [*sighting[:3], 0, *sighting[4:], place]
-        )
-        before[3:] = [int(before[3]) + sighting.times, before[4], sighting.last_at, place]
-    return json.dumps(list(merged.values()))
+    channel = f"{(conversation or '').partition('/')[0]}."
+    if not dotted.startswith(channel):
+        return dotted
+    return channel + dotted.removeprefix(channel).partition(".")[0]
 
 
 class Statement(NamedTuple):
@@ -326,6 +245,10 @@ _HOLDS = (
     "excluded.seq"
 )
 _HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = $1 AND key = $2"
+_COUNTED = (
+    "INSERT INTO notification_type (type, count, first_at, last_at) VALUES {} ON CONFLICT (type) "
+    "DO UPDATE SET count = notification_type.count + excluded.count, last_at = excluded.last_at"
+)
 _FORGOTTEN = "INSERT INTO forgotten (seq) VALUES {} ON CONFLICT DO NOTHING"
 """`WHERE true`: otherwise ON would be parsed as part of a join
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
@@ -344,9 +267,8 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
     """
     match fact:
         case Judgement():
-            yield Statement(
-                "notification_type", COUNT_TYPES, sight_type(fact.type, conversation, at)
-            )
+            counted = counted_type(fact.type, conversation)
+            yield Statement("notification_type", _COUNTED, (counted, 1, at, at))
             if fact.fate in ("due", "context") and cause is not None and conversation is not None:
                 yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
         case TurnRecord() if conversation is not None:
@@ -475,16 +397,9 @@ def group_statements(
 ) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
     """Yield runs of one SQL text with all their parameters, table by table, in order within each
     table.
-
-    All type sightings become one row: each would be a step of its own, which costs more than its
-    work.
     """
-    types: list[TypeSighting] = []
     tables: dict[str, list[tuple[str, list[tuple[SqlValue, ...]]]]] = {}
     for table, sql, params in statements:
-        if isinstance(params, TypeSighting):
-            types.append(params)
-            continue
         runs = tables.setdefault(table, [])
         if runs and runs[-1][0] == sql:
             runs[-1][1].append(params)
@@ -492,7 +407,15 @@ def group_statements(
             runs.append((sql, [params]))
     for runs in tables.values():
         for sql, rows in runs:
-            width = _KEY_WIDTHS.get(sql)  # PostgreSQL changes no row twice in one statement
-            yield sql, rows if width is None else list({row[:width]: row for row in rows}.values())
-    if types:
-        yield COUNT_TYPES, [(merge_sightings(types),)]
+            yield sql, _merge_rows(sql, rows)
+
+
+def _merge_rows(sql: str, rows: list[Params]) -> list[Params]:
+    """Merge rows about the same: PostgreSQL changes no row twice in one statement."""
+    if (width := _KEY_WIDTHS.get(sql)) is not None:
+        return list({row[:width]: row for row in rows}.values())
+    if sql != _COUNTED:
+        return rows
+    counts = Counter(row[0] for row in rows)
+    first, last = {row[0]: row[2] for row in reversed(rows)}, {row[0]: row[3] for row in rows}
+    return [(name, count, first[name], last[name]) for name, count in counts.items()]

@@ -184,7 +184,7 @@ class ConnectionState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationTypeCount:
-    """Counter of one notification type, or of several together, under a name that ends in `*`."""
+    """Counter of one notification type, of all places together."""
 
     type: str
     count: int
@@ -194,7 +194,7 @@ class NotificationTypeCount:
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make a counter of the table's columns in their order, without the family."""
+        """Make a counter of the table's columns in their order."""
         dotted, count, first, last = row
         return cls(
             type=dotted,

@@ -30,8 +30,8 @@ page from the command table of the program, which also makes the help, Discord's
 | dashboard and console | `/status`; you are `console:operator` there, an owner |
 
 - `!help` lists what you may use where you are. `!help NAME` explains each argument.
-- Without a prefix, text is a command only if all of it is a valid use by somebody who may give it: `reverie: status`
-  is one, `reverie: help me with this` is not.
+- On IRC a command may be given without the prefix if it is its name alone, or with that of a subcommand, by somebody
+  who may give it: `reverie: status` and `reverie: dmn pause` are commands, `reverie: help me with this` is not.
 - An answer that concerns only you is shown only to you, where the platform can do that.
 - A command that acts (those of admins, and `link`) is not carried out if it arrives more than a minute after it was
   given, for example from a platform's queue. The person is told so.

@@ -164,12 +164,10 @@ CREATE TABLE spending (
 
 -- The types of notifications that were seen (gateway/store/registry.py says what a family is, and why it is bounded).
 CREATE TABLE notification_type (
-    family TEXT NOT NULL,           -- the type without its place; empty: it names none
-    type TEXT NOT NULL,
+    type TEXT PRIMARY KEY,          -- without its place
     count INTEGER NOT NULL,
     first_at TEXT NOT NULL,
-    last_at TEXT NOT NULL,
-    PRIMARY KEY (family, type)
+    last_at TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dmn_state (

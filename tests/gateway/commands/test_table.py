@@ -113,7 +113,7 @@ def test_each_argument_whose_values_are_known_has_choices_or_suggestions() -> No
     bare = [
         f"{row.name} {sub.name if sub else ''} {arg.name}"
         for row, sub, arg in arguments()
-        if not (arg.choices or arg.suggests or arg.form == "number")
+        if not (arg.choices or arg.suggests or arg.number)
     ]
     assert bare == ["link code code", "say  text"]
 

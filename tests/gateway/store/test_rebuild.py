@@ -3,9 +3,8 @@ repaired if changed."""
 
 import asyncio
 import re
-import sqlite3
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -18,8 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.events import (
-    Address,
-    ChannelName,
     ConversationId,
     Message,
     MessageDeleted,
@@ -27,10 +24,8 @@ from gateway.core.events import (
     PostKey,
     ReactionChanged,
     RequestUsage,
-    RoomId,
     Sender,
     SenderId,
-    ThreadId,
 )
 from gateway.core.facts import (
     URGENT,
@@ -59,17 +54,12 @@ from gateway.store import (
 )
 from gateway.store.active import read_conversation
 from gateway.store.projections import (
-    COUNT_TYPES,
-    MAX_FAMILY_TYPES,
     PROJECTED_TABLES,
     SEARCHABLE_KINDS,
     Statement,
-    TypeSighting,
+    counted_type,
     group_statements,
-    merge_sightings,
     project_fact,
-    sight_type,
-    type_family,
 )
 from tests.kits import strategies
 from tests.kits.examples import examples
@@ -211,19 +201,15 @@ def test_statements_keep_their_order_within_a_table(some: list[NewEntry]) -> Non
         for seq, entry in enumerate(some, 1)
         for statement in project_fact(Seq(seq), "now", entry.conversation, Seq(1), entry.fact)
     ]
-    regrouped: dict[str, list[tuple[str, object]]] = {table: [] for table in PROJECTED_TABLES}
+    regrouped: dict[str, list[tuple[str, tuple[Any, ...]]]] = {table: [] for table in PROJECTED_TABLES}
     by_sql = {statement.sql: statement.table for statement in flat}
     for sql, rows in group_statements(flat):
         regrouped[by_sql[sql]] += [(sql, row) for row in rows]
     for table in PROJECTED_TABLES:
         expected = _last_of_each_key([(one.sql, one.params) for one in flat if one.table == table])
-        if table == "notification_type" and expected:  # many types are one statement
-            expected = [
-                (
-                    COUNT_TYPES,
-                    (merge_sightings([TypeSighting._make(params) for _, params in expected]),),
-                )
-            ]
+        if table == "notification_type":  # rows of one type become one
+            assert sum(row[1] for _, row in regrouped[table]) == len(expected)
+            continue
         assert regrouped[table] == expected
 
 
@@ -591,12 +577,12 @@ async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it
 
 # Counters of notification types: bounded, and equal by append and by rebuild
 
-Row = tuple[str, str, int, str, str]
+Row = tuple[str, int, str, str]
 
 
 def table(path: Path) -> list[Row]:
     with closing(look_into(path)) as connection:
-        return connection.fetch("SELECT * FROM notification_type ORDER BY family, type")
+        return connection.fetch("SELECT * FROM notification_type ORDER BY type")
 
 
 def came(number: int, room: str = "#a", hours: int = 0) -> list[NewEntry]:
@@ -613,20 +599,17 @@ def came(number: int, room: str = "#a", hours: int = 0) -> list[NewEntry]:
     ]
 
 
-@pytest.mark.parametrize("room", ["#python", "#a.b", "a/b", "100%", "*", "-1001"])
-@pytest.mark.parametrize("thread", [None, "7", "a/b%2Fc"])
-def test_the_family_is_the_type_without_its_place(room: str, thread: str | None) -> None:
-    at = Address(
-        channel=ChannelName("irc.x"), room=RoomId(room), thread=ThreadId(thread) if thread else None
-    )
-    dotted = f"irc.x.mention.{room}" + (f".{thread}" if thread else "")
-    assert type_family(dotted, at.conversation) == "irc.x.mention"
-
-
-def test_what_names_no_place_has_no_family() -> None:
-    assert type_family("irc.x.link", None) == ""
-    assert type_family("agent.alarm", ConversationId("irc.x/#a")) == ""
-    assert sight_type("agent.alarm", None, "now").together == "*"
+@pytest.mark.parametrize(
+    ("dotted", "place", "counted"),
+    [
+        ("irc.x.mention.#a.b", "irc.x/#a.b", "irc.x.mention"),
+        ("irc.x.mention.-1001.7", "irc.x/-1001/7", "irc.x.mention"),
+        ("irc.x.link", None, "irc.x.link"),
+        ("agent.alarm", "irc.x/#a", "agent.alarm"),
+    ],
+)
+def test_a_type_is_counted_without_its_place(dotted: str, place: str | None, counted: str) -> None:
+    assert counted_type(dotted, ConversationId(place) if place else None) == counted
 
 
 async def test_each_type_counts_and_tells_when_it_was_seen(tmp_path: Path) -> None:
@@ -635,69 +618,8 @@ async def test_each_type_counts_and_tells_when_it_was_seen(tmp_path: Path) -> No
         await store.append([*came(1), *came(2, hours=1), *came(3, "#b")])
         await store.append(came(1, hours=5))  # a repeat
         await store.append(came(4, hours=2))
-    at = [f"2026-03-04T0{hour}:06:07.000000+00:00" for hour in (5, 7)]
-    assert table(path) == [
-        ("irc.test.room", "irc.test.room.#a", 3, at[0], at[1]),
-        ("irc.test.room", "irc.test.room.#b", 1, at[0], at[0]),
-    ]
-
-
-async def test_made_up_rooms_fill_neither_the_table_nor_another_family(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    async with await opened(path) as store:
-        await store.append(
-            [one for number in range(MAX_FAMILY_TYPES + 50) for one in came(number, f"#{number}")]
-        )
-        for number in range(3):
-            await store.append(came(1_000 + number, f"#late{number}"))
-        await store.append(came(2_000, "#7"))
-        link = Judgement(type="irc.test.link", urgency=1, fate="noted", rule="r", role="guest")
-        await store.append([NewEntry(fact=link, at=NOW)])
     rows = table(path)
-    assert len(rows) == MAX_FAMILY_TYPES + 2
-    counts = {row[1]: row[2] for row in rows}
-    assert (counts["irc.test.room.*"], counts["irc.test.room.#7"], counts["irc.test.link"]) == (
-        53,
-        2,
-        1,
-    )
+    at = [f"2026-03-04T0{hour}:06:07.000000+00:00" for hour in (5, 7)]
+    assert rows == [("irc.test.room", 4, at[0], at[1])]
     assert await rebuild(located(path)) == []
     assert table(path) == rows
-
-
-few = st.sampled_from(
-    ["x.room.1", "x.room.2", "x.room.3", "x.room.4", "x.room.*", "x.link", "y.link"]
-)
-
-
-def _fold(batches: Iterable[Sequence[TypeSighting]]) -> list[Row]:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute(
-            "CREATE TABLE notification_type (family, type, count, first_at, last_at, PRIMARY KEY "
-            "(family, type))"
-        )
-        small = COUNT_TYPES.replace(f"<= {MAX_FAMILY_TYPES}", "<= 2")
-        assert small != COUNT_TYPES
-        for batch in batches:
-            connection.execute(small, {"1": merge_sightings(batch)})
-        return connection.execute(
-            "SELECT * FROM notification_type ORDER BY family, type"
-        ).fetchall()
-
-
-@given(st.lists(st.lists(few, min_size=1, max_size=8), max_size=6))
-def test_it_does_not_matter_how_the_log_is_cut(cut: list[list[str]]) -> None:
-    told = [
-        [
-            sight_type(
-                one, ConversationId(f"x/{one[-1]}") if "room" in one else None, f"{block}-{index}"
-            )
-            for index, one in enumerate(batch)
-        ]
-        for block, batch in enumerate(cut)
-    ]
-    by_one = _fold([one] for batch in told for one in batch)
-    assert _fold(told) == by_one
-    assert _fold([[one for batch in told for one in batch]]) == by_one
-    assert sum(row[2] for row in by_one) == sum(map(len, cut))
-    assert len(by_one) <= 2 * (2 + 1)

@@ -161,7 +161,6 @@ WHAT_I_DO: Final[Sequence[Line]] = (
         given={"type": "mail.new", "urgency": "reset"},
         says="The threshold is removed",
     ),
-    Use(command="notify rules", says="Put rules under attention.rules in the configuration file"),
     Use(command="dmn sleep", given={"until": "30m"}, says="reverie is stored until"),
     Use(command="dmn quiet", given={"until": "30m"}, says="reverie .*quiet until"),
     Use(command="dmn pause", says="reverie is paused"),

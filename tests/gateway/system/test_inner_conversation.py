@@ -333,7 +333,7 @@ def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_cou
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert [one.conversation_id for one in gateway.scripted.requests] == ["console/ann"]
-            assert "the people are asleep" in (await order(gateway, "debug")).data[0]["held"]
+            assert "the people are asleep" in (await order(gateway, "status")).data[0]["held"]
             assert (await order(gateway, "presence", "auto")).ok
             assert (await order(gateway, "status")).data[0]["presence"] != "sleeping"
             await ended(gateway, 1)

@@ -167,12 +167,10 @@ CREATE TABLE spending (
     PRIMARY KEY (day, conversation, agent, provider, model, sender)
 );
 CREATE TABLE notification_type (
-    family text COLLATE "C" NOT NULL,
-    type text COLLATE "C" NOT NULL,
+    type text COLLATE "C" PRIMARY KEY,
     count bigint NOT NULL,
     first_at text COLLATE "C" NOT NULL,
-    last_at text COLLATE "C" NOT NULL,
-    PRIMARY KEY (family, type)
+    last_at text COLLATE "C" NOT NULL
 );
 CREATE TABLE autonomous (
     agent text COLLATE "C" NOT NULL,
