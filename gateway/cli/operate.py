@@ -402,42 +402,9 @@ class _DoctorProgress:
         self._stream.flush()
 
 
-_TEXT_FLAGS = {
-    "platforms": "telegram, discord, irc; several in quotes",
-    "telegram.owner": "the owner's Telegram id",
-    "telegram.groups": "ids of groups, `*`, or none",
-    "discord.owner": "the owner's Discord id",
-    "discord.rooms": "ids of guilds or channels, `*`, or none",
-    "irc.server": "host:port",
-    "irc.tls": "yes, no, or a file with its root",
-    "irc.nick": "the bot's nick",
-    "irc.account": "the bot's services account, or none",
-    "irc.contact": "who runs the bot, and how to reach them",
-    "irc.rooms": "rooms that the bot joins, or none",
-    "irc.owner": "the owner's account with the services",
-    "model.provider": "anthropic, openai, compatible, llama.cpp or embedded",
-    "model.name": "the model, as its provider calls it",
-    "persona.name": "name of the bot",
-    "persona.text": "character of the bot, in a paragraph",
-}
-"""Flags for answers: key of the question, and help."""
-_SECRET_FLAGS = {
-    "telegram.token": "the bot's token",
-    "discord.token": "the bot's token",
-    "irc.password": "the password of its services account",
-    "irc.server.password": "the server's own password",
-    "model.key": "the provider's key",
-}
-"""Questions for secrets; their flags name a variable or a file."""
-_URL_FLAGS = {
-    "telegram-url": "another Bot API server",
-    "discord-api-url": "another server with Discord's HTTP API",
-    "discord-gateway-url": "its gateway",
-    "model-url": "the provider's address",
-}
-
-
 def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    from gateway.cli.setup.dialog import QUESTIONS, SECRETS, flag_of  # noqa: PLC0415 - as above
+
     text = "ask questions, test the answers, and write the configuration"
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
     parser = subparsers.add_parser("setup", help=text, description=text, usage=usage)
@@ -458,51 +425,30 @@ def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's typ
         "--json", action="store_true", help="for programs; implies --non-interactive"
     )
     answers = parser.add_argument_group("answers, each to one question")
-    for key, help_text in _TEXT_FLAGS.items():
-        answers.add_argument(f"--{key.replace('.', '-')}", metavar="TEXT", help=help_text)
+    for key, (_, help_text) in QUESTIONS.items():
+        answers.add_argument(flag_of(key), metavar="TEXT", help=help_text)
     hidden = parser.add_argument_group("secrets, by the name of an environment variable or a file")
-    for key, help_text in _SECRET_FLAGS.items():
+    for key, (_, help_text) in SECRETS.items():
         either = hidden.add_mutually_exclusive_group()
-        either.add_argument(f"--{key.replace('.', '-')}-env", metavar="NAME", help=help_text)
-        either.add_argument(
-            f"--{key.replace('.', '-')}-file", type=Path, metavar="PATH", help="the same"
-        )
-    others = parser.add_argument_group("other servers than the platforms' own")
-    for name, help_text in _URL_FLAGS.items():
-        others.add_argument(f"--{name}", metavar="URL", help=help_text)
+        either.add_argument(f"{flag_of(key)}-env", metavar="NAME", help=help_text)
+        either.add_argument(f"{flag_of(key)}-file", type=Path, metavar="PATH", help="the same")
     parser.set_defaults(handler=setup_command)
 
 
 def setup_command(args: argparse.Namespace) -> int:
     """Handle `setup`."""
-    from gateway.cli.setup.program import AnswerFlags, SetupOptions, run_setup  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.cli.setup.dialog import QUESTIONS, SECRETS, Respondent  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.cli.setup.program import run_setup  # noqa: PLC0415 - as above
 
-    values = vars(args)
-    answers = {
-        key: values[_flag_attribute(key)]
-        for key in _TEXT_FLAGS
-        if values[_flag_attribute(key)] is not None
-    }
-    secrets = {}
-    for key in _SECRET_FLAGS:
-        if (variable := values[f"{_flag_attribute(key)}_env"]) is not None:
-            secrets[key] = f"${{{variable}}}"
-        elif (path := values[f"{_flag_attribute(key)}_file"]) is not None:
+    given = {key.replace("_", "."): value for key, value in vars(args).items() if value is not None}
+    secrets = {key: f"${{{given[f'{key}.env']}}}" for key in SECRETS if f"{key}.env" in given}
+    for key in SECRETS:
+        if path := given.get(f"{key}.file"):
             secrets[key] = f"${{file:{path.absolute()}}}"
-    return run_setup(
-        SetupOptions(
-            directory=args.config,
-            flags=AnswerFlags(answers=answers, secrets=secrets),
-            is_interactive=not (args.non_interactive or args.json),
-            json=args.json,
-            yes=args.yes or args.force,
-            force=args.force,
-            telegram_url=args.telegram_url,
-            discord_urls=(args.discord_api_url, args.discord_gateway_url),
-            model_url=args.model_url,
-        )
+    person = Respondent(
+        {key: given[key] for key in QUESTIONS if key in given},
+        secrets,
+        attended=not (args.non_interactive or args.json),
+        force=args.force,
     )
-
-
-def _flag_attribute(key: str) -> str:
-    return key.replace(".", "_")
+    return run_setup(args.config, person, as_json=args.json, yes=args.yes or args.force)

@@ -1,222 +1,93 @@
-"""Questions of the setup dialog, the answers they add up to, and who answers them."""
+"""The questions of setup, and `Respondent`, which has them answered: by flags, by a person at a
+terminal or a pipe in its place, or by their defaults.
+"""
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+import asyncio
+import getpass
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from gateway.config.source import clean_reference
 from gateway.core.findings import Finding
+from gateway.core.text_safety import escape_unprintable
 
-T = TypeVar("T")
-ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretReference:
-    """A secret that the configuration refers to."""
-
-    reference: str = field(repr=False)
-    """Text in the configuration: `${NAME}`, `${file:PATH}`, or the secret itself where somebody
-    wrote it there by hand.
-    """
-    value: str | None = field(default=None, repr=False)
-    """The secret. None: not known here, e.g. because the variable is not set."""
-    is_new: bool = False
-    """True if `value` is to be written to the file of `reference`."""
-
-    @property
-    def path(self) -> str:
-        """Path of the file; empty: the secret is in a variable."""
-        return self.reference[7:-1].strip() if self.reference.startswith("${file:") else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelegramAnswers:
-    """A Telegram bot."""
-
-    channel: str
-    token: SecretReference
-    rooms: tuple[str, ...] = ()
-    base_url: str | None = None
-    """Base URL of the Bot API. None: Telegram's own."""
-    username: str = ""
-    """Username without `@`, for the farewell. Empty: not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscordAnswers:
-    """A Discord bot."""
-
-    channel: str
-    token: SecretReference
-    rooms: tuple[str, ...] = ()
-    api_url: str | None = None
-    """URL of the HTTP API. None: Discord's own."""
-    gateway_url: str | None = None
-    """URL of the gateway. None: Discord's own."""
-    name: str = ""
-    """Name of the bot, for the farewell. Empty: not known."""
-    invitation: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IrcAnswers:
-    """An account on an IRC network."""
-
-    channel: str
-    host: str
-    port: int = 6697
-    tls: bool = True
-    ca_file: str | None = None
-    """File with the root certificate of a private server, with `tls`. None: the system's roots."""
-    nick: str
-    account: str | None = None
-    """Account with the network's services. None: no login."""
-    account_password: SecretReference | None = None
-    mechanism: str = "plain"
-    """SASL mechanism. `external`: by a certificate, so nothing is asked."""
-    server_password: SecretReference | None = None
-    contact: str | None = None
-    rooms: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelAnswers:
-    """The model of the agents."""
-
-    model_key: str = "main"
-    """Key of the model in the configuration."""
-    provider: str
-    """Key of the provider in the configuration."""
-    kind: ProviderKind
-    base_url: str | None = None
-    """Address of the provider. None: the default of its kind."""
-    api_key: SecretReference | None = None
-    """None: no key is needed."""
-    name: str | None = None
-    """Name of the model at the provider. None: the provider has only one."""
-    context_tokens: int | None = None
-    """Context window. None: the default of its kind."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupAnswers:
-    """All answers. Fields that are None or empty were not asked for and stay unchanged."""
-
-    telegram: TelegramAnswers | None = None
-    discord: DiscordAnswers | None = None
-    irc: IrcAnswers | None = None
-    model: ModelAnswers | None = None
-    owners: tuple[str, ...] = ()
-    """`<channel>:<id>` of all owners."""
-    agent_id: str = "reverie"
-    """Id of the agent."""
-    workspace: str | None = None
-    """Directory of the persona. None: the one that comes with the product."""
-    identity: str | None = None
-    """New text of IDENTITY.md there. None: unchanged."""
-    ops_token: SecretReference | None = None
-
-    @property
-    def secrets(self) -> tuple[SecretReference, ...]:
-        """All secrets in the answers."""
-        irc, thinking = self.irc, self.model
-        found = (
-            self.telegram.token if self.telegram else None,
-            self.discord.token if self.discord else None,
-            irc.account_password if irc else None,
-            irc.server_password if irc else None,
-            thinking.api_key if thinking else None,
-            self.ops_token,
-        )
-        return tuple(secret for secret in found if secret is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class SetupQuestion:
-    """A question. The answer is what `parse` makes of the text."""
-
-    key: str
-    """Key of the answer, also its flag (`--` in front, `-` for dots). Empty: no flag."""
-    text: str
-    _: KW_ONLY
-    default: str | None = None
-    """Answer for empty input. None: an answer is required."""
-    noninteractive_default: str | None = None
-    """Answer when unattended and without a flag. None: `default`."""
-    secret_key: str = ""
-    """Key of a secret: when unattended and the secret's flag is given, the answer is `yes`. Empty:
-    none."""
-    choices: tuple[str, ...] = ()
-    """If not empty: one of these, its number from 1, or an unambiguous prefix."""
-    allows_other: bool = False
-    """With choices: any other word is an answer as well."""
-    parse: Callable[[str], str] = str.strip
-    """Raises ValueError with a hint on the correct form."""
-    is_optional: bool = False
-    """True: asked only through its flag; otherwise the default is the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class SecretQuestion:
-    """A question with hidden input."""
-
-    key: str
-    """Key of the answer; its flags end in `-env` and `-file`."""
-    text: str
-    file: str
-    """File of the secret, below the configuration directory."""
-    _: KW_ONLY
-    existing: SecretReference | None = None
-    """Existing secret, the answer for empty input. None: an answer is required."""
-    parse: Callable[[str], str] = str.strip
-    is_optional: bool = False
-    """True: asked only through its flags; otherwise the answer is `existing`, or a
-    `SecretReference` without a reference.
-    """
-
-
-ProblemChoice = Literal["correct", "again", "go on", "skip"]
-"""correct: answer the question again; again: probe again; go on: accept; skip: leave the platform
-out."""
-
-
-class PlatformSkipped(Exception):
-    """The person leaves the platform out."""
-
-
-class Respondent(Protocol):
-    """Answers the questions of setup. Each method may raise `SetupAborted`."""
-
-    directory: Path
-    """Configuration directory, the base of relative paths."""
-
-    def ask(self, question: SetupQuestion) -> str: ...
-
-    def ask_secret(self, question: SecretQuestion) -> SecretReference: ...
-
-    def confirm(self, text: str, *, default: bool = True) -> bool:
-        """Return the answer to a yes or no question."""
-        ...
-
-    def probe(self, probing: Coroutine[None, None, T]) -> T:
-        """Return the result of a probe, or of a search for what can be offered as an answer."""
-        ...
-
-    def tell(self, *lines: str) -> None: ...
-
-    def show_findings(self, findings: Sequence[Finding]) -> None: ...
-
-    def choose_remedy(
-        self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]
-    ) -> ProblemChoice:
-        """Return what to do about findings that are not ok. The first choice is the answer for
-        empty input.
-        """
-        ...
-
-
-_RETRY_FIRST_CODES = (
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+"""Exit codes."""
+BACK: Final = "back"
+"""Answer that leads to the question before."""
+LATER, NONE = "later", "none"
+QUESTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "platforms": (
+        "Platforms (telegram, discord, irc; separate several with spaces)",
+        "telegram, discord, irc; several in quotes",
+    ),
+    "telegram.url": ("", "another Bot API server"),
+    "telegram.owner": (f"Your id, or `{LATER}`", "the owner's Telegram id"),
+    "telegram.groups": (
+        "Groups where the bot may act: ids, `*`, `none`",
+        "ids of groups, `*`, or none",
+    ),
+    "discord.api.url": ("", "another server with Discord's HTTP API"),
+    "discord.gateway.url": ("", "its gateway"),
+    "discord.owner": (f"Your id, or `{LATER}`", "the owner's Discord id"),
+    "discord.rooms": (
+        "Where the bot may act: ids of these or of channels, `*`, `none`",
+        "ids of guilds or channels, `*`, or none",
+    ),
+    "irc.server": ("Server", "host:port"),
+    "irc.tls": (
+        "TLS: yes, no, or a file with the root certificate of your own server",
+        "yes, no, or a file with its root",
+    ),
+    "irc.nick": ("Nick", "the bot's nick"),
+    "irc.account": (
+        "Its account with the services, or `none`",
+        "the bot's services account, or none",
+    ),
+    "irc.contact": (
+        "Who runs the bot, and how to reach them",
+        "who runs the bot, and how to reach them",
+    ),
+    "irc.rooms": ("Rooms that the bot joins, or `none`", "rooms that the bot joins, or none"),
+    "irc.owner": (
+        f"Your own account there, or `{LATER}`",
+        "the owner's account with the services",
+    ),
+    "model.provider": (
+        "Who answers",
+        "anthropic, openai, compatible, llama.cpp or embedded",
+    ),
+    "model.url": ("Its address", "the provider's address"),
+    "model.name": ("Model", "the model, as its provider calls it"),
+    "persona.name": ("Its name", "name of the bot"),
+    "persona.text": ("Its character, in a paragraph", "character of the bot, in a paragraph"),
+}
+"""Questions by key, which is also the flag of the answer (`-` for dots): text, and help of the
+flag."""
+SECRETS: Final[Mapping[str, tuple[str, str]]] = {
+    "telegram.token": ("Token", "the bot's token"),
+    "discord.token": ("Token", "the bot's token"),
+    "irc.password": ("Password of that account", "the password of its services account"),
+    "irc.server.password": (
+        "Password of the server, not of the services",
+        "the server's own password",
+    ),
+    "model.key": ("Key", "the provider's key"),
+}
+"""Questions for secrets; their flags end in `-env` and `-file`, and name a variable or a file."""
+CORRECT, AGAIN, GO_ON, SKIP = "correct it", "look again", "go on", "skip"
+"""What to do where something does not work: answer the question again, probe again, accept it,
+leave the platform out."""
+_SOLVED_ELSEWHERE: Final = (
     "discord.intents",
     "model.busy",
     "model.credit",
@@ -227,37 +98,427 @@ _RETRY_FIRST_CODES = (
     "telegram.poller",
 )
 """Codes of problems that are solved elsewhere, so that probing again is the first choice."""
+_LEVEL_SIGNS: Final = {"ok": "ok", "warning": "!", "bad": "x", "unknown": "?"}
+_MAX_COLUMNS: Final = 80
+T = TypeVar("T")
+SectionT = TypeVar("SectionT", bound=BaseModel)
 
 
-def review_findings(
-    person: Respondent,
-    findings: Iterable[Finding],
-    *,
-    skip: bool = True,
-    also: tuple[str, ...] = (),
-) -> ProblemChoice:
-    """Show findings. Where something does not work, ask what to do about it. Raises
-    PlatformSkipped.
+class SetupStopped(Exception):
+    """Setup stops, and nothing is written. The message says why and what to do."""
 
-    `also`: codes of warnings that are asked about, too.
+    def __init__(self, reason: str, *, code: int = FAILED) -> None:
+        """`code`: exit code."""
+        super().__init__(reason)
+        self.code = code
+
+
+class StepBack(Exception):
+    """The person wants to answer the question before this one again."""
+
+
+class PlatformSkipped(Exception):
+    """The person leaves the platform out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret among the values of a configuration."""
+
+    reference: str = field(repr=False)
+    """Text in the configuration: `${NAME}`, `${file:PATH}`, or the secret itself where somebody
+    wrote it there by hand."""
+    value: str | None = field(default=None, repr=False)
+    """None: not known here, e.g. because the variable is not set."""
+    is_new: bool = False
+    """True if `value` is to be written to the file of `reference`."""
+
+
+Values = dict[str, Any]
+"""A section of the configuration, with `Secret` in place of texts that were asked for."""
+
+
+def find_secrets(values: object) -> Iterator[Secret]:
+    """Yield the secrets in a part of the configuration."""
+    if isinstance(values, Secret):
+        yield values
+    elif isinstance(values, dict | list):
+        for below in values.values() if isinstance(values, dict) else values:
+            yield from find_secrets(below)
+
+
+def replace_texts(values: Any, text: Callable[[str | Secret], Any]) -> Any:  # noqa: ANN401 - of any kind
+    """Return a part of the configuration with other texts and secrets."""
+    if isinstance(values, dict):
+        return {key: replace_texts(below, text) for key, below in values.items()}
+    if isinstance(values, list):
+        return [replace_texts(below, text) for below in values]
+    return text(values) if isinstance(values, str | Secret) else values
+
+
+def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.environ) -> Secret:
+    """Resolve `${NAME}` or `${file:PATH}` as the configuration does. Raises ValueError with the
+    remedy.
     """
-    found = tuple(findings)
-    person.show_findings(found)
-    wrong = [
-        one for one in found if one.level == "bad" or (one.level == "warning" and one.code in also)
-    ]
-    if not wrong:
-        return "go on"
-    elsewhere = all(one.code.startswith(_RETRY_FIRST_CODES) for one in wrong)
-    ways: tuple[ProblemChoice, ...] = (
-        ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
-    )
-    reply = person.choose_remedy((*ways, "skip") if skip else ways, wrong)
-    if reply == "skip":
-        raise PlatformSkipped
-    return reply
+    name = reference[2:-1]
+    if reference.startswith("${file:") and reference.endswith("}"):
+        path = directory / Path(reference[7:-1].strip()).expanduser()
+        what = f"the file {path}"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file"
+            raise ValueError(f"{what} cannot be read ({reason})") from None
+        if not text.strip():
+            raise ValueError(f"{what} is empty")
+    elif reference.startswith("${") and reference.endswith("}") and name.isidentifier():
+        what, text = f"the variable {name}", env.get(name, "")
+    else:
+        raise ValueError("write ${NAME} for an environment variable, or ${file:PATH}")
+    try:
+        return Secret(reference, clean_reference(text) or None)
+    except ValueError as error:
+        raise ValueError(f"{what} {error}") from None
 
 
-def split_words(words: str) -> tuple[str, ...]:
+def split_words(words: str) -> list[str]:
     """Return the words of an answer that names several things."""
-    return tuple(word for word in words.replace(",", " ").split() if word)
+    return words.replace(",", " ").split()
+
+
+def parse_choice(choices: Sequence[str], words: str) -> str:
+    """Parse one of several: its number from 1, its name, or an unambiguous prefix. Raises
+    ValueError.
+    """
+    word = " ".join(words.lower().split())
+    if word.isdecimal() and 1 <= int(word) <= len(choices):
+        return choices[int(word) - 1]
+    found = [one for one in choices if one.lower() == word] or [
+        one for one in choices if word and one.lower().startswith(word)
+    ]
+    if len(found) != 1:
+        raise ValueError(f"one of {', '.join(choices)}")
+    return found[0]
+
+
+def flag_of(key: str) -> str:
+    """Return the flag of an answer."""
+    return f"--{key.replace('.', '-')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Something that was given: an answer, or the result of a probe."""
+
+    key: str
+    by_person: bool
+    value: Any
+
+
+class Respondent:
+    """Has questions answered. Each method may raise `SetupStopped`, and `StepBack` for a person.
+
+    On `back` the interview runs anew, and what was given before the question that is asked again is
+    given once more, in the same order, without asking, probing or telling it. That question
+    proposes its last answer.
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[str, str],
+        secrets: Mapping[str, str],
+        *,
+        attended: bool,
+        force: bool = False,
+    ) -> None:
+        """`answers`, `secrets`: of flags, by key; references to secrets. `attended`: somebody can
+        be asked. `force`: without them, what does not work is configured, too.
+        """
+        self.directory = Path()
+        """Configuration directory, the base of relative paths."""
+        self.attended, self._force = attended, force
+        self._answers, self._secrets = answers, secrets
+        self._past: list[_Past] = []
+        self._position = 0
+        """How much of the past this run of the interview was given."""
+        self._proposed: str | None = None
+        """Last answer to the question that was stepped back to."""
+        self.findings: list[Finding] = []
+        self.seen_secrets: list[str] = []
+        """Secrets that were typed or resolved."""
+
+    def step_back(self) -> None:
+        """Forget the person's last answer and what came after it; the interview is then to be run
+        anew.
+        """
+        self._position, self._proposed = 0, None
+        while self._past:
+            last = self._past.pop()
+            if last.by_person:
+                self._proposed = last.value if isinstance(last.value, str) else None
+                break
+
+    @property
+    def _is_repeating(self) -> bool:
+        return self._position < len(self._past)
+
+    def _repeat(self) -> Any:  # noqa: ANN401 - an answer of any kind
+        self._position += 1
+        return self._past[self._position - 1].value
+
+    def _keep(self, key: str, value: T, *, by_person: bool = False) -> T:
+        self._past.append(_Past(key, by_person, value))
+        self._position += 1
+        if isinstance(value, Secret) and value.value:
+            self.seen_secrets.append(value.value)
+        return value
+
+    @property
+    def unused_flags(self) -> list[str]:
+        """Flags that no question used."""
+        used = {one.key for one in self._past}
+        return [flag_of(key) for key in (*self._answers, *self._secrets) if key not in used]
+
+    def _take_flag(self, key: str, given: Mapping[str, str]) -> str | None:
+        """Return the answer of a flag, which answers once."""
+        if key not in given or not any(one.key == key and not one.by_person for one in self._past):
+            return given.get(key)
+        if not self.attended:
+            raise SetupStopped(f"{flag_of(key)}: {given[key]!r} was not accepted")
+        return None
+
+    def has_secret(self, key: str) -> bool:
+        """Return whether a flag names this secret."""
+        return key in self._secrets
+
+    def ask(
+        self,
+        key: str,
+        text: str = "",
+        *,
+        default: str | None = None,
+        unattended: str | None = None,
+        parse: Callable[[str], str] = str.strip,
+        optional: bool = False,
+    ) -> str:
+        """Return what `parse` makes of the answer; it raises ValueError with a hint on the correct
+        form.
+
+        `key`: empty: there is no flag. `default`: answer for empty input; None: an answer is
+        required. `unattended`: answer where nobody can be asked; None: `default`. `optional`: only
+        a flag answers, else the default.
+        """
+        if self._is_repeating:
+            return str(self._repeat())
+        text = text or QUESTIONS[key][0]
+        if (given := self._take_flag(key, self._answers)) is not None:
+            try:
+                return self._keep(key, parse(given))
+            except ValueError as error:
+                raise SetupStopped(f"{flag_of(key)}: {error}", code=BAD_USAGE) from None
+        if optional:
+            return self._keep("", default or "")
+        if not self.attended:
+            answer = default if unattended is None else unattended
+            if answer is None:
+                raise SetupStopped(f"{flag_of(key)} is missing: {text}", code=BAD_USAGE)
+            return self._keep("", answer)
+        proposed, self._proposed = self._proposed or default, None
+
+        def read(words: str) -> str:
+            if words.strip():
+                return parse(words)
+            if proposed is None:
+                raise ValueError("An answer is needed.")
+            return proposed
+
+        prompt = f"{text} [{proposed}]" if proposed else text
+        return self._keep(key, self._prompt(prompt, read), by_person=True)
+
+    def ask_secret(
+        self,
+        key: str,
+        file: str,
+        existing: Secret | None,
+        *,
+        parse: Callable[[str], str] = str.strip,
+        optional: bool = False,
+    ) -> Secret | None:
+        """Return a secret, None: none where it is optional. It is typed unseen, into `file` below
+        `secrets`.
+
+        `existing`: the answer for empty input; not if it was just typed, for then it was refused.
+        `optional`: only a flag answers, else it stays as it is.
+        """
+        if self._is_repeating:
+            return self._repeat()  # type: ignore[no-any-return] # what was kept below
+        if (secret := self._take_secret(key)) is not None:
+            return self._keep(key, secret)
+        if existing is not None and existing.is_new and not optional:
+            existing = None
+        if optional or (not self.attended and existing):
+            return self._keep("", existing)
+        flag, (text, _) = flag_of(key), SECRETS[key]
+        if not self.attended:
+            why = f"{flag}-env NAME or {flag}-file PATH is missing: {text}"
+            raise SetupStopped(why, code=BAD_USAGE)
+        self._proposed = None
+
+        def read(words: str) -> Secret:
+            words = words.strip()
+            if words.startswith("${"):
+                return resolve_secret(words, self.directory)
+            if words:
+                return Secret(f"${{file:secrets/{file}}}", parse(words), is_new=True)
+            if existing is None:
+                raise ValueError("An answer is needed.")
+            return existing
+
+        hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
+        return self._keep(key, self._prompt(f"{text} ({hint})", read, hidden=True), by_person=True)
+
+    def _take_secret(self, key: str) -> Secret | None:
+        """Return the secret that a flag names."""
+        if (given := self._take_flag(key, self._secrets)) is None:
+            return None
+        try:
+            secret = resolve_secret(given, self.directory)
+        except ValueError as error:
+            raise SetupStopped(f"{flag_of(key)}-file: {error}", code=BAD_USAGE) from None
+        if secret.value is None and not (self.attended or self._force):
+            why = f"{flag_of(key)}-env: {given[2:-1]} is not set (--force writes it anyway)"
+            raise SetupStopped(why, code=BAD_USAGE)
+        return secret
+
+    def confirm(self, text: str, *, default: bool = True) -> bool:
+        """Return the answer to a yes or no question."""
+        if not (self.attended or default or self._force):
+            raise SetupStopped(f"{text} (--force says yes)")
+        word = self.ask(
+            "",
+            f"  {text}",
+            default="yes" if default else NO,
+            unattended="yes",
+            parse=partial(parse_choice, YES_OR_NO),
+        )
+        return word == "yes"
+
+    def _prompt(self, text: str, read: Callable[[str], T], *, hidden: bool = False) -> T:
+        while True:
+            try:
+                if hidden and sys.stdin.isatty():
+                    words = getpass.getpass(f"{text}: ", sys.stdout)
+                else:
+                    words = input(f"{text}: ")
+            except EOFError:
+                sys.stdout.write("\n")  # Ctrl-D ends no line
+                reason = "the input ended before all questions were answered; nothing was written"
+                raise SetupStopped(
+                    f"{reason}; --non-interactive uses flags instead", code=BAD_USAGE
+                ) from None
+            if not sys.stdin.isatty():
+                sys.stdout.write("\n")
+            if words.strip().lower() == BACK:
+                raise StepBack
+            try:
+                return read(words)
+            except ValueError as error:
+                _write_wrapped(str(error), "  ")
+
+    def probe(self, probing: Coroutine[None, None, T]) -> T:
+        """Return the result of a probe, or of a search for what can be offered as an answer."""
+        if self._is_repeating:
+            probing.close()
+            return self._repeat()  # type: ignore[no-any-return] # what was kept below
+        return self._keep("", asyncio.run(probing))
+
+    def tell(self, *lines: str) -> None:
+        """Show lines to a person."""
+        for line in lines if self.attended and not self._is_repeating else ():
+            _write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())))
+
+    def review(
+        self, findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()
+    ) -> str:
+        """Show findings. Where something does not work, return what to do about it; else `GO_ON`.
+        Raises PlatformSkipped.
+
+        `also`: codes of warnings that are asked about, too.
+        """
+        found = tuple(findings)
+        self.findings += found
+        for finding in found if self.attended and not self._is_repeating else ():
+            _write_wrapped(
+                escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     "
+            )
+            if finding.fix:
+                _write_wrapped(f"-> {escape_unprintable(finding.fix)}", "     ", "        ")
+        wrong = [
+            one
+            for one in found
+            if one.level == "bad" or (one.level == "warning" and one.code in also)
+        ]
+        if not wrong:
+            return GO_ON
+        if not self.attended:
+            if self._force or all(one.level == "warning" for one in wrong):
+                return GO_ON
+            problems = "; ".join(f"{one.what}: {one.fix}" for one in wrong)
+            raise SetupStopped(f"{problems} (--force writes it anyway)")
+        elsewhere = all(one.code.startswith(_SOLVED_ELSEWHERE) for one in wrong)
+        first = (AGAIN, CORRECT) if elsewhere else (CORRECT, AGAIN)
+        ways = (*first, GO_ON, *[SKIP] * skip)
+        self.tell(f"  What now: {', '.join(f'{way} ({way[0]})' for way in ways)}.")
+        way = self.ask("", " Your choice", default=ways[0], parse=partial(parse_choice, ways))
+        if way == SKIP:
+            raise PlatformSkipped
+        return way
+
+    def know(self, value: object) -> Secret | None:
+        """Return a value of the configuration as a secret, resolved as far as it can be here."""
+        if not isinstance(value, str) or not value:
+            return value if isinstance(value, Secret) else None
+        if "${" not in value:
+            return Secret(value, value)
+        try:
+            return resolve_secret(value, self.directory)
+        except ValueError:
+            return Secret(value)
+
+    def build(self, kind: type[SectionT], section: Values, **more: object) -> SectionT:
+        """Build a section of the settings, as the gateway will have it, with other values where
+        `more` has some.
+        """
+
+        def reveal(text: str | Secret) -> str:
+            known = self.know(text) if isinstance(text, Secret) or text.startswith("${") else None
+            return (known.value or "") if known else str(text)
+
+        try:
+            return kind.model_validate(replace_texts(section, reveal) | more)
+        except ValidationError as error:
+            stop_for(error)
+
+
+YES_OR_NO: Final = ("yes", "no")
+NO: Final = YES_OR_NO[1]
+
+
+def stop_for(error: ValidationError) -> NoReturn:
+    """Raise SetupStopped for what the existing configuration has wrong."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(key) for key in first["loc"])
+    raise SetupStopped(f"{where}: {first['msg']}; correct it first", code=BAD_USAGE) from None
+
+
+def _write_wrapped(text: str, first: str, rest: str | None = None) -> None:
+    width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS) - 1
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print(*lines or [""], sep="\n", flush=True)

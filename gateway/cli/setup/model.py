@@ -1,9 +1,8 @@
 """Questions about the model."""
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-
-from pydantic import SecretStr
+from typing import Final
 
 from agent.cache.prices import PriceTable
 from agent.models.config import (
@@ -12,28 +11,37 @@ from agent.models.config import (
     LocalConfig,
     ModelConfig,
     OpenAIConfig,
-    ProviderConfig,
 )
 from agent.models.http import join_endpoint
 from gateway.cli.setup.dialog import (
-    ModelAnswers,
-    ProviderKind,
+    AGAIN,
+    CORRECT,
+    GO_ON,
+    YES_OR_NO,
     Respondent,
-    SecretQuestion,
-    SetupQuestion,
-    review_findings,
+    Secret,
+    Values,
+    parse_choice,
 )
 from gateway.config.model_check import ModelListing, list_models, probe_model
 from gateway.config.secrets import PriceTableError, load_price_table
+from gateway.config.source import value_at
 
-_PROVIDERS: dict[str, tuple[ProviderKind, str | None]] = {
-    "anthropic": ("anthropic", None),
-    "openai": ("openai", None),
+_PROVIDERS: Final = {
+    "anthropic": ("anthropic", ""),
+    "openai": ("openai", ""),
     "compatible": ("openai", "http://127.0.0.1:8000/v1"),
     "llama.cpp": ("llamacpp", "http://127.0.0.1:9931"),
-    "embedded": ("local", None),
+    "embedded": ("local", ""),
 }
-_MODEL_INTRO = (
+"""Kind, and default of the address that is asked for."""
+_KINDS: Final[dict[str, type[AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig]]] = {
+    "anthropic": AnthropicConfig,
+    "openai": OpenAIConfig,
+    "llamacpp": LlamaCppConfig,
+    "local": LocalConfig,
+}
+_MODEL_INTRO: Final = (
     "",
     "The model",
     "  anthropic   Claude; needs a key from console.anthropic.com",
@@ -42,66 +50,55 @@ _MODEL_INTRO = (
     "  llama.cpp   a llama.cpp server",
     "  embedded    a very small model inside this program, only for a first try: needs nothing",
 )
-_DEFAULTS = {"anthropic": "claude-sonnet-5-5"}
-_MAX_LISTED = 12
-_KEYLESS = "none"
+_DEFAULT_MODEL: Final = "claude-sonnet-5-5"
+_MAX_LISTED: Final = 12
+_UNKNOWN: Final = {"context_tokens": None}
+"""What is not known of another model."""
 
 
-def ask_model(
-    person: Respondent, before: ModelAnswers | None, url: str | None = None
-) -> ModelAnswers:
-    """Ask for a model until it answers, or the person accepts that it does not.
-
-    `url`: address of the provider, instead of the default of its kind.
+def ask_model(person: Respondent, config: Values) -> None:
+    """Ask for a model until it answers, or the person accepts that it does not; change the
+    configuration.
     """
     person.tell(*_MODEL_INTRO)
-    existing_key = before.api_key if before else None
-    keyed = False
-    while True:
-        answers = _ask_provider(person, before, url, keyed=keyed)
-        way, offered = "again", ModelListing()
-        while way == "again":
-            if answers.api_key is not None and answers.api_key.value is None:
-                person.tell(
-                    f"  {answers.api_key.reference} is not set here, so setup cannot test the "
-                    "model now."
-                )
-                return _ask_model_name(person, answers, ModelListing())
-            if answers.kind in {"anthropic", "openai"}:
+    entry = value_at(config, "agents", 0, "model") or "main"
+    llm: Values = config.setdefault("llm", {})
+    model: Values = dict(value_at(llm, "models", str(entry)) or {})  # type: ignore[arg-type] # a section
+    name: str = model.get("provider", "")
+    provider: Values = dict(value_at(llm, "providers", name) or {})  # type: ignore[arg-type] # as above
+    provider = provider if provider.get("kind") in _KINDS else {}
+    keyed, way = False, CORRECT
+    while way != GO_ON:
+        name, provider, kept = _ask_provider(person, name, provider, keyed=keyed)
+        model |= {"provider": name} if kept else {"provider": name, "name": None, **_UNKNOWN}
+        key, offered, way = provider.get("api_key"), ModelListing(), AGAIN
+        if isinstance(key, Secret) and key.value is None:
+            person.tell(f"  {key.reference} is not set here, so setup cannot test the model now.")
+            model = _ask_model_name(person, provider, model, offered)
+            break
+        settings = person.build(_KINDS[provider["kind"]], provider)
+        while way == AGAIN:
+            if provider["kind"] in {"anthropic", "openai"}:
                 person.tell("  Asking the server for its models ...")
-                offered = person.probe(list_models(build_provider_config(answers)))
-                way = review_findings(person, offered.findings, skip=False)
-                if way != "go on":
+                offered = person.probe(list_models(settings))
+                way = person.review(offered.findings, skip=False)
+                if way != GO_ON:
                     continue
-            answers = _ask_model_name(person, answers, offered)
+            model = _ask_model_name(person, provider, model, offered)
             person.tell("  Asking the model for one word ...")
-            model = ModelConfig(
-                provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens
-            )
-            provider = build_provider_config(answers)
-            findings, window = person.probe(
-                probe_model(model, provider, _load_prices(person.directory))
-            )
-            way = review_findings(person, findings, skip=False)
+            prices, wanted = _load_prices(person.directory), person.build(ModelConfig, model)
+            findings, window = person.probe(probe_model(wanted, settings, prices))
+            way = person.review(findings, skip=False)
             if window and any(
                 one.code == "model.context" and one.level == "warning" for one in findings
             ):
-                answers = replace(answers, context_tokens=window)
-            if way == "correct" and all(
-                one.code == "model.name" for one in findings if one.level == "bad"
-            ):
-                way = "again"
-        if way == "go on":
-            return answers
-        keyed = answers.api_key is not None or any(
-            one.code == "model.key" for one in offered.findings
-        )
-        before = replace(
-            answers,
-            api_key=answers.api_key
-            if answers.api_key is None or not answers.api_key.is_new
-            else existing_key,
-        )
+                model["context_tokens"] = window
+            bad = {one.code for one in findings if one.level == "bad"}
+            if way == CORRECT and bad <= {"model.name"}:
+                way = AGAIN
+        keyed = key is not None or any(one.code == "model.key" for one in offered.findings)
+    llm["providers"] = llm.get("providers", {}) | {name: provider}
+    llm["models"] = llm.get("models", {}) | {entry: model}
 
 
 def _load_prices(directory: Path) -> PriceTable:
@@ -113,110 +110,62 @@ def _load_prices(directory: Path) -> PriceTable:
 
 
 def _ask_provider(
-    person: Respondent, before: ModelAnswers | None, other: str | None, *, keyed: bool
-) -> ModelAnswers:
-    """Ask for the provider, its address and its key. `keyed`: it wanted one a moment ago."""
-    known = _provider_choice(before) if before else "anthropic"
-    choice = person.ask(
-        SetupQuestion(
-            "model.provider",
-            "Who answers",
-            default=known,
-            choices=tuple(_PROVIDERS),
-            parse=str.lower,
-        )
+    person: Respondent, name: str, before: Values, *, keyed: bool
+) -> tuple[str, Values, bool]:
+    """Ask for the provider, its address and its key; return its name, its section, and whether it
+    is the one of `before`. `keyed`: it wanted a key a moment ago.
+    """
+    kinds = {"anthropic": "anthropic", "llamacpp": "llama.cpp", "local": "embedded"}
+    url: str = before.get("base_url") or ""
+    known = kinds.get(before.get("kind", "anthropic")) or (
+        "openai" if not url or "api.openai.com" in url else "compatible"
     )
+    parse = partial(parse_choice, tuple(_PROVIDERS))
+    choice = person.ask("model.provider", default=known, parse=parse)
     kind, address = _PROVIDERS[choice]
-    same = before if before is not None and known == choice else None
-    name = same.provider if same else choice.replace("llama.cpp", "llamacpp")
-    answers = same or ModelAnswers(provider=name, kind=kind, base_url=None)
-    if other is not None and kind != "local":
-        answers = replace(answers, base_url=_parse_url(other))
-    elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
-        default = (same.base_url if same else None) or address
-        url = person.ask(
-            SetupQuestion("model.url", "Its address", default=default, parse=_parse_url)
-        )
-        answers = replace(answers, base_url=url)
+    kept = bool(before) and choice == known
+    provider = dict(before) if kept else {"kind": kind}
+    name = name if kept else choice.replace("llama.cpp", "llamacpp")
     if kind == "local":
-        return replace(answers, api_key=None, base_url=None)
-    return _ask_key(person, answers, needed=address is None, keyed=keyed)
-
-
-def _ask_key(
-    person: Respondent, answers: ModelAnswers, *, needed: bool, keyed: bool
-) -> ModelAnswers:
-    if not needed:
-        default = "yes" if keyed or answers.api_key else "no"
-        question = SetupQuestion(
-            "model.keyed", "Does it need a key", default=default, choices=("no", "yes")
-        )
-        wants = person.ask(replace(question, secret_key="model.key"))  # noqa: S106 - the name of an answer
-        if wants == "no":
-            return replace(answers, api_key=None)
-    key = person.ask_secret(
-        SecretQuestion(
-            "model.key",
-            "Key",
-            f"{answers.provider}.key",
-            existing=answers.api_key,
-            parse=_parse_key,
-        )
+        return name, {"kind": kind}, kept
+    url = person.ask(
+        "model.url",
+        default=provider.get("base_url") or address,
+        parse=_parse_url,
+        optional=not address,
     )
-    return replace(answers, api_key=None if key.value == _KEYLESS else key)
+    provider |= {"base_url": url} if url else {}
+    key = person.know(provider.pop("api_key", None))
+    if address:
+        wants = keyed or key or person.has_secret("model.key")
+        question, parse = "Does it need a key", partial(parse_choice, YES_OR_NO)
+        if person.ask("", question, default="yes" if wants else "no", parse=parse) == "no":
+            return name, provider, kept
+    key = person.ask_secret("model.key", f"{name}.key", key, parse=_parse_key)
+    return name, provider | {"api_key": key}, kept
 
 
 def _ask_model_name(
-    person: Respondent, answers: ModelAnswers, offered: ModelListing
-) -> ModelAnswers:
-    if answers.kind in {"llamacpp", "local"}:
-        return answers
+    person: Respondent, provider: Values, model: Values, offered: ModelListing
+) -> Values:
+    if provider["kind"] in {"llamacpp", "local"}:
+        return model
     names = offered.names
-    if names:
-        lines = [f"  {number:>2}  {name}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
-        more = [f"      and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
-        person.tell(*lines, *more)
-    default = answers.name or _DEFAULTS.get(answers.provider)
+    for number, name in enumerate(names[:_MAX_LISTED], 1):
+        person.tell(f"  {number:>2}  {name}")
+    if len(names) > _MAX_LISTED:
+        person.tell(f"      and {len(names) - _MAX_LISTED} more")
+    default = model.get("name") or (_DEFAULT_MODEL if provider["kind"] == "anthropic" else None)
     if names and default not in names:
         default = names[0]
-    name = person.ask(
-        SetupQuestion(
-            "model.name",
-            "Model",
-            default=default,
-            choices=names,
-            allows_other=True,
-            parse=_parse_model_name,
-        )
-    )
-    return replace(
-        answers, name=name, context_tokens=answers.context_tokens if name == answers.name else None
-    )
 
+    def parse(words: str) -> str:
+        word = words.strip()
+        is_number = word.isdecimal() and 1 <= int(word) <= len(names)
+        return names[int(word) - 1] if is_number else word
 
-def build_provider_config(answers: ModelAnswers) -> ProviderConfig:
-    """Build the provider as the configuration will have it."""
-    base = {"base_url": answers.base_url} if answers.base_url else {}
-    key = {"api_key": SecretStr(answers.api_key.value or "")} if answers.api_key else {}
-    match answers.kind:
-        case "anthropic":
-            return AnthropicConfig.model_validate({"kind": "anthropic"} | base | key)
-        case "openai":
-            return OpenAIConfig.model_validate({"kind": "openai"} | base | key)
-        case "llamacpp":
-            return LlamaCppConfig.model_validate({"kind": "llamacpp"} | base | key)
-        case "local":
-            return LocalConfig(kind="local")
-
-
-def _provider_choice(before: ModelAnswers) -> str:
-    if before.kind == "openai":
-        return (
-            "openai"
-            if before.base_url is None or "api.openai.com" in before.base_url
-            else "compatible"
-        )
-    return {"anthropic": "anthropic", "llamacpp": "llama.cpp", "local": "embedded"}[before.kind]
+    name = person.ask("model.name", default=default, parse=parse)
+    return model | ({"name": name} if name == model.get("name") else {"name": name, **_UNKNOWN})
 
 
 def _parse_url(words: str) -> str:
@@ -232,9 +181,3 @@ def _parse_key(words: str) -> str:
     if not (words.isascii() and words.isprintable()) or " " in words:
         raise ValueError("a key is one word of plain ASCII; copy it again")
     return words
-
-
-def _parse_model_name(words: str) -> str:
-    if not words.strip():
-        raise ValueError("the model's name, as its provider writes it")
-    return words.strip()

@@ -1,21 +1,22 @@
 """Questions about Telegram, Discord and IRC.
 
-Parsers of answers raise ValueError with a hint on the correct form.
+Each page takes the section of a channel, as it is or with its platform alone, and returns it with
+the answers. Parsers of answers raise ValueError with a hint on the correct form.
 """
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from channels.discord.check import DiscordProbeResult, find_discord_name, probe_discord
 from channels.discord.config import DiscordConfig
 from channels.irc.check import probe_irc, probe_irc_server
-from channels.irc.config import IrcConfig, SaslConfig, TlsConfig
+from channels.irc.config import IrcConfig, TlsConfig
 from channels.telegram.check import (
     PRIVACY_FIX,
     TelegramProbeResult,
@@ -25,221 +26,200 @@ from channels.telegram.check import (
 )
 from channels.telegram.config import TelegramConfig
 from gateway.cli.setup.dialog import (
-    DiscordAnswers,
-    IrcAnswers,
+    AGAIN,
+    CORRECT,
+    GO_ON,
+    LATER,
+    NONE,
     Respondent,
-    SecretQuestion,
-    SecretReference,
-    SetupQuestion,
-    TelegramAnswers,
-    review_findings,
+    Secret,
+    Values,
+    find_secrets,
     split_words,
 )
 from gateway.core.addresses import is_loopback_host
 from gateway.core.findings import Finding
 
-LATER = "later"
+
+@dataclass(frozen=True, slots=True)
+class ChannelAnswers:
+    """Answers about one channel."""
+
+    name: str
+    section: Values
+    owner: str | None
+    """Id of the owner there. None: later."""
+    farewell: list[str]
+    """How to talk to the bot."""
 
 
-BotReplyT = TypeVar("BotReplyT", TelegramProbeResult, DiscordProbeResult)
+BotResultT = TypeVar("BotResultT", TelegramProbeResult, DiscordProbeResult)
 
 
-def ask_token(
+def _ask_token(
     person: Respondent,
-    question: SecretQuestion,
-    unseen: BotReplyT,
+    name: str,
+    section: Values,
+    unseen: BotResultT,
     *,
-    probe: Callable[[SecretReference], Coroutine[None, None, BotReplyT]],
-    name: Callable[[BotReplyT], str],
+    probe: Callable[[Values], Coroutine[None, None, BotResultT]],
+    label: Callable[[BotResultT], str],
     later: str,
-) -> tuple[SecretReference, BotReplyT]:
-    """Ask for a token and probe it.
+    parse: Callable[[str], str] = str.strip,
+) -> tuple[Values, BotResultT]:
+    """Ask for a token and probe it; return the section with it, and the result: `unseen` if its
+    value is not known. Raises PlatformSkipped.
 
-    Return it with the result, `unseen` if its value is not known. Raises PlatformSkipped.
-
-    `name`: returns the bot's name; empty: not known. `later`: code of a finding that is shown with
+    `label`: returns the bot's name; empty: not known. `later`: code of a finding that is shown with
     another question.
     """
-    existing, platform = question.existing, question.key.partition(".")[0].capitalize()
+    platform: str = section["platform"]
+    existing = person.know(section.get("token"))
     while True:
-        token = person.ask_secret(replace(question, existing=existing))
-        existing = token if not token.is_new else existing
+        token = person.ask_secret(f"{platform}.token", f"{name}.token", existing, parse=parse)
+        assert token is not None, "a token is not optional"
+        section = section | {"token": token}
         if token.value is None:
-            person.tell(
-                f"  {token.reference} is not set here, so setup cannot check the token now."
-            )
-            return token, unseen
-        way, result = "again", unseen
-        while way == "again":
-            person.tell(f"  Asking {platform} ...")
-            result = person.probe(probe(token))
-            way = review_findings(person, (one for one in result.findings if one.code != later))
-        if way != "correct" and (
-            not name(result) or person.confirm(f"Is {name(result)} the right bot?")
+            person.tell(f"  {token.reference} is not set here, so setup cannot check the token.")
+            return section, unseen
+        way, result = AGAIN, unseen
+        while way == AGAIN:
+            person.tell(f"  Asking {platform.capitalize()} ...")
+            result = person.probe(probe(section))
+            way = person.review(one for one in result.findings if one.code != later)
+        if way != CORRECT and (
+            not (who := label(result)) or person.confirm(f"Is {who} the right bot?")
         ):
-            return token, result
+            return section, result
 
 
-def ask_owner(
+def _ask_owner(
     person: Respondent,
-    question: SetupQuestion,
+    key: str,
+    *,
+    default: str,
+    unattended: str | None = None,
+    known: tuple[str | None, ...],
+    parse: Callable[[str], str],
     find_name: Callable[[str], Coroutine[None, None, str]] | None,
     doubt: Callable[[str], bool],
-    *,
-    known: tuple[str | None, ...],
-    find_id: Callable[[], str | None] | None = None,
+    find_id: Callable[[], str | None] = lambda: None,
 ) -> str | None:
     """Ask for the owner's id; None: later.
 
-    `find_name`: returns the name of an id; None: nobody can be looked up. `doubt`: asks whether to
-    accept an id that nobody has. `known`: ids that are not looked up. `find_id`: returns the id for
+    `known`: ids that are not looked up. `find_name`: returns the name of an id; None: nobody can be
+    looked up. `doubt`: asks whether to accept an id that nobody has. `find_id`: returns the id for
     empty input; its None: ask again.
     """
     while True:
-        answer = person.ask(question)
+        answer = person.ask(key, default=default, unattended=unattended, parse=parse)
         if answer == LATER:
             return None
-        if answer == "" and find_id is not None:
+        if answer == "":
             if (number := find_id()) is not None:
                 return number
-            continue
-        if find_name is None or answer in known:
+        elif find_name is None or answer in known:
             return answer
-        if who := person.probe(find_name(answer)):
+        elif who := person.probe(find_name(answer)):
             person.tell(f"  That is {who}.")
             return answer
-        if doubt(answer):
+        elif doubt(answer):
             return answer
 
 
-_DISCORD_INTRO = (
-    "",
-    "Discord",
-    "  Create a bot at https://discord.com/developers/applications",
-    "  New Application, then Bot: switch on MESSAGE CONTENT INTENT; Reset Token shows the token.",
-)
+def _rooms(answer: str) -> list[str]:
+    return [] if answer == NONE else split_words(answer)
+
+
+def _is_known(section: Values) -> bool:
+    token = section["token"]
+    return isinstance(token, Secret) and token.value is not None
 
 
 def ask_discord(
-    person: Respondent,
-    before: DiscordAnswers | None,
-    owner: str | None,
-    channel: str,
-    urls: tuple[str | None, str | None] = (None, None),
-) -> tuple[DiscordAnswers, str | None]:
-    """Ask about a Discord bot; return it and its owner's id. Raises PlatformSkipped.
-
-    `urls`: of another server, for HTTP and for the gateway.
-    """
-    person.tell(*_DISCORD_INTRO)
-    answers = before or DiscordAnswers(channel=channel, token=SecretReference(reference=""))
-    answers = replace(
-        answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url
+    person: Respondent, name: str, section: Values, owner: str | None
+) -> ChannelAnswers:
+    """Ask about a Discord bot. Raises PlatformSkipped."""
+    person.tell(
+        "",
+        "Discord",
+        "  Create a bot at https://discord.com/developers/applications",
+        "  New Application, then Bot: switch on MESSAGE CONTENT INTENT; Reset Token shows the "
+        "token.",
     )
-    token, result = ask_token(
+    for key, url in (("discord.api.url", "api_url"), ("discord.gateway.url", "gateway_url")):
+        if given := person.ask(key, default=section.get(url), optional=True):
+            section = section | {url: given}
+
+    def probe(section: Values, rooms: list[str]) -> Coroutine[None, None, DiscordProbeResult]:
+        return probe_discord(person.build(DiscordConfig, section, rooms=rooms))
+
+    section, result = _ask_token(
         person,
-        SecretQuestion(
-            "discord.token", "Token", f"{channel}.token", existing=before.token if before else None
-        ),
+        name,
+        section,
         DiscordProbeResult(),
-        probe=lambda token: probe_discord(
-            build_discord_config(replace(answers, token=token, rooms=()))
-        ),
-        name=lambda result: result.name,
+        probe=lambda section: probe(section, []),
+        label=lambda result: result.name,
         later="discord.guilds",
     )
-    answers = replace(answers, token=token, name=result.name, invitation=result.invitation_url)
-    rooms = _ask_discord_rooms(person, answers, result)
-    owner_id = _ask_discord_owner(person, answers, owner, result)
-    return replace(answers, rooms=rooms), owner_id
+    farewell = [f"  Discord   write to {result.name or 'the bot'} in a direct message, or name it "]
+    farewell[0] += "in a channel"
+    if result.invitation_url:
+        farewell += ["            to add it to a guild, open:", result.invitation_url]
+    section = section | {"rooms": _ask_discord_rooms(person, section, result, probe)}
+    number, who = result.owner
+    person.tell("", "  The owner may do everything, and is identified by a Discord id.")
+    if owner is None:
+        person.tell(
+            f"  The application belongs to {who} ({number})."
+            if number
+            else "  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy "
+            "User ID."
+        )
+    find_name = None
+    if _is_known(section):
+        find_name = partial(find_discord_name, person.build(DiscordConfig, section))
+    owner = _ask_owner(
+        person,
+        "discord.owner",
+        default=owner or number or LATER,
+        known=(owner, number),
+        parse=_parse_discord_id,
+        find_name=find_name,
+        doubt=lambda answer: person.confirm(
+            f"Discord knows nobody with the id {answer}. Use it anyway?", default=False
+        ),
+    )
+    return ChannelAnswers(name, section, owner, farewell)
 
 
 def _ask_discord_rooms(
-    person: Respondent, answers: DiscordAnswers, result: DiscordProbeResult
-) -> tuple[str, ...]:
+    person: Respondent,
+    section: Values,
+    result: DiscordProbeResult,
+    probe: Callable[[Values, list[str]], Coroutine[None, None, DiscordProbeResult]],
+) -> list[str]:
     while not result.guilds and result.id:
         person.tell("", "  It is in no guild yet. Open this address and choose a guild:", "")
         person.tell(f"  {result.invitation_url}", "")
-        answer = person.ask(
-            SetupQuestion(
-                "",
-                "Press Enter when it is there, or write `go on`",
-                default="",
-                noninteractive_default="go on",
-            )
-        )
-        if answer:
+        text = f"Press Enter when it is there, or write `{GO_ON}`"
+        if person.ask("", text, default="", unattended=GO_ON):
             break
-        result = person.probe(probe_discord(build_discord_config(answers)))
-    person.tell("", *(f"  {number}  {name}" for number, name in result.guilds[:10]))
-    default = " ".join(answers.rooms) or (
-        result.guilds[0][0] if len(result.guilds) == 1 else "none"
-    )
+        result = person.probe(probe(section, []))
+    person.tell("", *(f"  {number}  {guild}" for number, guild in result.guilds[:10]))
+    default = result.guilds[0][0] if len(result.guilds) == 1 else NONE
+    default = " ".join(section.get("rooms") or ()) or default
+    known = {"*", *(number for number, _ in result.guilds)}
     while True:
-        answer = person.ask(
-            SetupQuestion(
-                "discord.rooms",
-                "Where the bot may act: ids of these or of channels, `*`, `none`",
-                default=default,
-                parse=_parse_discord_rooms,
-            )
-        )
-        rooms = () if answer == "none" else split_words(answer)
-        wanted = [
-            room
-            for room in rooms
-            if room != "*" and room not in {number for number, _ in result.guilds}
-        ]
-        if answers.token.value is None or not wanted:
+        rooms = _rooms(person.ask("discord.rooms", default=default, parse=_parse_discord_rooms))
+        wanted = [room for room in rooms if room not in known]
+        if not wanted or not _is_known(section):
             return rooms
-        checked = person.probe(
-            probe_discord(build_discord_config(replace(answers, rooms=tuple(wanted))))
-        )
-        way = review_findings(
-            person,
-            [one for one in checked.findings if one.code == "discord.rooms"],
-            skip=False,
-            also=("discord.rooms",),
-        )
-        if way == "go on":
+        checked = person.probe(probe(section, wanted))
+        found = [one for one in checked.findings if one.code == "discord.rooms"]
+        if person.review(found, skip=False, also=("discord.rooms",)) == GO_ON:
             return rooms
-
-
-def _ask_discord_owner(
-    person: Respondent, answers: DiscordAnswers, before: str | None, result: DiscordProbeResult
-) -> str | None:
-    number, name = result.owner
-    person.tell("", "  The owner may do everything, and is identified by a Discord id.")
-    if before is None and number:
-        person.tell(f"  The application belongs to {name} ({number}).")
-    elif before is None:
-        person.tell(
-            "  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID."
-        )
-    return ask_owner(
-        person,
-        SetupQuestion(
-            "discord.owner",
-            f"Your id, or `{LATER}`",
-            default=before or number or LATER,
-            parse=_parse_discord_id,
-        ),
-        partial(find_discord_name, build_discord_config(answers))
-        if answers.token.value is not None
-        else None,
-        lambda answer: person.confirm(
-            f"Discord knows nobody with the id {answer}. Use it anyway?", default=False
-        ),
-        known=(before, number),
-    )
-
-
-def build_discord_config(answers: DiscordAnswers) -> DiscordConfig:
-    """Build the channel as the configuration will have it."""
-    more = {"api_url": answers.api_url, "gateway_url": answers.gateway_url}
-    token = SecretStr(answers.token.value or "")
-    base = {"platform": "discord", "token": token, "rooms": answers.rooms}
-    return DiscordConfig.model_validate(base | {key: value for key, value in more.items() if value})
 
 
 def _parse_discord_id(words: str) -> str:
@@ -250,39 +230,346 @@ def _parse_discord_id(words: str) -> str:
 
 
 def _parse_discord_rooms(words: str) -> str:
-    words = words.strip().lower()
-    if words in {"", "none"}:
-        return "none"
-    for one in split_words(words):
+    rooms = [] if words.strip().lower() == NONE else split_words(words)
+    for one in rooms:
         if not re.fullmatch(r"[0-9]{1,20}|\*", one):
             raise ValueError(
                 f"{one} is not an id: right-click the channel or the guild, Copy ID (in developer "
                 "mode)"
             )
-    return " ".join(split_words(words))
+    return " ".join(rooms) or NONE
 
 
-NONE: Final = "none"
-TLS_PORT: Final = 6697
-"""Port for TLS: RFC 7194."""
+def ask_telegram(
+    person: Respondent, name: str, section: Values, owner: str | None, *, polled: bool
+) -> ChannelAnswers:
+    """Ask about a Telegram bot. Raises PlatformSkipped.
+
+    `polled`: a gateway of ours runs with this bot, so its updates must not be requested.
+    """
+    person.tell(
+        "",
+        "Telegram",
+        "  To create a bot, talk to @BotFather: send /newbot, choose a name, copy the token.",
+    )
+    if url := person.ask("telegram.url", default=section.get("base_url"), optional=True):
+        section = section | {"base_url": url}
+    section, result = _ask_token(
+        person,
+        name,
+        section,
+        TelegramProbeResult(),
+        probe=lambda section: probe_telegram(person.build(TelegramConfig, section, rooms=[])),
+        label=lambda result: f"@{result.username}" if result.username else "",
+        later="telegram.commands",
+        parse=_parse_telegram_token,
+    )
+    who, find_name = f"@{result.username}" if result.username else "the bot", None
+    readable, doubt = not polled and _is_known(section), f"{who} knows nobody with the id"
+    person.tell("", "  The owner may do everything, and is identified by a Telegram id.")
+    if owner is None:
+        person.tell(
+            f"  Write anything to {who} in Telegram now, then press Enter here: setup reads your "
+            "id from that message."
+            if readable
+            else f"  To see yours, write /whoami to {who} when it runs."
+        )
+    if _is_known(section):
+        find_name = partial(find_telegram_name, person.build(TelegramConfig, section))
+
+    def find_writer() -> str | None:
+        """Ask which of the people who wrote to the bot is the owner."""
+        waiting = person.probe(find_contacts(person.build(TelegramConfig, section)))
+        person.review(waiting.findings)
+        if not waiting.people:
+            person.tell("  No message has arrived yet.")
+        people = waiting.people[:5]
+        asked = (
+            one
+            for one in people
+            if person.confirm(f"{one[1]}, id {one[0]}, wrote to it. Is that you?")
+        )
+        return next((number for number, _ in asked), None)
+
+    owner = _ask_owner(
+        person,
+        "telegram.owner",
+        default=owner or ("" if readable else LATER),
+        unattended=owner or LATER,
+        known=(owner,),
+        parse=_parse_telegram_id,
+        find_name=find_name,
+        doubt=lambda answer: person.confirm(f"{doubt} {answer}. Use it anyway?"),
+        find_id=find_writer,
+    )
+    look = ": `look` lists groups that just added it or wrote to it" if readable else ""
+    person.tell("", f"  Private chats always work. Groups are optional{look}.")
+    answer, rooms = "look", section.get("rooms") or []
+    while answer == "look":
+        default = " ".join(rooms) or NONE
+        answer = person.ask("telegram.groups", default=default, parse=_parse_telegram_groups)
+        if answer == "look":
+            waiting = person.probe(find_contacts(person.build(TelegramConfig, section)))
+            person.tell(*(f"  {number}  {title}" for number, title in waiting.groups))
+            rooms = [number for number, _ in waiting.groups] or rooms
+            if not waiting.groups:
+                person.tell("  Setup saw no group. Add the bot to one, and write something there.")
+    section = section | {"rooms": _rooms(answer)}
+    if section["rooms"] and result.reads_whole_groups is False:
+        person.tell("", "  In groups the bot sees only messages to it. If you want more:")
+        person.tell(f"  {PRIVACY_FIX}.")
+    address = (
+        f" @{result.username}: https://t.me/{result.username}" if result.username else " the bot"
+    )
+    return ChannelAnswers(name, section, owner, [f"  Telegram  write to{address}"])
 
 
-def irc_channel_name(host: str) -> str:
-    """Return a channel name for a host: `irc.libera` for irc.libera.chat."""
-    if is_loopback_host(host) or re.fullmatch(r"[0-9.:]+", host):
-        return "irc.local" if is_loopback_host(host) else "irc.main"
-    labels = host.lower().split(".")
-    name = re.sub(r"[^a-z0-9-]", "", labels[-2] if len(labels) > 1 else labels[0])
-    return f"irc.{name or 'main'}"
+def _parse_telegram_token(words: str) -> str:
+    words = words.strip()
+    try:
+        TelegramConfig.model_validate({"platform": "telegram", "token": words})
+    except ValidationError:
+        raise ValueError(
+            "that is not a token; copy it from @BotFather, it looks like 123456:ABC-DEF"
+        ) from None
+    return words
 
 
-def parse_irc_address(words: str) -> str:
+def _parse_telegram_id(words: str) -> str:
+    words = words.strip().lower()
+    if words in {"", LATER} or re.fullmatch(r"[0-9]{1,20}", words):
+        return words
+    hints = {
+        "@": "a @name can get another owner; an id is a number, and /whoami shows it when the bot "
+        "runs",
+        "-": "that is the id of a group; the id of a person is a number without a minus",
+    }
+    raise ValueError(hints.get(words[0], "an id is a number, e.g. 1234567"))
+
+
+def _parse_telegram_groups(words: str) -> str:
+    words = words.strip().lower()
+    for one in split_words(words) if words not in {NONE, "look"} else ():
+        if not re.fullmatch(r"-[0-9]{1,20}|\*", one):
+            raise ValueError(
+                f"{one} is not the id of a group: that is a number that begins with a minus"
+            )
+    return " ".join(split_words(words)) or NONE
+
+
+_TLS_PORT: Final = 6697
+"""RFC 7194."""
+_PLAIN_PORT: Final = 6667
+"""RFC 1459, 8.11.1."""
+_REVIEWED_WARNINGS: Final = ("irc.nick", "irc.sts")
+"""Codes of warnings that are asked about."""
+_YES, _NO = ("yes", "y", "on", "true"), ("no", "n", "off", "false")
+
+
+def ask_irc(person: Respondent, name: str, section: Values, owner: str | None) -> ChannelAnswers:
+    """Ask about an IRC account. `name`: empty: it is named after its host. Raises
+    PlatformSkipped.
+    """
+    person.tell(
+        "",
+        "IRC",
+        "  If the network has services, register the bot's nick with them first, as you did yours.",
+        "  Many networks want to know who runs a bot. Ask in a room before you bring one.",
+    )
+    page = _IrcPage(person, name, dict(section))
+    page.run()
+    person.tell(
+        "",
+        "  The owner may do everything, and is identified by a services account, never by a nick.",
+    )
+    known = owner.removeprefix("account:") if owner else LATER
+    while True:
+        account = person.ask("irc.owner", default=known, parse=_parse_irc_account)
+        same = account.lower() == str(value_of(page.section, "account")).lower()
+        question = "That is the bot's own account. Is it also yours?"
+        if account == LATER or not same or person.confirm(question, default=False):
+            break
+    nick, rooms = page.section["nick"], page.section["rooms"]
+    farewell = [f"  IRC       /msg {nick} hello"]
+    farewell += [f"            or in {room}:  {nick}: hello" for room in rooms[:1]]
+    found = None if account == LATER else f"account:{account}"
+    return ChannelAnswers(page.name, page.section, found, farewell)
+
+
+def value_of(section: Values, key: str) -> object:
+    """Return a value of the login of an IRC channel."""
+    sasl = section.get("sasl")
+    return sasl.get(key) if isinstance(sasl, dict) else None
+
+
+class _IrcPage:
+    """Questions about one IRC account. Each method changes `section`."""
+
+    def __init__(self, person: Respondent, name: str, section: Values) -> None:
+        self._person, self._name, self.section = person, name, section
+        self._questions: dict[str, Callable[[], None]] = {
+            "server": self._ask_server,
+            "nick": self._ask_nick,
+            "account": self._ask_account,
+            "password": self._ask_password,
+        }
+        """By what a finding is about."""
+
+    @property
+    def name(self) -> str:
+        """Name of the channel: `irc.libera` for irc.libera.chat."""
+        host: str = self.section["host"].lower()
+        if self._name or is_loopback_host(host) or re.fullmatch(r"[0-9.:]+", host):
+            return self._name or ("irc.local" if is_loopback_host(host) else "irc.main")
+        label = re.sub(r"[^a-z0-9-]", "", ("." + host).split(".")[-2] or host)
+        return f"irc.{label or 'main'}"
+
+    @property
+    def _is_exposed(self) -> bool:
+        """True if passwords would be readable on the way."""
+        return self.section["tls"] is False and not is_loopback_host(self.section["host"])
+
+    def run(self) -> None:
+        person, section = self._person, self.section
+        self._ask_server()
+        self._ask_password(optional=True)  # few servers have one: asked for when missed
+        self._ask_nick()
+        self._ask_account()
+        self._ask_contact()
+        self._ask_rooms()
+        while True:
+            if any(secret.value is None for secret in find_secrets(section)):
+                person.tell("  A password is not set here, so setup cannot test this now.")
+                return
+            person.tell(f"  Logging in to {section['host']}:{section['port']} ...")
+            findings = person.probe(probe_irc(self._build(rooms=[])))
+            way = person.review(findings, also=_REVIEWED_WARNINGS)
+            if way == GO_ON:
+                return
+            if way == CORRECT:
+                self._correct(findings)
+
+    def _correct(self, findings: list[Finding]) -> None:
+        """Ask again what the findings are about; if that is not known, all."""
+        wrong = {
+            one.code
+            for one in findings
+            if one.level == "bad" or (one.level == "warning" and one.code in _REVIEWED_WARNINGS)
+        }
+        about = {"irc.nick": "nick", "irc.sasl": "account", "irc.password": "password"}
+        about |= dict.fromkeys(("irc.sts", "irc.tls"), "server")
+        found = {"server" if code.startswith("net.") else about.get(code) for code in wrong}
+        for name, ask in self._questions.items():
+            if name in found or (not found & self._questions.keys() and name != "password"):
+                ask()
+
+    def _build(self, **more: object) -> IrcConfig:
+        """Build the channel as the gateway will have it."""
+        host: str = self.section["host"]
+        contact = self.section.get("contact") or (None if is_loopback_host(host) else "setup")
+        config = self._person.build(IrcConfig, self.section | {"contact": contact}, **more)
+        if isinstance(config.tls, TlsConfig) and config.tls.ca_file is not None:
+            path = self._person.directory.absolute() / Path(config.tls.ca_file).expanduser()
+            tls = config.tls.model_copy(update={"ca_file": str(path)})
+            return config.model_copy(update={"tls": tls})
+        return config
+
+    def _ask_server(self) -> None:
+        """Ask for the server until it can be reached, or the person accepts that it cannot."""
+        person, section, way = self._person, self.section, CORRECT
+        while way == CORRECT:
+            before = (section.get("host"), section.get("port", _TLS_PORT))
+            default = f"{before[0]}:{before[1]}" if before[0] else "irc.libera.chat:6697"
+            address = person.ask("irc.server", default=default, parse=_parse_irc_address)
+            host, _, port = address.rpartition(":")
+            section |= {"host": host, "port": int(port)}
+            tls = section.get("tls", True)
+            if before != (host, int(port)):
+                tls = int(port) != _PLAIN_PORT and not is_loopback_host(host)
+            file = tls.get("ca_file") if isinstance(tls, dict) else None
+            answer = person.ask(
+                "irc.tls",
+                default=file or ("yes" if tls else "no"),
+                optional=int(port) == _TLS_PORT and bool(tls) and not file,
+            )
+            if answer.lower() in _NO:
+                section["tls"] = False
+            elif answer.lower() not in _YES:
+                section["tls"] = {"ca_file": answer}
+            elif not isinstance(tls, dict):
+                section["tls"] = True
+            way = AGAIN
+            while way == AGAIN:
+                person.tell(f"  Connecting to {address} ...")
+                config = self._build(nick="reverie", sasl=None, password=None, rooms=[])
+                way = person.review(person.probe(probe_irc_server(config)))
+
+    def _ask_nick(self) -> None:
+        nick = self.section.get("nick", "reverie")
+        self.section["nick"] = self._person.ask("irc.nick", default=nick, parse=_parse_irc_nick)
+
+    def _ask_account(self) -> None:
+        person, section = self._person, self.section
+        if value_of(section, "mechanism") == "external":  # by a certificate
+            return
+        known = value_of(section, "account")
+        if self._is_exposed:
+            person.tell(
+                "  Without TLS, the bot sends no password to another machine, so it has no account "
+                "there."
+            )
+            section["sasl"] = None
+            return
+        # A private server mostly has no services, so the default there is no account.
+        default = known or (NONE if is_loopback_host(section["host"]) else section["nick"])
+        account = person.ask(
+            "irc.account",
+            default=str(default),
+            unattended=str(known or NONE),
+            parse=_parse_irc_account,
+        )
+        if account.lower() == NONE:
+            section["sasl"] = None
+            return
+        existing = person.know(value_of(section, "password")) if account == known else None
+        password = person.ask_secret("irc.password", f"{self.name}.password", existing)
+        login = {"mechanism": "plain", **(section.get("sasl") or {})}
+        section["sasl"] = login | {"account": account, "password": password}
+
+    def _ask_password(self, *, optional: bool = False) -> None:
+        existing = self._person.know(self.section.get("password"))
+        self.section["password"] = None
+        if not self._is_exposed:
+            file = f"{self.name}.server-password"
+            self.section["password"] = self._person.ask_secret(
+                "irc.server.password", file, existing, optional=optional
+            )
+
+    def _ask_contact(self) -> None:
+        local = is_loopback_host(self.section["host"])  # then a contact may be left out
+        self.section["contact"] = (
+            self._person.ask(
+                "irc.contact",
+                default=self.section.get("contact") or ("" if local else None),
+                parse=_parse_irc_contact,
+                optional=local,
+            )
+            or None
+        )
+
+    def _ask_rooms(self) -> None:
+        default = " ".join(self.section.get("rooms") or ()) or NONE
+        answer = self._person.ask("irc.rooms", default=default, parse=_parse_irc_rooms)
+        self.section["rooms"] = _rooms(answer)
+
+
+def _parse_irc_address(words: str) -> str:
     """Parse `host` or `host:port` to `host:port`; the default port is that of TLS."""
     words = words.strip()
     host, colon, port = words.rpartition(":")
     bare = ":" in host and not host.endswith("]")  # IPv6 without a port
     if not colon or bare or words.endswith("]"):
-        host, port = words, str(TLS_PORT)
+        host, port = words, str(_TLS_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not port.isdecimal() or not 1 <= int(port) <= 65_535:  # noqa: PLR2004 - of TCP
         raise ValueError("write host or host:port, e.g. irc.libera.chat:6697")
@@ -290,36 +577,29 @@ def parse_irc_address(words: str) -> str:
     return f"{host}:{int(port)}"
 
 
-def parse_irc_nick(words: str) -> str:
-    """Parse a nick."""
+def _parse_irc_nick(words: str) -> str:
     _validate_irc(nick=words.strip())
     return words.strip()
 
 
-def parse_irc_rooms(words: str) -> str:
-    """Parse rooms separated by spaces, or `none`."""
-    if words.strip().lower() in {"", NONE}:
+def _parse_irc_rooms(words: str) -> str:
+    if words.strip().lower() == NONE:
         return NONE
     rooms = [f"#{room}" if room[0].isalnum() else room for room in split_words(words)]
     _validate_irc(rooms=rooms)
-    return " ".join(rooms)
+    return " ".join(rooms) or NONE
 
 
-def parse_irc_account(words: str) -> str:
-    """Parse an account name, or `later`."""
-    words = words.strip()
-    if words.lower() == LATER:
-        return LATER
-    name = words.removeprefix("account:")
-    if not name or not re.fullmatch(r"[^\s:!@*]+", name):
+def _parse_irc_account(words: str) -> str:
+    name = words.strip().removeprefix("account:")
+    if not re.fullmatch(r"[^\s:!@*]+", name):
         raise ValueError(
             "that is not an account: write the name with which you log in to the services"
         )
-    return name
+    return LATER if name.lower() == LATER else name
 
 
-def parse_irc_contact(words: str) -> str:
-    """Parse a contact: any text that is not blank."""
+def _parse_irc_contact(words: str) -> str:
     if not words.strip():
         raise ValueError("networks want a contact for every bot: a name, and an address or a nick")
     return words.strip()
@@ -333,500 +613,3 @@ def _validate_irc(**given: object) -> None:
         IrcConfig.model_validate({"host": "127.0.0.1", "nick": "reverie", "contact": "x"} | given)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
-
-
-_PLAIN_PORT = 6667
-"""Port of servers without TLS: RFC 1459, 8.11.1."""
-_IRC_INTRO = (
-    "",
-    "IRC",
-    "  If the network has services, register the bot's nick with them first, as you did yours.",
-    "  Many networks want to know who runs a bot. Ask in a room before you bring one.",
-)
-_ALL_QUESTIONS = ("server", "given", "nick", "account", "contact", "rooms")
-_REVIEWED_WARNINGS = ("irc.nick", "irc.sts")
-"""Codes of warnings that are asked about."""
-_QUESTION_BY_CODE = {
-    "irc.nick": "nick",
-    "irc.sasl": "account",
-    "irc.password": "password",
-    "irc.sts": "server",
-    "irc.tls": "server",
-    "net.": "server",
-}
-"""Question to repeat, by the beginning of a finding's code."""
-
-
-def ask_irc(
-    person: Respondent, before: IrcAnswers | None, owner: str | None
-) -> tuple[IrcAnswers, str | None]:
-    """Ask about an IRC account; return it and its owner as `account:NAME`. Raises
-    PlatformSkipped.
-    """
-    person.tell(*_IRC_INTRO)
-    answers = before or IrcAnswers(channel="", host="", nick="")
-    wanted: tuple[str, ...] = _ALL_QUESTIONS
-    while True:
-        for one in wanted:
-            answers = _IRC_QUESTIONS[one](person, answers)
-        answers = replace(
-            answers, channel=before.channel if before else irc_channel_name(answers.host)
-        )
-        if not _are_passwords_known(answers):
-            person.tell("  A password is not set here, so setup cannot test this now.")
-            break
-        person.tell(f"  Logging in to {answers.host}:{answers.port} ...")
-        findings = person.probe(
-            probe_irc(_with_ca_path(build_irc_config(answers), person.directory))
-        )
-        way = review_findings(person, findings, also=_REVIEWED_WARNINGS)
-        if way == "go on":
-            break
-        wanted = _questions_to_repeat(findings) if way == "correct" else ()
-        # A refused secret is not proposed again if it was just typed.
-        if (
-            "account" in wanted
-            and wanted != _ALL_QUESTIONS
-            and answers.account_password
-            and answers.account_password.is_new
-        ):
-            answers = replace(answers, account_password=None)
-        if "password" in wanted and answers.server_password and answers.server_password.is_new:
-            answers = replace(answers, server_password=None)
-    owner_account = _ask_irc_owner(person, answers, owner)
-    return answers, owner_account
-
-
-def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
-    wrong = [
-        one.code
-        for one in findings
-        if one.level == "bad" or (one.level == "warning" and one.code in _REVIEWED_WARNINGS)
-    ]
-    found = {
-        question
-        for code in wrong
-        for start, question in _QUESTION_BY_CODE.items()
-        if code.startswith(start)
-    }
-    return (
-        tuple(one for one in ("server", "nick", "account", "password") if one in found)
-        or _ALL_QUESTIONS
-    )
-
-
-def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    """Ask for the server until it can be reached, or the person accepts that it cannot."""
-    while True:
-        answers = _ask_irc_address(person, answers)
-        bare = replace(answers, nick="reverie", account=None, server_password=None)
-        way = "again"
-        while way == "again":
-            person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
-            findings = person.probe(
-                probe_irc_server(_with_ca_path(build_irc_config(bare), person.directory))
-            )
-            way = review_findings(person, findings)
-        if way != "correct":
-            return answers
-
-
-def _ask_irc_address(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    address = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
-    words = person.ask(
-        SetupQuestion("irc.server", "Server", default=address, parse=parse_irc_address)
-    )
-    host, _, port = words.rpartition(":")
-    number = int(port)
-    same = answers.host == host and answers.port == number
-    default = answers.tls if same else number != _PLAIN_PORT and not is_loopback_host(host)
-    ca_file = answers.ca_file if same else None
-    answer = person.ask(
-        SetupQuestion(
-            "irc.tls",
-            "TLS: yes, no, or a file with the root certificate of your own server",
-            default=ca_file or ("yes" if default else "no"),
-            is_optional=number == TLS_PORT and default and ca_file is None,
-        )
-    )
-    tls = answer.lower() not in {"no", "n", "off", "false"}
-    ca_file = (
-        None if answer.lower() in {"yes", "y", "no", "n", "on", "off", "true", "false"} else answer
-    )
-    return replace(answers, host=host, port=number, tls=tls, ca_file=ca_file)
-
-
-def _ask_irc_nick(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    nick = person.ask(
-        SetupQuestion("irc.nick", "Nick", default=answers.nick or "reverie", parse=parse_irc_nick)
-    )
-    return replace(answers, nick=nick)
-
-
-def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    if answers.mechanism == "external":
-        return answers
-    if _is_password_exposed(answers):
-        person.tell(
-            "  Without TLS, the bot sends no password to another machine, so it has no account "
-            "there."
-        )
-        return replace(answers, account=None, account_password=None)
-    # A private server mostly has no services, so the default there is no account.
-    default = answers.account or (NONE if is_loopback_host(answers.host) else answers.nick)
-    account = person.ask(
-        SetupQuestion(
-            "irc.account",
-            "Its account with the services, or `none`",
-            default=default,
-            noninteractive_default=answers.account or NONE,
-            parse=parse_irc_account,
-        )
-    )
-    if account.lower() == NONE:
-        return replace(answers, account=None, account_password=None)
-    existing = answers.account_password if account == answers.account else None
-    channel = answers.channel or irc_channel_name(answers.host)
-    password = person.ask_secret(
-        SecretQuestion(
-            "irc.password", "Password of that account", f"{channel}.password", existing=existing
-        )
-    )
-    return replace(answers, account=account, account_password=password)
-
-
-def _ask_irc_password(
-    person: Respondent, answers: IrcAnswers, *, quiet: bool = False
-) -> IrcAnswers:
-    if _is_password_exposed(answers):
-        return replace(answers, server_password=None)
-    channel = answers.channel or irc_channel_name(answers.host)
-    password = person.ask_secret(
-        SecretQuestion(
-            "irc.server.password",
-            "Password of the server, not of the services",
-            f"{channel}.server-password",
-            existing=answers.server_password,
-            is_optional=quiet,
-        )
-    )
-    return replace(answers, server_password=password if password.reference else None)
-
-
-def _is_password_exposed(answers: IrcAnswers) -> bool:
-    return not answers.tls and not is_loopback_host(answers.host)
-
-
-def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    local = is_loopback_host(answers.host)  # then a contact may be left out
-    contact = person.ask(
-        SetupQuestion(
-            "irc.contact",
-            "Who runs the bot, and how to reach them",
-            default=answers.contact or ("" if local else None),
-            parse=parse_irc_contact,
-            is_optional=local,
-        )
-    )
-    return replace(answers, contact=contact or None)
-
-
-def _ask_irc_rooms(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    words = person.ask(
-        SetupQuestion(
-            "irc.rooms",
-            "Rooms that the bot joins, or `none`",
-            default=" ".join(answers.rooms) or NONE,
-            parse=parse_irc_rooms,
-        )
-    )
-    return replace(answers, rooms=() if words == NONE else split_words(words))
-
-
-_IRC_QUESTIONS: Mapping[str, Callable[[Respondent, IrcAnswers], IrcAnswers]] = {
-    "server": _ask_irc_server,
-    "nick": _ask_irc_nick,
-    "account": _ask_irc_account,
-    "password": _ask_irc_password,
-    "given": partial(
-        _ask_irc_password, quiet=True
-    ),  # few servers have a password, so it is only asked for when missed
-    "contact": _ask_irc_contact,
-    "rooms": _ask_irc_rooms,
-}
-
-
-def _ask_irc_owner(person: Respondent, answers: IrcAnswers, before: str | None) -> str | None:
-    person.tell(
-        "",
-        "  The owner may do everything, and is identified by a services account, never by a nick.",
-    )
-    known = before.removeprefix("account:") if before else None
-    while True:
-        name = person.ask(
-            SetupQuestion(
-                "irc.owner",
-                f"Your own account there, or `{LATER}`",
-                default=known or LATER,
-                parse=parse_irc_account,
-            )
-        )
-        if name == LATER:
-            return None
-        same = answers.account is not None and name.lower() == answers.account.lower()
-        if not same or (
-            person.confirm("That is the bot's own account. Is it also yours?", default=False)
-        ):
-            return f"account:{name}"
-
-
-def build_irc_config(answers: IrcAnswers) -> IrcConfig:
-    """Build the channel as the configuration will have it, without rooms, which a probe does not
-    need.
-    """
-    sasl = None
-    if answers.account and answers.account_password:
-        password = SecretStr(answers.account_password.value or "")
-        sasl = SaslConfig.model_validate(
-            {"mechanism": answers.mechanism, "account": answers.account, "password": password}
-        )
-    secret = answers.server_password
-    return IrcConfig(
-        host=answers.host,
-        port=answers.port,
-        tls=TlsConfig(ca_file=answers.ca_file) if answers.tls and answers.ca_file else answers.tls,
-        nick=answers.nick,
-        sasl=sasl,
-        password=SecretStr(secret.value or "") if secret else None,
-        contact=answers.contact or ("setup" if not is_loopback_host(answers.host) else None),
-    )
-
-
-def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
-    """Return the configuration with the path of its root certificate resolved as the loader does
-    it.
-    """
-    if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
-        return irc
-    ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
-    return irc.model_copy(update={"tls": irc.tls.model_copy(update={"ca_file": ca_file})})
-
-
-def _are_passwords_known(answers: IrcAnswers) -> bool:
-    return all(
-        secret.value is not None
-        for secret in (answers.account_password, answers.server_password)
-        if secret
-    )
-
-
-_TELEGRAM_INTRO = (
-    "",
-    "Telegram",
-    "  To create a bot, talk to @BotFather: send /newbot, choose a name, copy the token.",
-)
-
-
-def ask_telegram(
-    person: Respondent,
-    before: TelegramAnswers | None,
-    owner: str | None,
-    channel: str,
-    *,
-    polled: bool,
-    url: str | None = None,
-) -> tuple[TelegramAnswers, str | None]:
-    """Ask about a Telegram bot; return it and its owner's id. Raises PlatformSkipped.
-
-    `polled`: a gateway of ours runs with this bot, so its updates must not be requested. `url`: of
-    another Bot API server.
-    """
-    person.tell(*_TELEGRAM_INTRO)
-    base = url or (before.base_url if before else None)
-    answers = replace(
-        before or TelegramAnswers(channel=channel, token=SecretReference(reference="")),
-        base_url=base,
-    )
-    question = SecretQuestion(
-        "telegram.token",
-        "Token",
-        f"{channel}.token",
-        existing=before.token if before else None,
-        parse=_parse_telegram_token,
-    )
-    token, result = ask_token(
-        person,
-        question,
-        TelegramProbeResult(),
-        probe=lambda token: probe_telegram(
-            build_telegram_config(replace(answers, token=token, rooms=()))
-        ),
-        name=lambda result: f"@{result.username}" if result.username else "",
-        later="telegram.commands",
-    )
-    answers = replace(answers, token=token, username=result.username)
-    owner_id = _ask_telegram_owner(person, answers, owner, polled=polled)
-    rooms = _ask_telegram_rooms(person, answers, polled=polled)
-    answers = replace(answers, rooms=rooms)
-    if rooms and result.reads_whole_groups is False:
-        _ask_privacy(person, answers)
-    return answers, owner_id
-
-
-def _ask_telegram_owner(
-    person: Respondent, answers: TelegramAnswers, before: str | None, *, polled: bool
-) -> str | None:
-    name = f"@{answers.username}" if answers.username else "the bot"
-    lines = ["", "  The owner may do everything, and is identified by a Telegram id."]
-    if before is None and not polled and answers.token.value is not None:
-        lines.append(
-            f"  Write anything to {name} in Telegram now, then press Enter here: setup reads your "
-            "id from that message."
-        )
-    elif before is None:
-        lines.append(f"  To see yours, write /whoami to {name} when it runs.")
-    person.tell(*lines)
-    readable = before is None and not polled and answers.token.value is not None
-    default = before or ("" if readable else LATER)
-    question = SetupQuestion(
-        "telegram.owner",
-        f"Your id, or `{LATER}`" + (", or Enter when you have written" if default == "" else ""),
-        default=default,
-        noninteractive_default=before or LATER,
-        parse=_parse_telegram_id,
-    )
-    return ask_owner(
-        person,
-        question,
-        partial(find_telegram_name, build_telegram_config(answers))
-        if answers.token.value is not None
-        else None,
-        lambda answer: person.confirm(f"{name} knows nobody with the id {answer}. Use it anyway?"),
-        known=(before,),
-        find_id=lambda: _ask_who_wrote(person, answers),
-    )
-
-
-def _ask_who_wrote(person: Respondent, answers: TelegramAnswers) -> str | None:
-    """Ask which of the people who wrote to the bot is the owner; None: nobody wrote, or none of
-    them.
-    """
-    waiting = person.probe(find_contacts(build_telegram_config(answers)))
-    review_findings(person, waiting.findings)
-    if not waiting.people:
-        person.tell("  No message has arrived yet.")
-    for number, name in waiting.people[:5]:
-        if person.confirm(f"{name}, id {number}, wrote to it. Is that you?"):
-            return number
-    return None
-
-
-def _ask_telegram_rooms(
-    person: Respondent, answers: TelegramAnswers, *, polled: bool
-) -> tuple[str, ...]:
-    findable = answers.token.value is not None and not polled
-    person.tell(
-        "",
-        "  Private chats always work. Groups are optional"
-        + (": `look` lists groups that just added it or wrote to it." if findable else "."),
-    )
-    while True:
-        answer = person.ask(
-            SetupQuestion(
-                "telegram.groups",
-                "Groups where the bot may act: ids, `*`, `none`",
-                default=" ".join(answers.rooms) or "none",
-                parse=_parse_telegram_groups,
-            )
-        )
-        if answer != "look":
-            return () if answer == "none" else split_words(answer)
-        waiting = person.probe(find_contacts(build_telegram_config(answers)))
-        lines = [f"  {number}  {title}" for number, title in waiting.groups]
-        person.tell(
-            *(
-                lines
-                or ["  Setup saw no group. Add the bot to one, and write something to it there."]
-            )
-        )
-        if waiting.groups:
-            answers = replace(answers, rooms=tuple(number for number, _ in waiting.groups))
-
-
-def _ask_privacy(person: Respondent, answers: TelegramAnswers) -> None:
-    """Explain privacy mode until it is off or accepted: with it the bot does not receive all
-    messages of groups.
-    """
-    while True:
-        person.tell(
-            "", f"  In groups the bot sees only messages to it. If you want more: {PRIVACY_FIX}."
-        )
-        answer = person.ask(
-            SetupQuestion(
-                "",
-                "Press Enter to check again, or write `go on`",
-                default="",
-                noninteractive_default="go on",
-            )
-        )
-        if answer:
-            return
-        result = person.probe(probe_telegram(build_telegram_config(answers)))
-        shown = [
-            one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"}
-        ]
-        review_findings(person, shown)
-        if result.reads_whole_groups is not False:
-            return
-
-
-def build_telegram_config(answers: TelegramAnswers) -> TelegramConfig:
-    """Build the channel as the configuration will have it."""
-    more = {"base_url": answers.base_url} if answers.base_url else {}
-    token = SecretStr(answers.token.value or "")
-    return TelegramConfig.model_validate(
-        {"platform": "telegram", "token": token, "rooms": answers.rooms} | more
-    )
-
-
-def _parse_telegram_token(words: str) -> str:
-    words = words.strip()
-    try:
-        build_telegram_config(
-            TelegramAnswers(channel="x", token=SecretReference(reference="", value=words))
-        )
-    except ValidationError:
-        raise ValueError(
-            "that is not a token; copy it from @BotFather, it looks like 123456:ABC-DEF"
-        ) from None
-    return words
-
-
-def _parse_telegram_id(words: str) -> str:
-    words = words.strip().lower()
-    if words in {"", LATER}:
-        return words
-    if words.startswith("@"):
-        raise ValueError(
-            "a @name can get another owner; an id is a number, and /whoami shows it when the bot "
-            "runs"
-        )
-    if words.startswith("-"):
-        raise ValueError(
-            "that is the id of a group; the id of a person is a number without a minus"
-        )
-    if not re.fullmatch(r"[0-9]{1,20}", words):
-        raise ValueError("an id is a number, e.g. 1234567")
-    return words
-
-
-def _parse_telegram_groups(words: str) -> str:
-    words = words.strip().lower()
-    if words in {"", "none", "look", "*"}:
-        return words or "none"
-    for one in split_words(words):
-        if not re.fullmatch(r"-[0-9]{1,20}", one) and one != "*":
-            raise ValueError(
-                f"{one} is not the id of a group: that is a number that begins with a minus"
-            )
-    return " ".join(split_words(words))
