@@ -9,7 +9,8 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,9 +21,8 @@ from gateway.cli.options import (
     resolve_store,
     run_with_reader,
 )
-from gateway.core.events import ConversationId
 from gateway.core.facts import fact_kinds
-from gateway.core.logging import ReportProgress, show_progress
+from gateway.core.logging import show_progress
 from gateway.core.redaction import Redactor
 from gateway.store import (
     LogRow,
@@ -99,17 +99,14 @@ def log_show_command(args: argparse.Namespace) -> int:
         )
 
     async def run(reader: StoreReader) -> None:
-        redactor = build_redactor(args.config)
         await _tell_beginning(reader)
+        write = partial(_write_rows, sys.stdout, build_redactor(args.config), jsonl=args.jsonl)
         chosen = {"kinds": args.kind, "conversation": args.conversation, "match": args.match}
         if last is None:
-            async for page in _iter_pages(reader, args.after, **chosen):
-                _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
+            await _write_from(reader, args.after, write, **chosen)
         else:
-            newest = await reader.entry_rows(
-                after=args.after or 0, limit=max(0, last), newest=True, **chosen
-            )
-            _write_rows(sys.stdout, newest, redactor, jsonl=args.jsonl)
+            after, limit = args.after or 0, max(0, last)
+            write(await reader.entry_rows(after=after, limit=limit, newest=True, **chosen))
 
     return run_with_reader("log", args, run)
 
@@ -126,9 +123,9 @@ def _show_file(args: argparse.Namespace, last: int | None) -> int:
             and (args.kind is None or row[2] in args.kind)
             and args.conversation in (None, row[3])
         )
-        redactor = build_redactor(args.config) if args.config is not None else Redactor()
+        redactor = build_redactor(args.config)
         for row in found if last is None else deque(found, maxlen=max(0, last)):
-            _write_rows(sys.stdout, [row], redactor, jsonl=args.jsonl)
+            _write_rows(sys.stdout, redactor, [row], jsonl=args.jsonl)
     except StoreError as error:
         return report_failure("log", error)
     return 0
@@ -147,17 +144,13 @@ def log_tail_command(args: argparse.Namespace) -> int:
     """Handle `log tail`."""
 
     async def run(reader: StoreReader) -> None:
-        redactor = build_redactor(args.config)
-        page = await reader.entry_rows(limit=max(0, args.n), newest=True)
-        last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
-        position = last[-1][0] if last else 0
-        _write_rows(sys.stdout, page, redactor, jsonl=False)
+        write = partial(_write_rows, sys.stdout, build_redactor(args.config), jsonl=False)
+        position = await reader.last_position()
+        write(await reader.entry_rows(limit=max(0, args.n), newest=True, before=position + 1))
         while args.follow:
             sys.stdout.flush()
             await asyncio.sleep(_TAIL_POLL_S)
-            async for more in _iter_pages(reader, position):
-                _write_rows(sys.stdout, more, redactor, jsonl=False)
-                position = more[-1][0]
+            position = await _write_from(reader, position, write)
 
     return run_with_reader("log", args, run)
 
@@ -166,15 +159,22 @@ def log_export_command(args: argparse.Namespace) -> int:
     """Handle `log export`. A file is readable by its owner only, and never replaces another."""
 
     async def run(reader: StoreReader) -> None:
+        await _tell_beginning(reader)
         if args.output is None:
-            await _export_log(reader, sys.stdout, _no_progress)
+            await _write_from(reader, 0, partial(_write_rows, sys.stdout, Redactor(), jsonl=True))
             return
         opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with (
             os.fdopen(opened, "w", encoding="ascii") as file,
             show_progress("exporting the log", "entries") as tell,
         ):
-            await _export_log(reader, file, tell)
+            last = await reader.last_position()
+
+            def write(page: list[LogRow]) -> None:
+                _write_rows(file, Redactor(), page, jsonl=True)
+                tell(page[-1][0], max(last, page[-1][0]))
+
+            await _write_from(reader, 0, write)
 
     return run_with_reader("log", args, run)
 
@@ -196,7 +196,7 @@ def log_rebuild_command(args: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: bool) -> None:
+def _write_rows(out: TextIO, redactor: Redactor, page: list[LogRow], *, jsonl: bool) -> None:
     lines = (
         map(row_to_line, page)
         if jsonl
@@ -205,29 +205,14 @@ def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: b
     out.writelines(line + "\n" for line in lines)
 
 
-async def _export_log(reader: StoreReader, out: TextIO, progress: ReportProgress) -> None:
-    newest = await reader.entry_rows(limit=1, newest=True)
-    last = newest[0][0] if newest else 0
-    await _tell_beginning(reader)
-    async for page in _iter_pages(reader, 0):
-        _write_rows(out, page, Redactor(), jsonl=True)
-        progress(page[-1][0], max(last, page[-1][0]))
-
-
-def _no_progress(_done: int, _whole: int) -> None:
-    """Show no progress: the output itself does on a terminal."""
-
-
-async def _iter_pages(
+async def _write_from(
     reader: StoreReader,
     after: int,
-    *,
-    kinds: list[str] | None = None,
-    conversation: ConversationId | None = None,
-    match: str | None = None,
-) -> AsyncIterator[list[LogRow]]:
-    while page := await reader.entry_rows(
-        after=after, kinds=kinds, conversation=conversation, match=match, limit=_LOG_PAGE
-    ):
-        yield page
+    write: Callable[[list[LogRow]], None],
+    **chosen: Any,  # noqa: ANN401 - of `entry_rows`
+) -> int:
+    """Write the entries behind a position, page by page. Return the last one's."""
+    while page := await reader.entry_rows(after=after, limit=_LOG_PAGE, **chosen):
+        write(page)
         after = page[-1][0]
+    return after

@@ -1,5 +1,4 @@
-"""The `reverie` command: its argument parser, and `run`, `check-config`, `health`, `channels` and
-`demo`.
+"""The `reverie` command: its argument parser, and `run`, `check-config`, `health` and `demo`.
 
 The other commands are in `log`, `operate` and `ctl`.
 """
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
@@ -37,11 +36,7 @@ from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_log
 from gateway.core.process_files import default_process_name, process_path, spare_log_file
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
-from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
-
-if TYPE_CHECKING:
-    from gateway.ops.health import GatewayReport
 
 DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start
@@ -68,21 +63,15 @@ def main(argv: list[str] | None = None) -> int:
         ("run", "run the gateway", _run),
         ("check-config", "check the configuration and list all mistakes", _check_config),
         ("health", "show whether the gateway runs and is connected", _health),
-        (
-            "channels",
-            "show the channels of the running gateway: state, age, reconnects, reason",
-            _channels,
-        ),
     ):
-        add_command(commands, name, help_text, handler, where="config", as_json=name == "channels")
+        add_command(commands, name, help_text, handler, where="config")
     add_process_name(
         commands.choices["run"],
         "name of this process among those that share the store (default: host and process id)",
     )
-    for name in ("health", "channels"):
-        add_process_name(
-            commands.choices[name], "one process of several (default: all on this host)"
-        )
+    add_process_name(
+        commands.choices["health"], "one process of several (default: all on this host)"
+    )
     commands.choices["run"].add_argument(
         "--ops-port",
         type=_port,
@@ -300,32 +289,15 @@ async def _freeze_garbage() -> None:
     gc.enable()
 
 
-def _read_report(args: argparse.Namespace) -> tuple["GatewayReport", datetime]:
+def _health(args: argparse.Namespace) -> int:
     from gateway.ops.health import read_gateway_report  # noqa: PLC0415 - only here
 
-    settings, now = load_settings(args.config), datetime.now(UTC)
-    platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
-    return asyncio.run(
-        read_gateway_report(store_location(settings.store), platforms, now, args.name)
-    ), now
-
-
-def _health(args: argparse.Namespace) -> int:
-    report, _ = _read_report(args)
+    settings = load_settings(args.config)
+    channels, location = [*map(ChannelName, settings.channels)], store_location(settings.store)
+    report = asyncio.run(read_gateway_report(location, channels, datetime.now(UTC), args.name))
     is_well, findings = report.judge()
     print("\n".join(map(build_redactor(args.config), findings)))
     return DONE if is_well else FAILED
-
-
-def _channels(args: argparse.Namespace) -> int:
-    found, now = _read_report(args)
-    redactor = build_redactor(args.config)  # reasons quote servers
-    print(
-        redactor(found.to_json(now))
-        if args.json
-        else "\n".join(escape_unprintable(redactor(one)) for one in found.render_lines(now))
-    )
-    return DONE
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -3,38 +3,10 @@
 from datetime import datetime
 
 from gateway.core.i18n import _, ngettext
-from gateway.core.metrics import ChannelStats, GatewaySnapshot, HealthProblem
+from gateway.core.metrics import ChannelStats, HealthProblem
 
 _DIGITS = ((1.0, 2), (0.01, 4))
 """Dollars from which on so many decimals are shown; below: 6."""
-CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
-
-
-def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ...]]:
-    """Return `CHANNEL_COLUMNS` and one row per channel; first the process that holds it if several
-    may.
-    """
-    rows = [
-        (
-            channel.channel,
-            channel.platform,
-            channel.state,
-            format_time(channel.since),
-            "never"
-            if channel.last_event is None
-            else f"{format_duration(age_s(channel.last_event, now))} ago",
-            str(channel.reconnects),
-            channel.reason or "-",
-        )
-        for channel in snapshot.channels
-    ]
-    table: list[tuple[str, ...]] = [CHANNEL_COLUMNS, *rows]
-    if not snapshot.is_shared:
-        return table
-    holders = [
-        "this one" if one.holder is None else one.holder or "none" for one in snapshot.channels
-    ]
-    return [(holder, *row) for holder, row in zip(["process", *holders], table, strict=True)]
 
 
 def format_table(lines: list[tuple[str, ...]]) -> list[str]:

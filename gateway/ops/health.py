@@ -1,23 +1,22 @@
 """Health of a gateway, seen from outside its process, and outages that a channel's link does not
 show.
 
-`reverie health` and `reverie channels` ask the running gateway for its `GatewaySnapshot` on its
-control socket. No port is needed, and a process that hangs is detected: it does not answer.
+`reverie health` asks the running gateway for its `GatewaySnapshot` on its control socket. No port
+is needed, and a process that hangs is detected: it does not answer.
 
 `OutageMonitor` reports configured rooms that cannot be entered, places where the bot may not post,
 people whose posts wait until they are seen and models that do not answer as problems in
-`GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show them. Owners are notified
+`GatewayStats`, so `/ready` and `reverie health` show them. Owners are notified
 once when an outage begins, and when a model answers again.
 
 `gateway.ops.server.OpsService` runs the control socket and the HTTP server of one gateway.
 """
 
 import asyncio
-import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -39,10 +38,7 @@ from gateway.core.control_socket import (
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import TurnRecord
 from gateway.core.format import (
-    age_s,
-    channel_rows,
     describe_problem,
-    format_table,
     format_time,
 )
 from gateway.core.i18n import N_, _, ngettext
@@ -55,7 +51,6 @@ from gateway.core.metrics import (
 )
 from gateway.core.process_files import list_process_paths, lock_file, process_name, process_path
 from gateway.store import (
-    ConnectionState,
     LogEntry,
     Store,
     StoreError,
@@ -200,9 +195,9 @@ class GatewayReport:
     finding: str
     """One sentence about the gateway."""
     snapshot: GatewaySnapshot
-    """What it answered. If it does not, the last states of connections that the store knows."""
-    platforms: Mapping[ChannelName, str]
-    """Configured channels, each with its platform."""
+    """What it answered."""
+    channels: Collection[ChannelName]
+    """Configured channels."""
     storage: str
     """How much the store holds. Empty: it cannot be read."""
     unreadable: str
@@ -217,64 +212,20 @@ class GatewayReport:
         bad = [describe_problem(one) for one in self.snapshot.problems if not one.partial]
         less = [describe_problem(one) for one in self.snapshot.problems if one.partial]
         known = {one.channel: one for one in self.snapshot.channels}
-        for name in self.platforms:
+        for name in self.channels:
             if (one := known.get(name)) is None or one.state == "connecting":
                 bad.append(f"{name} has not connected yet")
             elif one.state != "up":
                 bad.append(f"{name} is {one.state}: {one.reason}")
         bad += [self.unreadable] if self.unreadable else []
         less += [f"the store has {self.storage}"] if self.storage else []
-        return not bad, [*(bad or [f"{one} is up" for one in self.platforms]), *less]
-
-    def render_lines(self, now: datetime) -> list[str]:
-        """Render for people. Contains untrusted text unchanged."""
-        problems = [describe_problem(one) for one in self.snapshot.problems]
-        last = [] if self.running else ["the last that is known:"]
-        table = (
-            [*last, *format_table(channel_rows(self.snapshot, now))]
-            if self.snapshot.channels
-            else []
-        )
-        return [self.finding, *problems, *table]
-
-    def to_json(self, now: datetime) -> str:
-        """Render as JSON: `running`, `finding`, `problems`, `channels`. ASCII, one line. Missing
-        values are null.
-        """
-        channels = [
-            {
-                "channel": one.channel,
-                "platform": one.platform,
-                "state": one.state,
-                "since": one.since.isoformat(),
-                "last_event_age_s": None if one.last_event is None else age_s(one.last_event, now),
-                "reconnects": one.reconnects,
-                "events": dict(one.events),
-                "reason": one.reason,
-                "holder": one.holder,
-            }
-            for one in self.snapshot.channels
-        ]
-        problems = [describe_problem(one) for one in self.snapshot.problems]
-        return json.dumps(
-            {
-                "running": self.running,
-                "finding": self.finding,
-                "problems": problems,
-                "channels": channels,
-            }
-        )
-
-
-def _describe_missing(store: Path, name: str) -> str:
-    return f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
+        return not bad, [*(bad or [f"{one} is up" for one in self.channels]), *less]
 
 
 async def read_gateway_report(
-    location: StoreLocation, platforms: Mapping[ChannelName, str], now: datetime, name: str = ""
+    location: StoreLocation, channels: Collection[ChannelName], now: datetime, name: str = ""
 ) -> GatewayReport:
-    """Read the state of the gateway that uses this store. `platforms`: those of the configured
-    channels.
+    """Read the state of the gateway that uses this store. `channels`: those of the configuration.
 
     `name`: of one of its processes.
     """
@@ -284,10 +235,6 @@ async def read_gateway_report(
     storage, unreadable = "", ""
     try:
         async with await Store.open_readonly(location) as reader:
-            if state.snapshot is None:
-                snapshot = replace(
-                    snapshot, channels=_read_links(await reader.connection_states(), platforms)
-                )
             storage = (await reader.growth(now)).describe(now, shutil.disk_usage(store.parent).free)
     except StoreError as error:
         unreadable = str(error)
@@ -305,24 +252,9 @@ async def read_gateway_report(
         running=state.kind == "running",
         finding=finding,
         snapshot=snapshot,
-        platforms=platforms,
+        channels=channels,
         storage=storage,
         unreadable=unreadable,
-    )
-
-
-def _read_links(
-    links: Iterable[ConnectionState], platforms: Mapping[ChannelName, str]
-) -> tuple[ChannelStats, ...]:
-    return tuple(
-        ChannelStats(
-            channel=one.channel,
-            platform=platforms.get(one.channel, "-"),
-            state="up" if one.up else "down",
-            since=one.at,
-            reason=one.reason,
-        )
-        for one in links
     )
 
 

@@ -106,9 +106,6 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
             is_well, findings = await healthy(tmp_path)
             assert is_well
             assert any("#closed" in line and "cannot enter" in line for line in findings)
-            now = datetime.now(UTC)
-            shown = await read_gateway_report(tmp_path / "reverie.db", {}, now)
-            assert any("#closed" in line for line in shown.render_lines(now))
 
 
 async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
