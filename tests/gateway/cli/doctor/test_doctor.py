@@ -43,7 +43,9 @@ from tests.gateway.cli.doctor.doctor_kit import (
     SERVERS,
     Fault,
     World,
+    changed,
     codes,
+    only,
     trouble,
     world,
 )
@@ -584,7 +586,10 @@ def matches(one: Finding, fault: Fault) -> bool:
 
 async def diagnosed(fault: Fault, here: World, *, offline: bool) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        planted = fault.plant(here, stack)
+        if fault.only:
+            only(here, fault.only)
+        here.config = changed(here.config, fault.config)
+        planted = fault.plant(here, stack) if fault.plant is not None else None
         if inspect.isawaitable(planted):
             await planted
         report = await here.examine(offline=offline)
