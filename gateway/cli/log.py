@@ -145,7 +145,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
 
     async def run(reader: StoreReader) -> None:
         write = partial(_write_rows, sys.stdout, build_redactor(args.config), jsonl=False)
-        position = await reader.last_position()
+        position: int = await reader.last_position()
         write(await reader.entry_rows(limit=max(0, args.n), newest=True, before=position + 1))
         while args.follow:
             sys.stdout.flush()
