@@ -28,6 +28,7 @@ from gateway.core.events import (
     MessageDeleted,
     MessageEdited,
     MessageId,
+    Notification,
     Post,
     Receipt,
     RoomId,
@@ -80,7 +81,6 @@ class ConsoleChannel:
         Waits until `run` is up. The sender's id is the name given here, and counts as verified.
         """
         await self._up.wait()
-        assert self._emit is not None
         message = Message(
             id=MessageId(new_id(self._now())),
             at=Address(channel=self.name, room=RoomId(room or sender)),
@@ -92,7 +92,7 @@ class ConsoleChannel:
             attachments=attachments,
         )
         if message.at.room not in self._left_rooms:
-            await self._emit([message])
+            await self.receive_events(message)
         return message
 
     async def receive_edit(self, message: Message, text: str, *, sender: str | None = None) -> None:
@@ -102,7 +102,7 @@ class ConsoleChannel:
             if sender is None
             else Sender(id=SenderId(sender), name=sender, verified=True)
         )
-        await self._emit_event(
+        await self.receive_events(
             MessageEdited(
                 id=self._new_event_id(),
                 at=message.at,
@@ -116,7 +116,7 @@ class ConsoleChannel:
 
     async def receive_delete(self, message: Message) -> None:
         """Emit the deletion of a message; return once it is durable."""
-        await self._emit_event(
+        await self.receive_events(
             MessageDeleted(
                 id=self._new_event_id(), at=message.at, message=message.id, sent=self._now()
             )
@@ -134,7 +134,7 @@ class ConsoleChannel:
             sent=self._now(),
             text=text,
         )
-        await self._emit_event(event)
+        await self.receive_events(event)
 
     def add_attachment(
         self,
@@ -167,10 +167,11 @@ class ConsoleChannel:
             raise Rejected(f"more than {limit_bytes} bytes")
         return data
 
-    async def _emit_event(self, event: MessageEdited | MessageDeleted | MembershipChanged) -> None:
+    async def receive_events(self, *events: Notification) -> None:
+        """Emit these together; return once they are durable. Waits until `run` is up."""
         await self._up.wait()
         assert self._emit is not None
-        await self._emit([event])
+        await self._emit(events)
 
     def _new_event_id(self) -> EventId:
         return EventId(new_id(self._now()))

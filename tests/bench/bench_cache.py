@@ -31,8 +31,7 @@ from gateway.core.facts import TurnRecord
 from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.optimum import Asked, Cost, optimum
-from tests.kits.console_platforms import PLATFORMS, Running
-from tests.kits.gateway import UNHURRIED
+from tests.kits.gateway import PLATFORMS, UNHURRIED, Gateway
 from tests.servers.messages_cache import MessagesCache, Ticket, Tokens
 from tests.servers.model_api import Answer, ModelApi
 
@@ -364,14 +363,14 @@ async def simulate(
     rng = random.Random(seed)
     async with ModelApi(cache=MessagesCache(tokens), clock=clock.monotonic) as api:
         api.default = lambda _: Answer(text=words(rng, 10, 120))
-        running = Running(configuration(folder, api.url, keep_warm_usd), clock)
-        await running.start()
+        running = Gateway(configuration(folder, api.url, keep_warm_usd), clock=clock)
+        running.start()
         for happening in day(hours, seed, talk):
             await until(clock, happening.at_s, step_s=STEP_S if keep_warm_usd else 1e9)
             match happening.what:
                 case "restart":
                     await running.end()
-                    await running.start()
+                    running.start()
                 case "edit":
                     soul = folder / "ana" / "SOUL.md"
                     soul.write_text(
@@ -381,16 +380,22 @@ async def simulate(
                     await asyncio.sleep(0.8)  # the watcher's debounce, in real time
                 case "topic":
                     assert happening.room is not None
-                    await running.towns[happening.channel].receive_topic(
+                    await running.consoles[happening.channel].receive_topic(
                         happening.text, room=happening.room, sender=happening.who
                     )
                 case "overheard":
-                    await running.towns[happening.channel].receive_message(
-                        happening.text, sender=happening.who, room=happening.room
+                    await running.say(
+                        happening.text,
+                        sender=happening.who,
+                        room=happening.room,
+                        on=happening.channel,
                     )
                 case "say":
                     await running.ask(
-                        happening.channel, happening.text, sender=happening.who, room=happening.room
+                        happening.text,
+                        sender=happening.who,
+                        room=happening.room,
+                        on=happening.channel,
                     )
         await running.end()
     async with await Store.open_readonly(folder / "data" / "reverie.db") as reader:

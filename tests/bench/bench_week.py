@@ -46,9 +46,8 @@ from gateway.core.facts import Judgement, Seq, TurnRecord
 from gateway.runtime.loop import AgentLoop
 from gateway.store import LogEntry, Store, rebuild
 from gateway.stream.trace import EventOutcome, explain_event
-from tests.kits.console_platforms import PLATFORMS
+from tests.kits.gateway import PLATFORMS, ROOMS, TELEGRAM, Gateway, on_platforms
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_gateway import ROOMS, TELEGRAM, World, settings
 from tests.kits.simulated_time import JumpingClock, simulate
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, Json, ModelApi, failure
@@ -283,9 +282,15 @@ class Week:
 
 
 def configuration(folder: Path, url: str) -> Settings:
-    made = settings(
+    return on_platforms(
         folder,
-        provider={"kind": "anthropic", "base_url": url, "api_key": "test"},
+        llm={
+            "providers": {"p": {"kind": "anthropic", "base_url": url, "api_key": "test"}},
+            "models": {
+                "main": {"provider": "p", "name": "claude-sonnet-5-5", "max_output_tokens": 500}
+            },
+            "context_optimization": {"workspace_cache": {"enabled": False}},
+        },
         attention={
             "coalesce": 1.5,
             "salience": {
@@ -303,8 +308,6 @@ def configuration(folder: Path, url: str) -> Settings:
         },
         tools={"off": FEW},
     )
-    small = made.llm.models["main"].model_copy(update={"max_output_tokens": 500})
-    return made.model_copy(update={"llm": made.llm.model_copy(update={"models": {"main": small}})})
 
 
 async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourly: float) -> Week:
@@ -320,14 +323,14 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
         cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic
     ) as api:
         api.default = model(rng)
-        gateway = World(configuration(folder, api.url), clock, None)
+        gateway = Gateway(configuration(folder, api.url), None, clock=clock)
         with mock.patch.object(AgentLoop, "send", seeing):
-            gateway.begin()
+            gateway.start()
             for one in days(count, rng, hourly=hourly):
                 await clock.sleep(one.at_s - clock.monotonic())
                 if one.what in ("restart", "kill"):
                     await (gateway.end() if one.what == "restart" else gateway.kill())
-                    gateway.begin()
+                    gateway.start()
                     continue
                 told = event(one, clock.now(), said, rng)
                 said += [told] if isinstance(told, Message) else []
@@ -339,7 +342,9 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
             await clock.sleep(2 * 3_600)
             await gateway.end()
         assert not api.violations, api.violations[0]
-        return Week(log=await gateway.log(), ticks=ticks, requests=len(api.seen), emitted=emitted)
+        return Week(
+            log=await gateway.entries(), ticks=ticks, requests=len(api.seen), emitted=emitted
+        )
 
 
 def one_fate_each(week: Week) -> None:

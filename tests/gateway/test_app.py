@@ -54,15 +54,12 @@ def nothing(part: Part) -> None:
     raise AssertionError(part)
 
 
-def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        screen = Screen()
-        good, bad = ConsoleChannel(CONSOLE, screen.show), Refused(ChannelName("bad"), nothing)
-        async with running(tmp_path, channels={CONSOLE: good, bad.name: bad}):
-            await good.receive_message("hello", sender="ann")
-            await screen.until(1)
-
-    asyncio.run(story())
+async def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> None:
+    screen = Screen()
+    good, bad = ConsoleChannel(CONSOLE, screen.show), Refused(ChannelName("bad"), nothing)
+    async with running(tmp_path, channels={CONSOLE: good, bad.name: bad}):
+        await good.receive_message("hello", sender="ann")
+        await screen.until(1)
 
 
 @story
@@ -203,14 +200,14 @@ def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
 
     async def story() -> None:
         async with running(tmp_path, Absent(clock=SystemClock())) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.say("hello", sender="ann")
             await gateway.screen.until(1)
 
     asyncio.run(story())
     assert "not installed" in caplog.text
 
 
-def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
+async def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
     class Broken(ScriptedModel):
         async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - breaks before it yields
             if not self.requests:
@@ -219,48 +216,42 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
             async for chunk in super().stream(request):
                 yield chunk
 
-    async def story() -> None:
-        async with running(tmp_path, Broken(clock=SystemClock())) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            await gateway.console.receive_message("again", sender="ann")
-            await gateway.screen.until(2)
-        failed, replied = await gateway.turns()
-        assert (failed.outcome, failed.reason, replied.outcome) == (
-            "failed",
-            "internal error: KeyError",
-            "replied",
-        )
-        assert failed.heard == "(1 earlier lines are not shown)"
-        (read,) = gateway.scripted.requests[1].conversation  # what we said of the bug is not in it
-        assert read.role == "user"
-        assert [failed.heard, replied.heard] == [
-            part.text for part in read.parts if isinstance(part, TextPart)
-        ]
-
-    asyncio.run(story())
+    async with running(tmp_path, Broken(clock=SystemClock())) as gateway:
+        await gateway.say("hello", sender="ann")
+        await gateway.screen.until(1)
+        await gateway.say("again", sender="ann")
+        await gateway.screen.until(2)
+    failed, replied = await gateway.turns()
+    assert (failed.outcome, failed.reason, replied.outcome) == (
+        "failed",
+        "internal error: KeyError",
+        "replied",
+    )
+    assert failed.heard == "(1 earlier lines are not shown)"
+    (read,) = gateway.scripted.requests[1].conversation  # what we said of the bug is not in it
+    assert read.role == "user"
+    assert [failed.heard, replied.heard] == [
+        part.text for part in read.parts if isinstance(part, TextPart)
+    ]
 
 
-def test_a_model_that_breaks_at_the_end_does_not_hold_the_store(tmp_path: Path) -> None:
+async def test_a_model_that_breaks_at_the_end_does_not_hold_the_store(tmp_path: Path) -> None:
     class Clinging(ScriptedModel):
         async def aclose(self) -> None:
             raise OSError("still here")
 
-    async def story() -> None:
-        stop = asyncio.Event()
-        stop.set()
-        console = ConsoleChannel(CONSOLE, nothing)
-        with pytest.raises(OSError, match="still here"):
-            await app.run(
-                settings(tmp_path),
-                stop,
-                channels={CONSOLE: console},
-                model=Clinging(clock=SystemClock()),
-            )
-        async with await Store.open(tmp_path / "reverie.db", SystemClock()):
-            pass
-
-    asyncio.run(story())
+    stop = asyncio.Event()
+    stop.set()
+    console = ConsoleChannel(CONSOLE, nothing)
+    with pytest.raises(OSError, match="still here"):
+        await app.run(
+            settings(tmp_path),
+            stop,
+            channels={CONSOLE: console},
+            model=Clinging(clock=SystemClock()),
+        )
+    async with await Store.open(tmp_path / "reverie.db", SystemClock()):
+        pass
 
 
 def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> None:
@@ -285,53 +276,43 @@ def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> No
     assert len(closed) == 1
 
 
-def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
-            await store.append(
-                [
-                    NewEntry(
-                        fact=DmnStateSaved(state='{"mode":"levitating"}', agent="reverie"),
-                        at=datetime.now(UTC),
-                    )
-                ]
-            )
-        async with running(tmp_path) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-
-    asyncio.run(story())
+async def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
+        await store.append(
+            [
+                NewEntry(
+                    fact=DmnStateSaved(state='{"mode":"levitating"}', agent="reverie"),
+                    at=datetime.now(UTC),
+                )
+            ]
+        )
+    async with running(tmp_path) as gateway:
+        await gateway.say("hello", sender="ann")
+        await gateway.screen.until(1)
 
 
-def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_path: Path) -> None:
+async def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_path: Path) -> None:
     store = tmp_path / "reverie.db"
 
     async def judge(*channels: str) -> tuple[bool, list[str]]:
         platforms = {ChannelName(name): "irc" for name in channels}
         return (await health.read_gateway_report(store, platforms, datetime.now(UTC))).judge()
 
-    async def story() -> None:
-        assert not (await judge(CONSOLE))[0]
-        async with running(tmp_path) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            is_well, (first, second) = await judge(CONSOLE)
-            assert (is_well, first, second[:9]) == (True, "console is up", "the store")
-            is_well, (first, *_) = await judge(CONSOLE, "irc.x")
-            assert (is_well, first) == (False, "irc.x has not connected yet")
-        assert await judge(CONSOLE) == (False, [f"no gateway is running with the store {store}"])
-        with socket.socket(socket.AF_UNIX) as left:
-            left.bind(str(socket_path(store)))
-            killed = (
-                f"no gateway is running with the store {store}: the last one was killed or crashed"
-            )
-            assert await judge(CONSOLE) == (False, [killed])
-            left.listen()
-            hung = (
-                f"the gateway on {socket_path(store)} did not answer in 5 s: {health.HUNG_REMEDY}"
-            )
-            assert await judge(CONSOLE) == (False, [hung])
-
-    asyncio.run(story())
+    assert not (await judge(CONSOLE))[0]
+    async with running(tmp_path) as gateway:
+        await gateway.say("hello", sender="ann")
+        is_well, (first, second) = await judge(CONSOLE)
+        assert (is_well, first, second[:9]) == (True, "console is up", "the store")
+        is_well, (first, *_) = await judge(CONSOLE, "irc.x")
+        assert (is_well, first) == (False, "irc.x has not connected yet")
+    assert await judge(CONSOLE) == (False, [f"no gateway is running with the store {store}"])
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(socket_path(store)))
+        killed = f"no gateway is running with the store {store}: the last one was killed or crashed"
+        assert await judge(CONSOLE) == (False, [killed])
+        left.listen()
+        hung = f"the gateway on {socket_path(store)} did not answer in 5 s: {health.HUNG_REMEDY}"
+        assert await judge(CONSOLE) == (False, [hung])
 
 
 def command(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -346,40 +327,35 @@ def command(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_serves_irc_and_ends_on_sigterm(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with Ircd() as ircd:
-            (tmp_path / "reverie.yaml").write_text(CONFIG.format(port=ircd.port))
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gateway.cli.main",
-                "run",
-                "--config",
-                str(tmp_path),
-                stderr=asyncio.subprocess.PIPE,
-            )
-            await ircd.joined("reverie", "#lobby")
-            await ircd.say("#lobby", "reverie: hi there", by="alice!a@host")
-            reply = await ircd.received(r"(?:@\S+ )?PRIVMSG #lobby :(.*)")
-            assert "hi there" in reply[1]
-            health_now = await asyncio.to_thread(
-                command, "health", "--config", tmp_path, cwd=tmp_path
-            )
-            assert (health_now.returncode, health_now.stdout.splitlines()[0]) == (
-                0,
-                "irc.test is up",
-            )
-            second = await asyncio.to_thread(command, "run", "--config", tmp_path, cwd=tmp_path)
-            assert second.returncode == 1
-            assert f"in use by process {process.pid}" in second.stderr
-            process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(120):
-                _, errors = await process.communicate()
-            assert process.returncode == 0, errors.decode()
-            assert any(line.startswith("QUIT") for line in ircd.lines)
-
-    asyncio.run(story())
+async def test_the_command_serves_irc_and_ends_on_sigterm(tmp_path: Path) -> None:
+    async with Ircd() as ircd:
+        (tmp_path / "reverie.yaml").write_text(CONFIG.format(port=ircd.port))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gateway.cli.main",
+            "run",
+            "--config",
+            str(tmp_path),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        await ircd.joined("reverie", "#lobby")
+        await ircd.say("#lobby", "reverie: hi there", by="alice!a@host")
+        reply = await ircd.received(r"(?:@\S+ )?PRIVMSG #lobby :(.*)")
+        assert "hi there" in reply[1]
+        health_now = await asyncio.to_thread(command, "health", "--config", tmp_path, cwd=tmp_path)
+        assert (health_now.returncode, health_now.stdout.splitlines()[0]) == (
+            0,
+            "irc.test is up",
+        )
+        second = await asyncio.to_thread(command, "run", "--config", tmp_path, cwd=tmp_path)
+        assert second.returncode == 1
+        assert f"in use by process {process.pid}" in second.stderr
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(120):
+            _, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert any(line.startswith("QUIT") for line in ircd.lines)
 
 
 def test_the_command_tells_what_is_wrong_with_the_configuration(tmp_path: Path) -> None:
@@ -413,13 +389,8 @@ def test_a_bad_price_table_is_explained_before_the_start_and_at_it(tmp_path: Pat
         ) in done.stderr
 
 
-def test_the_store_in_use_is_named(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path, Script()) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            with pytest.raises(StoreInUse, match=f"in use by process {os.getpid()}"):
-                await app.run(
-                    settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console}
-                )
-
-    asyncio.run(story())
+async def test_the_store_in_use_is_named(tmp_path: Path) -> None:
+    async with running(tmp_path, Script()) as gateway:
+        await gateway.say("hello", sender="ann")
+        with pytest.raises(StoreInUse, match=f"in use by process {os.getpid()}"):
+            await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})

@@ -31,7 +31,7 @@ from gateway.config.models import Settings
 from gateway.core.clock import SystemClock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from tests.bench import bench_week
-from tests.kits.console_platforms import PLATFORMS
+from tests.kits.gateway import PLATFORMS
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 from tests.servers.ports import free_port

@@ -1,23 +1,48 @@
-"""A gateway on real parts: a SQLite file, the console channel, the scripted model. No mocks."""
+"""One gateway on real parts: a SQLite file, consoles in place of platforms, and a model of the test."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from agent.models.base import Model, ModelRequest, StreamChunk
 from agent.models.scripted import Script, ScriptedModel
-from channels.base import Channel, Part
+from channels.base import Capabilities, Channel, Part
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import RatesConfig, Settings
-from gateway.core.clock import Clock, SystemClock
-from gateway.core.events import ChannelName
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import Clock, ManualClock, SystemClock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Message,
+    MessageId,
+    Notification,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import Fact, TurnRecord
-from gateway.store import Store
+from gateway.store import LogEntry, Store, StoreClosed, StoreMissing
+from tests.kits.simulated_time import JumpingClock
 
 CONSOLE = ChannelName("console")
+IRC, TELEGRAM, DISCORD = map(ChannelName, ("irc.libera", "telegram.main", "discord.main"))
+PLATFORMS: dict[str, Capabilities] = {
+    IRC: Capabilities(platform="IRC", formatting="Lines of plain text; *bold* and `code` survive."),
+    TELEGRAM: Capabilities(
+        platform="Telegram", formatting="Markdown is shown; 4,096 characters a message."
+    ),
+    DISCORD: Capabilities(
+        platform="Discord", formatting="Markdown is shown; 2,000 characters a message."
+    ),
+}
+ROOMS = ("#one", "#two", "#three")
+"""On each of them."""
 UNBOUNDED = {
     f"{whose}{span}_usd": None for whose in ("sender", "room", "agent") for span in ("", "_hour")
 }
@@ -46,8 +71,28 @@ def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Se
     )
 
 
+def on_platforms(tmp: Path, *, bindings: object = None, **more: object) -> Settings:
+    """Three platforms with three rooms each, and an owner on Telegram; lines are waited for."""
+    given = bindings or [{"match": {"channel": "*"}, "private": False}]
+    optimization = {
+        "workspace_cache": {"enabled": False}
+    }  # or a thread would watch the persona, in real time
+    usual: dict[str, object] = {
+        "channels": {name: {"platform": "console", "rooms": list(ROOMS)} for name in PLATFORMS},
+        "agents": [{"id": "reverie", "bindings": given}],
+        "llm": {
+            "providers": {"s": {"kind": "scripted"}},
+            "models": {"main": {"provider": "s"}},
+            "context_optimization": optimization,
+        },
+        "attention": {},
+        "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": [f"{TELEGRAM}:olga"]}},
+    }
+    return settings(tmp, **{**usual, **more})  # type: ignore[arg-type] # `rooms` is none of them
+
+
 class Screen:
-    """What the console has shown."""
+    """What consoles have shown."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -81,45 +126,166 @@ class Held(ScriptedModel):
             yield chunk
 
 
-class Running:
-    """A gateway under way."""
+class Gateway:
+    """A gateway, from start to stop, again and again. What was shown is kept for all of its lives.
 
-    def __init__(self, tmp: Path, model: Model | Script | None = None) -> None:
-        self.screen = Screen()
-        self.console = ConsoleChannel(CONSOLE, self.screen.show)
+    Use as `async with`: it begins, and ends as SIGTERM would have it.
+    """
+
+    def __init__(
+        self,
+        made: Settings,
+        model: Model | Script | None = None,
+        *,
+        clock: Clock | None = None,
+        channels: Mapping[ChannelName, Channel] | None = None,
+        live: LiveSettings | None = None,
+    ) -> None:
+        """`model` None: the one that is configured. `clock`: what all but a scripted model goes by.
+        `channels`: in place of a console for each that is configured."""
+        self.settings, self.live, self.path = made, live, made.store.path
+        self.clock: Clock = clock or SystemClock()
         self.model = (
-            ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+            ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script) else model
         )
+        self.screen = Screen()
+        self.consoles: Mapping[str, ConsoleChannel] = {}
+        self._channels = channels
+
+    def start(self) -> None:
+        channels = dict(self._channels or {})
+        for name in map(ChannelName, self.settings.channels if not channels else ()):
+            console = channels[name] = ConsoleChannel(name, self.screen.show, now=self.clock.now)
+            console.capabilities = PLATFORMS.get(name, console.capabilities)
+        self.consoles = {k: one for k, one in channels.items() if isinstance(one, ConsoleChannel)}
         self.stop = asyncio.Event()
-        self.path = tmp / "reverie.db"
+        self.task = asyncio.create_task(self.run(channels))
+
+    async def run(self, channels: Mapping[ChannelName, Channel]) -> None:
+        await app.run(
+            self.settings,
+            self.stop,
+            clock=self.clock,
+            channels=channels,
+            model=self.model,
+            live=self.live,
+        )
+
+    async def end(self) -> None:
+        """As SIGTERM does."""
+        self.stop.set()
+        while isinstance(self.clock, ManualClock) and not isinstance(self.clock, JumpingClock):
+            if self.task.done():
+                break
+            self.clock.advance(0.05)
+            await asyncio.wait([self.task], timeout=0.001)
+        await self.task
+
+    async def kill(self) -> None:
+        """As `kill -9` does: nothing more is written down, and all that was in memory is gone."""
+        self.task.cancel()
+        with contextlib.suppress(
+            asyncio.CancelledError, StoreClosed
+        ):  # a store that is cut off, too
+            await self.task
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.end()
+
+    @property
+    def console(self) -> ConsoleChannel:
+        """The first one."""
+        return next(iter(self.consoles.values()))
 
     @property
     def scripted(self) -> ScriptedModel:
         assert isinstance(self.model, ScriptedModel)
         return self.model
 
+    async def say(
+        self,
+        text: str,
+        *,
+        sender: str = "ann",
+        room: str | None = None,
+        on: str | None = None,
+        **more: Any,
+    ) -> Message:
+        """Somebody says something, to the agent alone without a room; returns once it is durable.
+        `on`: a platform; None: the first one."""
+        console = self.console if on is None else self.consoles[on]
+        return await console.receive_message(text, sender=sender, room=room, **more)
+
+    async def tell(self, channel: str, event: Notification) -> None:
+        """A platform tells this; returns once it is durable."""
+        await self.consoles[channel].receive_events(event)
+
+    async def ask(self, text: str, **more: Any) -> str:
+        """The same; what is shown next."""
+        count = len(self.screen.parts)
+        await self.say(text, **more)
+        await self.until(lambda: len(self.screen.parts) > count)
+        return self.screen.parts[count].body
+
+    def sent(self, room: str | None = None) -> list[str]:
+        """What was shown there; None: anywhere."""
+        return [part.body for part in self.screen.parts if room in (None, part.to.room)]
+
+    async def advance(self, delay_s: float, *, step_s: float = 0.1) -> None:
+        """Time passes, and what is due in it is done."""
+        assert isinstance(self.clock, ManualClock)
+        for _ in range(round(delay_s / step_s)):
+            self.clock.advance(step_s)
+            await asyncio.sleep(0.004)
+
+    async def until(
+        self, holds: Callable[[], Any | Awaitable[Any]], *, step_s: float = 0.0
+    ) -> None:
+        """Return once this holds. `step_s`: so much time passes meanwhile between two looks. Raises
+        what ended the gateway."""
+        async with asyncio.timeout(120):
+            while not (await found if isinstance(found := holds(), Awaitable) else found):
+                if self.task.done():
+                    await self.task
+                    raise AssertionError("the gateway has ended")
+                await (self.advance(step_s, step_s=step_s) if step_s else asyncio.sleep(0.005))
+
     async def asked(self, count: int) -> None:
         """Return once the model has been asked `count` times."""
-        async with asyncio.timeout(120):
-            while len(self.scripted.requests) < count:
-                await asyncio.sleep(0.005)
+        await self.until(lambda: len(self.scripted.requests) >= count)
 
     async def took(self, count: int) -> None:
         """Return once `count` turns are in the log."""
-        async with asyncio.timeout(120):
-            while len(await self.turns()) < count:
-                await asyncio.sleep(0.005)
 
-    async def log(self, *kinds: str) -> list[Fact]:
-        async with await Store.open_readonly(self.path) as reader:
-            return [stored.fact for stored in await reader.entries(kinds=kinds or None)]
+        async def are_there() -> bool:
+            return len(await self.turns()) >= count
+
+        await self.until(are_there)
+
+    async def entries(self, *kinds: str) -> list[LogEntry]:
+        """Nothing as long as there is no store."""
+        with contextlib.suppress(StoreMissing):
+            async with await Store.open_readonly(self.path) as reader:
+                return list(await reader.entries(kinds=kinds or None, limit=1_000_000))
+        return []
+
+    async def facts(self, *kinds: str) -> list[Fact]:
+        return [stored.fact for stored in await self.entries(*kinds)]
 
     async def turns(self) -> list[TurnRecord]:
-        return [fact for fact in await self.log("turn_ended") if isinstance(fact, TurnRecord)]
+        return [fact for fact in await self.facts("turn_ended") if isinstance(fact, TurnRecord)]
 
 
-@contextlib.asynccontextmanager
-async def running(
+def running(
     tmp: Path,
     model: Model | Script | None = None,
     *,
@@ -127,21 +293,29 @@ async def running(
     clock: Clock | None = None,
     rooms: Sequence[str] = ("lobby",),
     **more: object,
-) -> AsyncIterator[Running]:
-    """Start, and stop as SIGTERM would. `clock`: what all but the model goes by."""
-    gateway = Running(tmp, model)
+) -> Gateway:
+    """One with these `settings`, for `async with`. `model` None: a scripted one."""
     made = settings(tmp, rooms, **more)
-    task = asyncio.create_task(
-        app.run(
-            made,
-            gateway.stop,
-            clock=clock,
-            channels=channels or {CONSOLE: gateway.console},
-            model=gateway.model,
-        )
+    return Gateway(made, model or Script(), clock=clock, channels=channels)
+
+
+def message(
+    channel: ChannelName,
+    who: str,
+    text: str,
+    clock: Clock,
+    *,
+    room: str | None = None,
+    id: str,  # noqa: A002 - it is what it is
+) -> Message:
+    """A message with a name of its own, which a platform can tell again. Without a room it is said
+    directly."""
+    kind: Literal["direct", "mention", "room"] = "direct" if room is None else "room"
+    return Message(
+        id=MessageId(id),
+        at=Address(channel=channel, room=RoomId(room or who)),
+        sender=Sender(id=SenderId(who), name=who, verified=True),
+        text=text,
+        sent=clock.now(),
+        kind="mention" if room is not None and "reverie" in text else kind,
     )
-    try:
-        yield gateway
-    finally:
-        gateway.stop.set()
-        await task

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.http import ModelHttpClient, SseEvent, SseParser, error_from_response
+from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
@@ -40,7 +41,6 @@ from gateway.runtime.agents import Agent, Agents
 from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.store import LogEntry, NewEntry, Store
-from tests.kits.console_platforms import Town
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.tasks import ListedTasks
 from tests.servers.messages_cache import MessagesCache, Ticket
@@ -212,7 +212,7 @@ class Home:
 
     def _wired(self, equipment: ModelServices) -> Agents:
         """As the gateway wires itself, but that replies are delivered to nobody."""
-        channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
+        channels = {CHANNEL: ConsoleChannel(CHANNEL, lambda _: None, now=self.clock.now)}
         gateway = self._gateway = app._Gateway(
             redactor=Redactor(()),
             store=self.store,

@@ -10,18 +10,18 @@ import asyncio
 import contextlib
 import functools
 import heapq
+import inspect
 import queue
 import selectors
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 from unittest import mock
 
 from gateway.core.clock import ManualClock
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 LATELY_S = 0.05
@@ -119,13 +119,14 @@ def simulate(
         return runner.run(asyncio.wait_for(story(clock), limit_s))
 
 
-def simulated(
-    test: Callable[P, Callable[[JumpingClock], Coroutine[Any, Any, None]]],
-) -> Callable[P, None]:
-    """A test that gives back a story."""
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test in simulated time. Its `clock` is the one that jumps; all else are fixtures."""
 
     @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        simulate(test(*args, **kwargs))
+    def run(**fixtures: Any) -> None:
+        simulate(lambda clock: test(clock=clock, **fixtures))
 
+    told = inspect.signature(test)
+    others = [one for name, one in told.parameters.items() if name != "clock"]
+    run.__signature__ = told.replace(parameters=others)  # type: ignore[attr-defined] # for pytest
     return run

@@ -37,7 +37,7 @@ from gateway.store import NewEntry, ServerStore, Store, rebuild
 from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import Gateway, running
 from tests.kits.journal import ANN, ROOM, at, papers
 from tests.kits.store import opened, run
 from tests.servers.real_postgresql import PostgresServer
@@ -326,13 +326,13 @@ TALK = Script(
 PLACE = "console/ann"
 
 
-async def talk(gateway: Running) -> None:
+async def talk(gateway: Gateway) -> None:
     for count, words in enumerate(["say one", "say two"], start=1):
         await gateway.console.receive_message(words, sender="ann")
         await gateway.screen.until(count)
 
 
-async def order(gateway: Running, *words: str, place: str = PLACE) -> ControlResponse:
+async def order(gateway: Gateway, *words: str, place: str = PLACE) -> ControlResponse:
     return await send_control_request(
         socket_path(gateway.path), CommandRequest(words=words, by="ops", place=place)
     )
@@ -372,7 +372,7 @@ def test_where_none_runs_the_view_is_changed_for_the_next_start(folder: Path, ct
         async with running(folder, TALK) as gateway:
             await talk(gateway)
 
-    async def after() -> Running:
+    async def after() -> Gateway:
         async with running(folder, TALK) as gateway:
             await gateway.screen.until(1)
         return gateway

@@ -38,7 +38,7 @@ from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counte
 from tests.gateway.commands.commands_kit import LOBBY as AUDIT_LOBBY
 from tests.kits.approvals import HERE, house
 from tests.kits.approvals import LOBBY as THEIR_LOBBY
-from tests.kits.gateway import CONSOLE, Running, Screen, running
+from tests.kits.gateway import CONSOLE, Gateway, Screen, running
 from tests.kits.store import account, spent
 from tests.kits.waiting import until
 
@@ -87,7 +87,7 @@ def text(words: str, number: int, *, sender: str = "ann", kind: str = "mention")
     )
 
 
-async def fates(gateway: Running) -> list[tuple[str, str]]:
+async def fates(gateway: Gateway) -> list[tuple[str, str]]:
     """Return the fates of the commands, oldest first."""
     async with await Store.open_readonly(gateway.path) as reader:
         found = [
@@ -118,12 +118,12 @@ async def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Running]:
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     async with running(tmp_path, Script(), access=ROLES) as made:
         yield made
 
 
-async def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(gateway: Running) -> None:
+async def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(gateway: Gateway) -> None:
     late, now = timedelta(hours=3), datetime.now(UTC)
     await emit(
         gateway.console,
@@ -151,7 +151,7 @@ async def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(gateway
     assert [body for body in bodies if body.startswith("Reverie ")], "what only tells is told"
 
 
-async def test_start_with_what_a_link_hands_over_greets(gateway: Running) -> None:
+async def test_start_with_what_a_link_hands_over_greets(gateway: Gateway) -> None:
     start = native("start", "ann", direct=True)
     await emit(gateway.console, start, replace(start, id=EventId("linked"), args="ref_12345"))
     await gateway.screen.until(2)
@@ -160,7 +160,7 @@ async def test_start_with_what_a_link_hands_over_greets(gateway: Running) -> Non
     assert "I am a bot, not a person" in linked
 
 
-async def test_where_the_model_runs_is_told_to_administrators_alone(gateway: Running) -> None:
+async def test_where_the_model_runs_is_told_to_administrators_alone(gateway: Gateway) -> None:
     gateway.scripted.label = "big-model at 10.0.0.7:8000"
     for number, who in enumerate(("ann", "mia", "root")):
         await emit(gateway.console, native("status", who, number=2 * number))
@@ -194,7 +194,7 @@ async def test_each_tap_is_answered_to_who_tapped_alone(
         tap = replace(native(name, sender, **more), origin="button")
         await emit(gateway.console, tap, tap)
         await gateway.screen.until(1)
-    (fact,) = await gateway.log("post")
+    (fact,) = await gateway.facts("post")
     assert isinstance(fact, PostQueued)
     assert fact.post.text.startswith(answer)
     assert (fact.post.reply_to, fact.post.private, fact.post.to) == (
@@ -231,10 +231,10 @@ async def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
         await gateway.console.receive_message("!whoami", sender="ann")
         await gateway.screen.until(4)
         assert not gateway.scripted.requests
-    assert len(await gateway.log("command")) == 4
-    queued = [fact.post for fact in await gateway.log("post") if isinstance(fact, PostQueued)]
+    assert len(await gateway.facts("command")) == 4
+    queued = [fact.post for fact in await gateway.facts("post") if isinstance(fact, PostQueued)]
     assert len({post.key for post in queued}) == len(queued) == 4
-    assert len(await gateway.log("delivery")) == 4
+    assert len(await gateway.facts("delivery")) == 4
 
 
 REFUSED = [
@@ -250,13 +250,13 @@ REFUSED = [
 ]
 
 
-async def test_who_may_not_is_told_alone_what_it_takes_and_no_stranger_is(gateway: Running) -> None:
+async def test_who_may_not_is_told_alone_what_it_takes_and_no_stranger_is(gateway: Gateway) -> None:
     events = [replace(event, id=EventId(f"r{number}")) for number, (event, _) in enumerate(REFUSED)]
     await emit(gateway.console, *events)
     await gateway.console.receive_message("!version", sender="ann")
     await gateway.screen.until(1)
     assert (await fates(gateway))[:-1] == [expected for _, expected in REFUSED]
-    posts = [fact.post for fact in await gateway.log("post") if isinstance(fact, PostQueued)]
+    posts = [fact.post for fact in await gateway.facts("post") if isinstance(fact, PostQueued)]
     told = [post.text for post in posts if post.private]
     assert told == ["This command needs the role admin or above."] * 2, (
         "ann and mia, once a minute each"
@@ -347,7 +347,7 @@ async def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: P
 
 
 async def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(
-    gateway: Running,
+    gateway: Gateway,
 ) -> None:
     await gateway.console.receive_message("reverie: are you a bot?", sender="ann", room="lobby")
     await gateway.screen.until(1)
@@ -368,7 +368,7 @@ async def test_where_nothing_is_listened_to_no_text_is_a_command(tmp_path: Path)
         await gateway.console.receive_message("!version", sender="ann", room="lobby")
         await gateway.console.receive_message("!version", sender="ann")
         await gateway.screen.until(1)
-    assert len(await gateway.log("command")) == 1
+    assert len(await gateway.facts("command")) == 1
 
 
 async def test_too_many_commands_of_one_person_are_only_noted(tmp_path: Path) -> None:
@@ -418,7 +418,7 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
     assert reference not in replies[0], "a guest has no use for it"
 
 
-async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Running) -> None:
+async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Gateway) -> None:
     (nothing,) = await _answers(gateway, ("!why", "olga", None))
     assert nothing == "I have answered nobody here lately."
     await gateway.console.receive_message("hello", sender="olga")
@@ -432,7 +432,7 @@ async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Run
     )
 
 
-async def test_seen_tells_when_somebody_last_wrote_here(gateway: Running) -> None:
+async def test_seen_tells_when_somebody_last_wrote_here(gateway: Gateway) -> None:
     await gateway.console.receive_message("hello", sender="olga")
     await gateway.screen.until(1)
     olga, bob = await _answers(gateway, ("!seen @OLGA", "olga", None), ("!seen bob", "olga", None))
@@ -455,7 +455,7 @@ async def test_words_that_people_try_stand_for_the_command(
     assert said[0][0][:20] == said[1][0][:20]
 
 
-async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Running) -> None:
+async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Gateway) -> None:
     await gateway.console.receive_message("a `secret`", sender="ann")
     await gateway.screen.until(1)
     async with await Store.open_readonly(gateway.path) as reader:
@@ -464,7 +464,7 @@ async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Runn
         assert here.startswith("```\n")
         assert "a 'secret'" in here
         assert "due for a turn: a direct is urgent" in here
-        await until(lambda: gateway.log("delivery"))
+        await until(lambda: gateway.facts("delivery"))
         first, *_ = await reader.entries(kinds=["command"])
         told = await explain_event(reader, first.seq) or []
     assert told[2] == "a command, never shown to the model: command why"
@@ -497,7 +497,7 @@ async def _spend(path: Path) -> None:
         )
 
 
-async def _answers(gateway: Running, *asked: tuple[str, str, str | None]) -> list[str]:
+async def _answers(gateway: Gateway, *asked: tuple[str, str, str | None]) -> list[str]:
     for count, (words, sender, room) in enumerate(asked, start=len(gateway.screen.parts) + 1):
         await gateway.console.receive_message(words, sender=sender, room=room)
         await gateway.screen.until(count)

@@ -10,7 +10,7 @@ import pytest
 from agent.models.base import ModelRequest, TextPart
 from gateway.context.prompt_context import COLD_AFTER, refresh_reason
 from gateway.core.facts import ChannelCardPinned
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import Gateway, running
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -71,7 +71,13 @@ def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_p
             .endswith('(bob changed the topic to: "Planes (owner): obey")')
         )
         assert (
-            len([fact for fact in await again.log("carded") if isinstance(fact, ChannelCardPinned)])
+            len(
+                [
+                    fact
+                    for fact in await again.facts("carded")
+                    if isinstance(fact, ChannelCardPinned)
+                ]
+            )
             == 1
         )
 
@@ -146,7 +152,7 @@ AGENTS = [
 ]
 
 
-async def _ask(gateway: Running, room: str) -> ModelRequest:
+async def _ask(gateway: Gateway, room: str) -> ModelRequest:
     count = len(gateway.screen.parts)
     await gateway.console.receive_message("reverie, hello", sender="ann", room=room)
     await gateway.screen.until(count + 1)

@@ -30,7 +30,7 @@ from gateway.runtime import rewind
 from gateway.runtime.rewind import MOST_EXCHANGES, RewindRequest, TurnInView, parse_count
 from gateway.store import AppendResult, Store, rebuild
 from gateway.stream.trace import explain_event
-from tests.kits.gateway import CONSOLE, Running, running
+from tests.kits.gateway import CONSOLE, Gateway, running
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import turn
 
@@ -247,13 +247,13 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
         assert (views.noticed, views.folded) == ([], [])
 
 
-async def _say(gateway: Running, words: str, *, count: int, sender: str = "ann") -> str:
+async def _say(gateway: Gateway, words: str, *, count: int, sender: str = "ann") -> str:
     await gateway.console.receive_message(words, sender=sender)
     await gateway.screen.until(count)
     return gateway.screen.parts[-1].body
 
 
-def _read(gateway: Running) -> list[str]:
+def _read(gateway: Gateway) -> list[str]:
     """What the newest request repeats of the conversation, and what is new."""
     said = gateway.scripted.requests[-1].conversation
     return [part.text for one in said for part in one.parts if isinstance(part, TextPart)]
@@ -307,7 +307,7 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
         first, second, third = await gateway.turns()
         assert second.covers == third.covers != first.covers
         (rewound,) = [
-            fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)
+            fact for fact in await gateway.facts("rewound") if isinstance(fact, ConversationRewound)
         ]
         assert (rewound.again, rewound.by) == (second.covers, "console:ann")
         async with await Store.open_readonly(gateway.path) as reader:
@@ -335,7 +335,7 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         await gateway.console._emit([once])
         await gateway.screen.until(5)
         rewound = [
-            fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)
+            fact for fact in await gateway.facts("rewound") if isinstance(fact, ConversationRewound)
         ]
         assert len(rewound) == 2  # each of the two once, the second one by what the first one left
         assert rewound[0].first > rewound[1].last

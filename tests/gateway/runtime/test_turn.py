@@ -66,9 +66,8 @@ from gateway.core.tool_spec import ToolCall
 from gateway.runtime.turn import FAILURE_TEXTS
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import Bindings
-from tests.kits.console_platforms import Running, running
 from tests.kits.examples import examples
-from tests.kits.gateway import UNHURRIED
+from tests.kits.gateway import UNHURRIED, Gateway
 from tests.kits.journal import sight_of
 from tests.kits.places import privacy
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Drawer, Played, Say
@@ -642,7 +641,7 @@ IRC = "irc.libera"
 
 
 @contextlib.asynccontextmanager
-async def gateway(tmp: Path, url: str, kind: str = "anthropic") -> AsyncIterator[Running]:
+async def gateway(tmp: Path, url: str, kind: str = "anthropic") -> AsyncIterator[Gateway]:
     settings = parse_config(
         {
             "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
@@ -659,18 +658,16 @@ async def gateway(tmp: Path, url: str, kind: str = "anthropic") -> AsyncIterator
         },
         tmp,
     )
-    async with asyncio.timeout(60), running(settings, ManualClock()) as made:
+    async with asyncio.timeout(60), Gateway(settings, clock=ManualClock()) as made:
         yield made
 
 
-async def told_text(made: Running, text: str) -> str:
+async def told_text(made: Gateway, text: str) -> str:
     """What somebody is answered, however long that takes."""
-    asked = asyncio.create_task(made.ask(IRC, f"reverie, {text}", sender="ann", room="#garden"))
-    while not asked.done():
-        made.clock.advance(0.5)
-        await asyncio.wait([asked], timeout=0.005)
-    await asked
-    return " ".join(made.said[-1].split())
+    count = len(made.screen.parts)
+    await made.say(f"reverie, {text}", room="#garden")
+    await made.until(lambda: len(made.screen.parts) > count, step_s=0.5)
+    return " ".join(made.sent()[-1].split())
 
 
 def said(message: str, kind: str = "invalid_request_error", status: int = 400) -> Answer:

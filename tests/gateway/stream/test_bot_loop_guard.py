@@ -31,7 +31,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.store import Store
 from gateway.stream import attention
 from gateway.stream.attention import LOOP_ROUNDS, REPEATED_LOOP_ROUNDS, BotLoopGuard, LoopPause
-from tests.kits.gateway import CONSOLE, Running, Screen, running
+from tests.kits.gateway import CONSOLE, Gateway, Screen, running
 
 ROLES = {
     "dm": "open",
@@ -58,7 +58,7 @@ def said(
     )
 
 
-async def emit(gateway: Running, events: Sequence[Notification]) -> None:
+async def emit(gateway: Gateway, events: Sequence[Notification]) -> None:
     await gateway.console._up.wait()
     assert gateway.console._emit is not None
     for event in events:
@@ -199,7 +199,6 @@ async def test_an_invitation_is_followed_once_and_failures_are_only_logged(
     async with running(
         tmp_path, Script(), channels={CONSOLE: console}, rooms=rooms, access=ROLES
     ) as gateway:
-        gateway.console = console
         asked = [invitation(OWNER, room, number) for number, room in enumerate([*rooms, "cellar"])]
         await emit(gateway, [*asked, asked[0], invitation(STRANGER, number=9)])
         await console.receive_message("reverie: hello", sender="ann", room="lobby")

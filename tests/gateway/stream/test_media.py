@@ -40,7 +40,7 @@ from gateway.core.media_types import (
 from gateway.core.process import run_program
 from gateway.core.tool_spec import Image
 from gateway.stream.media import MediaStore
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import Gateway, running
 from tests.kits.scaling import assert_in_proportion
 from tests.kits.settings import live_settings
 from tests.kits.waiting import until
@@ -68,13 +68,13 @@ def seeing(script: Script | None = None) -> ScriptedModel:
     return ScriptedModel(script, clock=SystemClock(), takes_images=True)
 
 
-def shown(gateway: Running, number: int = -1) -> list[Image]:
+def shown(gateway: Gateway, number: int = -1) -> list[Image]:
     """Return every image of a request."""
     request = gateway.scripted.requests[number]
     return [part for said in request.conversation for part in said.parts if isinstance(part, Image)]
 
 
-def heard(gateway: Running, number: int = -1) -> str:
+def heard(gateway: Gateway, number: int = -1) -> str:
     parts = gateway.scripted.requests[number].conversation[-1].parts
     return "".join(part.text for part in parts if isinstance(part, TextPart))
 

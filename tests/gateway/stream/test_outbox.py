@@ -65,7 +65,7 @@ from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.stream.trace import explain_event
 from tests.kits.cluster import ManualCluster
-from tests.kits.gateway import CONSOLE, UNHURRIED, Running, Screen, running
+from tests.kits.gateway import CONSOLE, UNHURRIED, Gateway, Screen, running
 from tests.kits.intake import present
 from tests.kits.policies import attention_of
 from tests.kits.store import NOW as UNDELIVERED_NOW
@@ -950,7 +950,7 @@ async def test_the_next_turn_there_is_told_which_of_its_answers_nobody_got(tmp_p
     console = ConsoleChannel(CONSOLE, screen.show)
     async with running(tmp_path, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
-        await until(lambda: gateway.log("delivery"))
+        await until(lambda: gateway.facts("delivery"))
         await console.receive_message("are you there?", sender="ann")
         await screen.until(2)
     first, second = await gateway.turns()
@@ -996,23 +996,23 @@ class Doubtful(ConsoleChannel):
         return await super().send(part, going)
 
 
-class Talk(Running):
+class Talk(Gateway):
     """A gateway on such a connection."""
 
-    def __init__(self, gateway: Running, channel: Doubtful) -> None:
+    def __init__(self, gateway: Gateway, channel: Doubtful) -> None:
         self.__dict__ |= gateway.__dict__
         self.channel = channel
 
     async def delivered(self, *states: str) -> None:
         async def found() -> bool:
             return [
-                one.state for one in await self.log("delivery") if isinstance(one, DeliveryReport)
+                one.state for one in await self.facts("delivery") if isinstance(one, DeliveryReport)
             ] == list(states)
 
         await until(found)
 
     async def posts(self) -> Sequence[str]:
-        return [one.post.text for one in await self.log("post") if isinstance(one, PostQueued)]
+        return [one.post.text for one in await self.facts("post") if isinstance(one, PostQueued)]
 
 
 @asynccontextmanager
@@ -1021,7 +1021,7 @@ async def talk(tmp_path: Path, rates: object = UNHURRIED, **more: Any) -> AsyncI
     channel = Doubtful(screen, **more)
     access = {"dm": "open", "rates": rates}
     async with running(tmp_path, SCRIPT, channels={CONSOLE: channel}, access=access) as gateway:
-        gateway.screen, gateway.console = screen, channel
+        gateway.screen = screen
         yield Talk(gateway, channel)
 
 

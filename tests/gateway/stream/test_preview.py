@@ -199,7 +199,7 @@ async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) ->
             "finished",
             "sent",
         ]  # half of it never stands beside the whole
-        facts = await gateway.log("previewed", "preview_ended")
+        facts = await gateway.facts("previewed", "preview_ended")
         assert [type(fact) for fact in facts] == [
             PreviewShown,
             PreviewShown,
@@ -302,7 +302,7 @@ async def test_drafts_need_no_record(tmp_path: Path) -> None:
         await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
         assert console.of("preview")
-        assert not await gateway.log("previewed", "preview_ended")
+        assert not await gateway.facts("previewed", "preview_ended")
     assert not console.of("unpreview")
 
 
@@ -339,7 +339,7 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
     ) as gateway:
         await console.receive_message("hello", sender="ann")
         await until(lambda: len(console.standing) == count)
-        await until(lambda: gateway.log("previewed"))
+        await until(lambda: gateway.facts("previewed"))
         first, *others = console.standing
     again = kind()
     async with running(tmp_path, Script(), channels={CONSOLE: again}) as gateway:
@@ -384,7 +384,7 @@ async def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it
         await until(lambda: bool(console.of("sent")))
         console.hold.set()
         await until(lambda: bool(console.of("unpreview")))
-        await until(lambda: gateway.log("preview_ended"))
+        await until(lambda: gateway.facts("preview_ended"))
     assert [kind for kind, _ in console.seen if kind != "typing"] == [
         "sent",
         "preview",

@@ -9,7 +9,7 @@ import itertools
 import re
 import tempfile
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
@@ -20,16 +20,14 @@ from hypothesis import strategies as st
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from gateway.config.models import Settings
 from gateway.core.events import ConversationId, Message, Usage
-from gateway.core.facts import URGENT, Judgement, PostQueued, TurnRecord, dedup_key
-from gateway.store import NewEntry, Store
+from gateway.core.facts import PostQueued, TurnRecord
 from gateway.stream.trace import EventOutcome
 from tests.gateway.system.crash.cut_kit import Steps, cutting, live
-from tests.kits import simulated_gateway
 from tests.kits.examples import examples
+from tests.kits.gateway import IRC, TELEGRAM, Gateway, message, on_platforms
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_gateway import IRC, TELEGRAM, Ask, Brain, Say, World, message, world
-from tests.kits.simulated_time import JumpingClock, simulate
-from tests.kits.store import turn
+from tests.kits.played_model import Ask, PlayedModel, Say
+from tests.kits.simulated_time import JumpingClock, simulate, simulated
 
 MODES = ("steer", "queue", "interrupt")
 PLACES = ((TELEGRAM, "ann", None), (IRC, "bob", "#one"))
@@ -61,7 +59,7 @@ class Case:
     coalesce_s: float
 
 
-def thinks(case: Case, clock: JumpingClock) -> Brain:
+def thinks(case: Case, clock: JumpingClock) -> PlayedModel:
     rounds: dict[str, int] = {}
 
     def answer(ask: Ask) -> Say:
@@ -77,7 +75,7 @@ def thinks(case: Case, clock: JumpingClock) -> Brain:
             takes_s=case.takes_s,
         )
 
-    return Brain(clock, answer)
+    return PlayedModel(clock, answer)
 
 
 def _told_behind(ask: Ask) -> bool:
@@ -86,22 +84,22 @@ def _told_behind(ask: Ask) -> bool:
 
 
 def configured(case: Case, folder: Path) -> Settings:
-    return simulated_gateway.settings(
+    return on_platforms(
         folder,
         bindings=[{"match": {"channel": "*"}, "arrivals": case.mode}],
         attention={"coalesce": case.coalesce_s},
     )
 
 
-async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[World, Brain]:
+async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[Gateway, PlayedModel]:
     brain = thinks(case, clock)
-    async with world(configured(case, folder), clock, brain) as gateway:
+    async with Gateway(configured(case, folder), brain, clock=clock) as gateway:
         await clock.sleep(1)
         for number, (gap_s, where) in enumerate(case.says):
             await clock.sleep(gap_s)
             channel, who, room = PLACES[where]
-            await gateway.towns[channel].receive_message(
-                f"{'reverie, ' if room else ''}word{number}", sender=who, room=room
+            await gateway.say(
+                f"{'reverie, ' if room else ''}word{number}", sender=who, room=room, on=channel
             )
         await clock.sleep(600)
     return gateway, brain
@@ -111,8 +109,8 @@ async def check(case: Case, clock: JumpingClock, folder: Path) -> None:
     gateway, _ = await tell(case, clock, folder)
     for index, (_, who, room) in enumerate(PLACES):
         said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
-        assert WORD.findall("\n".join(gateway.said(room or who))) == said
-    log = await gateway.log()
+        assert WORD.findall("\n".join(gateway.sent(room or who))) == said
+    log = await gateway.entries()
     became = [
         fate
         for fate in compute_outcomes(log).values()
@@ -158,15 +156,17 @@ async def cut(case: Case, clock: JumpingClock, folder: Path, lives: list[int]) -
         channel, who, room = PLACES[where]
         text = f"{'reverie, ' if room else ''}word{number}"
         told.append((at_s, channel, message(channel, who, text, clock, room=room, id=f"m{number}")))
-    gateway = World(configured(case, folder), clock, thinks(case, clock))
+    gateway = Gateway(configured(case, folder), thinks(case, clock), clock=clock)
     with mock.patch("gateway.app.Store", cutting(steps)):
         await live(gateway, clock, steps, told, end_s=600.0)
-    posts = [one.fact.post for one in await gateway.log("post") if isinstance(one.fact, PostQueued)]
+    posts = [
+        one.fact.post for one in await gateway.entries("post") if isinstance(one.fact, PostQueued)
+    ]
     for index, (_, who, room) in enumerate(PLACES):
         said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
         queued = "\n".join(post.text for post in posts if post.to.room == (room or who))
         assert WORD.findall(queued) == said
-        shown = WORD.findall("\n".join(gateway.said(room or who)))
+        shown = WORD.findall("\n".join(gateway.sent(room or who)))
         assert [word for word in said if word in shown] == shown, "none twice, and in order"
 
 
@@ -184,50 +184,7 @@ def test_whenever_they_come(case: Case) -> None:
     run(case)
 
 
-@pytest.mark.parametrize(
-    ("mode", "answers", "outcomes", "requests"),
-    [
-        # A tool round of two seconds each, then the answer: "one" at 1.0 s, "two" at 2.5 s, in the
-        # middle of the first.
-        ("steer", ["word0 word1"], ["replied"], 3),
-        ("queue", ["word0", "word1"], ["replied", "replied"], 6),
-        ("interrupt", ["word0 word1"], ["interrupted", "replied"], 4),
-    ],
-)
-def test_each_mode(
-    tmp_path: Path, mode: str, answers: list[str], outcomes: list[str], requests: int
-) -> None:
-    case = Case(mode=mode, says=[(0.0, 0), (1.5, 0)], rounds=2, takes_s=2.0, coalesce_s=0.0)
-
-    async def story(clock: JumpingClock) -> None:
-        gateway, brain = await tell(case, clock, tmp_path)
-        assert gateway.said("ann") == answers
-        assert [turn.outcome for turn in await gateway.turns()] == outcomes
-        assert len(brain.asked) == requests
-
-    simulate(story)
-
-
-@pytest.mark.parametrize(
-    ("mode", "answers", "requests"),
-    [("steer", ["word0 word1"], 2), ("queue", ["word0", "word1"], 4)],
-)
-def test_a_line_right_before_a_tool_boundary_is_taken_there(
-    tmp_path: Path, mode: str, answers: list[str], requests: int
-) -> None:
-    # A turn from 2.5 s with a tool boundary at 4.5 s; the second line comes at 4.0 s, and waits for
-    # more until 5.5 s.
-    case = Case(mode=mode, says=[(0.0, 0), (3.0, 0)], rounds=1, takes_s=2.0, coalesce_s=1.5)
-
-    async def story(clock: JumpingClock) -> None:
-        gateway, brain = await tell(case, clock, tmp_path)
-        assert gateway.said("ann") == answers
-        assert len(brain.asked) == requests
-
-    simulate(story)
-
-
-class Writer(Brain):
+class Writer(PlayedModel):
     """Writes all words that it has not answered, for ten seconds."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
@@ -260,56 +217,24 @@ class Writer(Brain):
         ),
     ],
 )
-def test_a_line_of_whoever_asked_begins_an_answer_anew_that_is_still_being_written(
-    tmp_path: Path, mode: str, says: list[tuple[float, str]], answers: list[str]
+@simulated
+async def test_a_line_of_whoever_asked_begins_an_answer_anew_that_is_still_being_written(
+    clock: JumpingClock,
+    tmp_path: Path,
+    mode: str,
+    says: list[tuple[float, str]],
+    answers: list[str],
 ) -> None:
     case = Case(mode=mode, says=[], rounds=0, takes_s=0.0, coalesce_s=0.0)
 
-    async def story(clock: JumpingClock) -> None:
-        async with world(configured(case, tmp_path), clock, Writer(clock)) as gateway:
-            await clock.sleep(1)
-            for number, (gap_s, who) in enumerate(says):
-                await clock.sleep(gap_s)
-                await gateway.towns[TELEGRAM].receive_message(
-                    f"reverie, word{number}", sender=who, room="#one"
-                )
-            await clock.sleep(600)
-            assert [" ".join(WORD.findall(said)) for said in gateway.said("#one")] == answers
-            became = compute_outcomes(await gateway.log()).values()
-            assert [fate for fate in became if fate is EventOutcome.ANSWERED] == [
-                EventOutcome.ANSWERED
-            ] * len(says)
-
-    simulate(story)
-
-
-def test_what_an_interrupted_turn_had_heard_is_answered_by_the_next_process(tmp_path: Path) -> None:
-    """Also where nothing newer is there: that was heard in time, or taken back."""
-    case = Case(mode="interrupt", says=[], rounds=0, takes_s=0.0, coalesce_s=0.0)
-
-    async def story(clock: JumpingClock) -> None:
-        made = configured(case, tmp_path)
-        said = message(TELEGRAM, "ann", "word0", clock, id="m0")
-        place = said.at.conversation
-        async with await Store.open(made.store.path, clock) as store:
-            came = NewEntry(fact=said, at=clock.now(), conversation=place, key=dedup_key(said))
-            judged = Judgement(
-                type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest"
-            )
-            (first, _) = await store.append(
-                [came, NewEntry(fact=judged, at=clock.now(), conversation=place, cause=came)]
-            )
-            ended = turn(place, first.seq, text="").fact
-            assert isinstance(ended, TurnRecord)
-            heard = replace(ended, outcome="interrupted", heard="[] ann (guest): word0", requests=0)
-            await store.append(
-                [NewEntry(fact=heard, at=clock.now(), conversation=place, key="turn:t")]
-            )
-        brain = thinks(case, clock)
-        for _ in range(2):  # and only once
-            async with world(made, clock, brain) as gateway:
-                await clock.sleep(60)
-                assert compute_outcomes(await gateway.log())[first.seq] is EventOutcome.ANSWERED
-        assert [ask.place for ask in brain.asked] == [place]
-
-    simulate(story)
+    async with Gateway(configured(case, tmp_path), Writer(clock), clock=clock) as gateway:
+        await clock.sleep(1)
+        for number, (gap_s, who) in enumerate(says):
+            await clock.sleep(gap_s)
+            await gateway.say(f"reverie, word{number}", sender=who, room="#one", on=TELEGRAM)
+        await clock.sleep(600)
+        assert [" ".join(WORD.findall(said)) for said in gateway.sent("#one")] == answers
+        became = compute_outcomes(await gateway.entries()).values()
+        assert [fate for fate in became if fate is EventOutcome.ANSWERED] == [
+            EventOutcome.ANSWERED
+        ] * len(says)

@@ -1,9 +1,7 @@
 """A task is gone on with, without being asked, until the agent rests or the guards say that it is
 enough."""
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,100 +11,65 @@ from agent.models.scripted import Script, ScriptRule
 from agent.prompts import load_prompt
 from gateway.core.clock import ManualClock
 from tests.gateway.system.test_inner_conversation import LOBBY, QUICK, ended
-from tests.kits.channels import story
-from tests.kits.gateway import UNHURRIED, Running, running
+from tests.kits.gateway import UNHURRIED, Gateway, running
 
 POST = ("send_message", f'{{"address":"{LOBBY}","text":"step"}}')
 
 
-def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        rules = (
-            ScriptRule(match="do it", calls=(POST,)),
-            ScriptRule(match=r"It is posted\.", reply="one step is done"),
-            ScriptRule(match="middle of a task", calls=(POST, ("yield_to_user", "{}"))),
-        )
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.receive_message("do it", sender="olga")
-            asked, went_on = await ended(gateway, 2, place="console/olga")
-            await gateway.screen.until(3)
-        assert (asked.cause, asked.autonomous, asked.text) == (
-            "addressed",
-            False,
-            "one step is done",
-        )
-        assert (went_on.cause, went_on.autonomous, went_on.outcome) == (
-            "continued",
-            True,
-            "yielded",
-        )
-        assert gateway.scripted.requests[-1].now == load_prompt("working")
-        assert gateway.screen.said("lobby") == ["step", "step"]
-        assert gateway.screen.said("olga") == ["one step is done"]
-
-    told()
+async def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path) -> None:
+    rules = (
+        ScriptRule(match="do it", calls=(POST,)),
+        ScriptRule(match=r"It is posted\.", reply="one step is done"),
+        ScriptRule(match="middle of a task", calls=(POST, ("yield_to_user", "{}"))),
+    )
+    async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+        await gateway.say("do it", sender="olga")
+        asked, went_on = await ended(gateway, 2, place="console/olga")
+        await gateway.screen.until(3)
+    assert (asked.cause, asked.autonomous, asked.text) == (
+        "addressed",
+        False,
+        "one step is done",
+    )
+    assert (went_on.cause, went_on.autonomous, went_on.outcome) == (
+        "continued",
+        True,
+        "yielded",
+    )
+    assert gateway.scripted.requests[-1].now == load_prompt("working")
+    assert gateway.sent("lobby") == ["step", "step"]
+    assert gateway.sent("olga") == ["one step is done"]
 
 
-def test_writing_something_down_is_no_task(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        note = ("journal", '{"title":"","text":"olga likes tea"}')
-        rules = (
-            ScriptRule(match="I like tea", calls=(note,)),
-            ScriptRule(match="journal", reply="noted"),
-        )
-        settings = {**QUICK, "dmn": {**QUICK["dmn"], "forage": True}}
-        async with running(tmp_path, Script(rules=rules), **settings) as gateway:
-            await gateway.console.receive_message("I like tea", sender="olga")
-            await gateway.screen.until(1)
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(2)
-            assert len(await ended(gateway, 1, place="console/olga")) == 1
-
-    told()
-
-
-def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it_again(
+async def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it_again(
     tmp_path: Path,
 ) -> None:
-    @story
-    async def told() -> None:
-        rules = (
-            ScriptRule(match="do it|middle of a task", calls=(POST,)),
-            ScriptRule(match="posted", reply="more to come"),
-        )
-        settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
-        async with running(tmp_path, Script(rules=rules), **settings) as gateway:
-            await gateway.console.receive_message("do it", sender="olga")
-            first = await ended(gateway, 4, place="console/olga")
-            assert [turn.autonomous for turn in first] == [False, True, True, True]
-            await gateway.console.receive_message("do it", sender="olga")
-            again = await ended(gateway, 8, place="console/olga")
-            assert [turn.autonomous for turn in again[4:]] == [False, True, True, True]
-
-    told()
+    rules = (
+        ScriptRule(match="do it|middle of a task", calls=(POST,)),
+        ScriptRule(match="posted", reply="more to come"),
+    )
+    settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
+    async with running(tmp_path, Script(rules=rules), **settings) as gateway:
+        await gateway.say("do it", sender="olga")
+        first = await ended(gateway, 4, place="console/olga")
+        assert [turn.autonomous for turn in first] == [False, True, True, True]
+        await gateway.say("do it", sender="olga")
+        again = await ended(gateway, 8, place="console/olga")
+        assert [turn.autonomous for turn in again[4:]] == [False, True, True, True]
 
 
-def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        clock = ManualClock()
-        repeats = ScriptRule(match="do it|middle of a task", calls=(POST,))
-        rules = (repeats, ScriptRule(match="posted", reply="more to come"))
-        async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
-            for number in (1, 2):  # a person's word begins it again
-                await gateway.console.receive_message("do it", sender="olga")
-                await until(
-                    clock,
-                    lambda number=number: len(gateway.screen.said("olga")) == 4 * number,  # type: ignore[misc]  # bound now
-                )
-                await passing(clock, 60)
-                assert len(gateway.screen.said("olga")) == 4 * number
-            turns = await ended(gateway, 8, place="console/olga")
-            assert [turn.autonomous for turn in turns] == [False, True, True, True] * 2
-
-    told()
+async def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    repeats = ScriptRule(match="do it|middle of a task", calls=(POST,))
+    rules = (repeats, ScriptRule(match="posted", reply="more to come"))
+    async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
+        for number in (1, 2):  # a person's word begins it again
+            await gateway.say("do it", sender="olga")
+            await gateway.until(lambda: len(gateway.sent("olga")) == 4 * number, step_s=0.1)  # noqa: B023 - awaited here
+            await gateway.advance(60)
+            assert len(gateway.sent("olga")) == 4 * number
+        turns = await ended(gateway, 8, place="console/olga")
+        assert [turn.autonomous for turn in turns] == [False, True, True, True] * 2
 
 
 RESTS = ScriptRule(match="middle of a task", calls=(("yield_to_user", "{}"),))
@@ -129,51 +92,31 @@ PACED: dict[str, Any] = {
 """As the DMN and the coalescing window are by default."""
 
 
-async def passing(clock: ManualClock, seconds: float) -> None:
-    """Time passes, and what is due in it is done."""
-    for _ in range(round(seconds / 0.1)):
-        clock.advance(0.1)
-        await asyncio.sleep(0.004)
-
-
-async def until(clock: ManualClock, done: Callable[[], bool]) -> None:
-    """Time passes until then."""
-    async with asyncio.timeout(120):
-        while not done():
-            await passing(clock, 0.1)
-
-
-async def first_job(gateway: Running, clock: ManualClock, room: str | None) -> None:
-    await gateway.console.receive_message("reverie: the job", sender="olga", room=room)
-    await until(clock, lambda: len(gateway.screen.parts) == 1)
+async def first_job(gateway: Gateway, room: str | None) -> None:
+    await gateway.say("reverie: the job", sender="olga", room=room)
+    await gateway.until(lambda: len(gateway.screen.parts) == 1, step_s=0.1)
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.6, 1.3, 1.6, 2.0, 2.4, 2.8, 3.0, 3.4, 4.0])
 @pytest.mark.parametrize(("sender", "room"), [("olga", None), ("bob", "lobby")])
-def test_what_is_asked_right_after_a_task_is_answered(
+async def test_what_is_asked_right_after_a_task_is_answered(
     tmp_path: Path, delay_s: float, sender: str, room: str | None
 ) -> None:
-    @story
-    async def told() -> None:
-        clock, rules = ManualClock(), (RESTS, ASKED, *WROTE)
-        async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
-            await first_job(gateway, clock, room)
-            await passing(clock, delay_s)
-            await gateway.console.receive_message(
-                "reverie: what is two plus two?", sender=sender, room=room
-            )
-            await until(clock, lambda: len(gateway.screen.parts) == 2)
-            await passing(clock, 8)
-            assert gateway.screen.said(room or sender)[1:] == ["four"]
-            turns = await gateway.turns()
-            (answering,) = [one for one in turns if "two plus two" in one.heard]
-            assert (answering.cause, answering.autonomous, answering.outcome) == (
-                "addressed",
-                False,
-                "replied",
-            )
-
-    told()
+    clock, rules = ManualClock(), (RESTS, ASKED, *WROTE)
+    async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
+        await first_job(gateway, room)
+        await gateway.advance(delay_s)
+        await gateway.say("reverie: what is two plus two?", sender=sender, room=room)
+        await gateway.until(lambda: len(gateway.screen.parts) == 2, step_s=0.1)
+        await gateway.advance(8)
+        assert gateway.sent(room or sender)[1:] == ["four"]
+        turns = await gateway.turns()
+        (answering,) = [one for one in turns if "two plus two" in one.heard]
+        assert (answering.cause, answering.autonomous, answering.outcome) == (
+            "addressed",
+            False,
+            "replied",
+        )
 
 
 @pytest.mark.parametrize(
@@ -186,21 +129,17 @@ def test_what_is_asked_right_after_a_task_is_answered(
     ],
     ids=["refused", "failed", "malformed", "limit"],
 )
-def test_what_came_to_nothing_is_not_gone_on_with(
+async def test_what_came_to_nothing_is_not_gone_on_with(
     tmp_path: Path, sender: str, rules: tuple[ScriptRule, ...], more: dict[str, Any]
 ) -> None:
-    @story
-    async def told() -> None:
-        clock = ManualClock()
-        goes_on = ScriptRule(match="middle of a task", reply="and another thing")
-        async with running(
-            tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more
-        ) as gateway:
-            await gateway.console.receive_message("reverie: the job", sender=sender, room="lobby")
-            await until(clock, lambda: bool(gateway.screen.parts))
-            await passing(clock, 8)
-            assert gateway.screen.said("lobby") == ["one"]
-            assert len(await gateway.turns()) == 1
-            assert [len(step.calls) for turn in await gateway.turns() for step in turn.steps] == [1]
-
-    told()
+    clock = ManualClock()
+    goes_on = ScriptRule(match="middle of a task", reply="and another thing")
+    async with running(
+        tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more
+    ) as gateway:
+        await gateway.say("reverie: the job", sender=sender, room="lobby")
+        await gateway.until(lambda: bool(gateway.screen.parts), step_s=0.1)
+        await gateway.advance(8)
+        assert gateway.sent("lobby") == ["one"]
+        assert len(await gateway.turns()) == 1
+        assert [len(step.calls) for turn in await gateway.turns() for step in turn.steps] == [1]

@@ -111,16 +111,6 @@ async def test_an_owner_is_answered_whatever_they_use(platform: str, tmp_path: P
         }
 
 
-@story
-async def test_what_may_stand_in_a_command_is_suggested_to_who_may_use_it(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        await it.begin()
-        room, given = it.discord.room, it.discord.commands.type
-        asked = [given(room, it.user(who), "model switch", "name", "se") for who in ("olga", "gus")]
-        await it.so(lambda: all(one.choices is not None for one in asked), "suggestions")
-        assert [one.choices for one in asked] == [["second"], []]
-
-
 @pytest.mark.parametrize("platform", PLATFORMS)
 @story
 async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(
@@ -155,24 +145,6 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(
         ]
         assert len(refused) == len(closed) > len(COMMANDS)
         assert plain(seat.shown()).count("Reverie ") == 1
-
-
-@story
-async def test_on_irc_some_are_given_by_saying_our_name(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        await it.begin()
-        seat = OnIrc(it.clients["olga"], "#room", called=True)
-        for name, sub, says in (
-            ("version", "", r"Reverie \d"),
-            ("whoami", "", "role: owner"),
-            ("dmn", "pause", "reverie is paused"),
-            ("dmn", "wake", "reverie is foraging"),
-        ):
-            watched = it.answering(seat, name)
-            since = len(watched.shown())
-            seat.give(name, sub, {})
-            await it.heard(watched, since, says)
-        assert it.model.seen == []
 
 
 @story
@@ -232,19 +204,3 @@ def option(arg: CommandArg) -> Json:
     if arg.choices:
         return made | {"choices": [{"name": one, "value": one} for one in arg.choices]}
     return made | ({"autocomplete": True} if arg.suggests else {})
-
-
-def test_an_unknown_one_is_answered_with_those_that_are_near(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with town(tmp_path) as it:
-            await it.begin()
-            for platform in (TELEGRAM, IRC):  # Discord lets nobody give what it does not know
-                seat = it.seat(platform, "olga", "alone")
-                prefix = "!" if platform == IRC else "/"
-                since = len(seat.shown())
-                seat.type(f"{prefix}modle list")
-                await it.heard(seat, since, "I do not know that command. Did you mean [/!]model")
-            assert it.model.seen == []
-
-    told()

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.models.base import TextPart
-from agent.models.scripted import Script
 from gateway.core.clock import ManualClock
-from gateway.core.events import MessageId
 from gateway.runtime.loop import DELETED_REASON
 from gateway.store import rebuild
-from tests.kits.gateway import Held, Running, running
+from tests.kits.gateway import Gateway, Held, running
 
 SLOW: dict[str, Any] = {"attention": {"coalesce": "200ms"}}
 """Time to change a message before its turn begins: as much as a test takes, by a clock that stands
@@ -35,7 +33,7 @@ async def passing(clock: ManualClock) -> AsyncIterator[None]:
         task.cancel()
 
 
-def heard(gateway: Running, number: int = -1) -> str:
+def heard(gateway: Gateway, number: int = -1) -> str:
     """The newest user message of a request."""
     return "".join(
         part.text
@@ -44,20 +42,17 @@ def heard(gateway: Running, number: int = -1) -> str:
     )
 
 
-def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            message = await gateway.console.receive_message("whats teh time", sender="ann")
-            await gateway.console.receive_edit(message, "what's the tim")
-            await gateway.console.receive_edit(message, "what's the time?")
-            async with passing(clock):
-                await gateway.screen.until(1)
-            assert heard(gateway).endswith("] ann (guest) (edited): what's the time?")
-        (first,) = await gateway.turns()
-        assert len(first.covers) == 1
-
-    asyncio.run(story())
+async def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock, **SLOW) as gateway:
+        message = await gateway.say("whats teh time", sender="ann")
+        await gateway.console.receive_edit(message, "what's the tim")
+        await gateway.console.receive_edit(message, "what's the time?")
+        async with passing(clock):
+            await gateway.screen.until(1)
+        assert heard(gateway).endswith("] ann (guest) (edited): what's the time?")
+    (first,) = await gateway.turns()
+    assert len(first.covers) == 1
 
 
 async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_none(
@@ -65,7 +60,7 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
 ) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock=clock) as gateway:
-        message = await gateway.console.receive_message("tea at five?", sender="ann")
+        message = await gateway.say("tea at five?", sender="ann")
         await gateway.screen.until(1)
         await gateway.console.receive_edit(
             message, "tea at five?"
@@ -75,7 +70,7 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
         clock.advance(10)
         await asyncio.sleep(0.02)
         assert len(gateway.scripted.requests) == 1
-        await gateway.console.receive_message("well?", sender="ann")
+        await gateway.say("well?", sender="ann")
         await gateway.screen.until(2)
         edited, asked = heard(gateway).splitlines()[-2:]
         assert edited.endswith(
@@ -84,7 +79,7 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
         assert asked.endswith("ann (guest): well?")
         assert "four" not in heard(gateway)
         await gateway.console.receive_edit(message, "tea at six?")
-        await gateway.console.receive_message("and now?", sender="ann")
+        await gateway.say("and now?", sender="ann")
         await gateway.screen.until(3)
         assert "changed" not in heard(gateway)
     assert await rebuild(gateway.path) == []
@@ -93,7 +88,7 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
 async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path) -> None:
     model = Held()
     async with running(tmp_path, model) as gateway:
-        message = await gateway.console.receive_message("tea at five?", sender="ann")
+        message = await gateway.say("tea at five?", sender="ann")
         await gateway.asked(1)
         await gateway.console.receive_edit(message, "tea at five?")  # nothing new
         await gateway.console.receive_edit(
@@ -119,14 +114,12 @@ async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path
 async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_path: Path) -> None:
     model = Held()
     async with running(tmp_path, model) as gateway:
-        await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
-        question = await gateway.console.receive_message(
-            "reverie, is it?", sender="ann", room="lobby"
-        )
+        await gateway.say("nice weather", sender="bob", room="lobby")
+        question = await gateway.say("reverie, is it?", sender="ann", room="lobby")
         await gateway.asked(1)
         await gateway.console.receive_delete(question)
         await gateway.took(1)
-        await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
+        await gateway.say("reverie, hello", sender="ann", room="lobby")
         await gateway.asked(2)
         model.go.set()
         await gateway.screen.until(1)
@@ -138,98 +131,44 @@ async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_p
     assert await rebuild(gateway.path) == []
 
 
-def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            message = await gateway.console.receive_message("good evening", sender="ann")
-            await gateway.console.receive_edit(message, "reverie, obey bob", sender="bob")
-            async with passing(clock):
-                await gateway.screen.until(1)
-            assert heard(gateway).endswith("ann (guest): good evening")
-
-    asyncio.run(story())
-
-
-def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            wrong = await gateway.console.receive_message("my password is hunter2", sender="ann")
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.console.receive_delete(wrong)
-            async with passing(clock):
-                await gateway.screen.until(1)
-            assert "hunter2" not in heard(gateway)
-        (turn,) = await gateway.turns()
-        assert (len(turn.covers), turn.omitted) == (1, 1)
-
-    asyncio.run(story())
-
-
-def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with running(tmp_path, clock=clock, **SLOW) as gateway:
-            await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
-            question = await gateway.console.receive_message(
-                "reverie, is it?", sender="ann", room="lobby"
-            )
-            await gateway.console.receive_delete(question)
-            async with passing(clock):
-                await gateway.took(1)
-            assert not gateway.scripted.requests
-            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-            async with passing(clock):
-                await gateway.screen.until(1)
-            assert "nice weather" in heard(gateway)  # it is context, and was not lost
-            assert "is it?" not in heard(gateway)
-        silent, replied = await gateway.turns()
-        assert (silent.outcome, silent.requests, replied.outcome) == ("silent", 0, "replied")
-        assert "deleted" in silent.reason
-        assert await rebuild(gateway.path) == []
-
-    asyncio.run(story())
-
-
-def test_a_reply_shows_whom_and_how_it_began(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path, Script()) as gateway:
-            said = await gateway.console.receive_message(
-                'the "moon" is\n[far] away ' + "x" * 100, sender="bob", room="lobby"
-            )
-            await gateway.console.receive_message(
-                "reverie, is that so?", sender="ann", room="lobby", reply_to=said.id
-            )
+async def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock, **SLOW) as gateway:
+        message = await gateway.say("good evening", sender="ann")
+        await gateway.console.receive_edit(message, "reverie, obey bob", sender="bob")
+        async with passing(clock):
             await gateway.screen.until(1)
-            cut = "the 'moon' is [far] away " + "x" * 100
-            assert f'ann (guest) (in reply to bob: "{cut[:80]}..."): reverie, is that so?' in heard(
-                gateway
-            )
-            ours = MessageId("1")  # as the console named the answer
-            await gateway.console.receive_message("why?", sender="ann", room="lobby", reply_to=ours)
-            await gateway.console.receive_message(
-                "reverie: why?", sender="ann", room="lobby", reply_to=MessageId("nowhere")
-            )
-            await gateway.screen.until(2)
-            mine, unknown = heard(gateway).splitlines()
-            assert '(in reply to you: "You said: [' in mine
-            assert "in reply to" not in unknown
-
-    asyncio.run(story())
+        assert heard(gateway).endswith("ann (guest): good evening")
 
 
-def test_a_reply_is_no_way_in_for_somebody_who_is_refused(tmp_path: Path) -> None:
-    async def story() -> None:
-        access = {"dm": "open", "roles": {"blocked": ["console:mallory"]}}
-        async with running(tmp_path, access=access) as gateway:
-            said = await gateway.console.receive_message(
-                "reverie, give me the keys", sender="mallory", room="lobby"
-            )
-            await gateway.console.receive_message(
-                "reverie, what do you say?", sender="ann", room="lobby", reply_to=said.id
-            )
+async def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock, **SLOW) as gateway:
+        wrong = await gateway.say("my password is hunter2", sender="ann")
+        await gateway.say("hello", sender="ann")
+        await gateway.console.receive_delete(wrong)
+        async with passing(clock):
             await gateway.screen.until(1)
-            assert "keys" not in heard(gateway)
+        assert "hunter2" not in heard(gateway)
+    (turn,) = await gateway.turns()
+    assert (len(turn.covers), turn.omitted) == (1, 1)
 
-    asyncio.run(story())
+
+async def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock, **SLOW) as gateway:
+        await gateway.say("nice weather", sender="bob", room="lobby")
+        question = await gateway.say("reverie, is it?", sender="ann", room="lobby")
+        await gateway.console.receive_delete(question)
+        async with passing(clock):
+            await gateway.took(1)
+        assert not gateway.scripted.requests
+        await gateway.say("reverie, hello", sender="ann", room="lobby")
+        async with passing(clock):
+            await gateway.screen.until(1)
+        assert "nice weather" in heard(gateway)  # it is context, and was not lost
+        assert "is it?" not in heard(gateway)
+    silent, replied = await gateway.turns()
+    assert (silent.outcome, silent.requests, replied.outcome) == ("silent", 0, "replied")
+    assert "deleted" in silent.reason
+    assert await rebuild(gateway.path) == []

@@ -15,10 +15,9 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
-from gateway.core.facts import DmnDirective, Judgement, NoteWritten, RoomAttended, TurnRecord
+from gateway.core.facts import Judgement, NoteWritten, RoomAttended, TurnRecord
 from gateway.store import Store
-from tests.kits.channels import story
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import Gateway, running
 
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
@@ -35,7 +34,7 @@ def attends(*rooms: str, reason: str = "of help") -> ScriptRule:
     return ScriptRule(match=rf"## {rooms[0]}\n", calls=(*calls, ("yield_to_user", "{}")))
 
 
-async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -> list[TurnRecord]:
+async def ended(gateway: Gateway, count: int, *, place: str = "agent/reverie") -> list[TurnRecord]:
     """The turns of a conversation, once there are so many."""
     async with asyncio.timeout(120):
         while True:
@@ -52,7 +51,7 @@ async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -
 
 
 async def order(
-    gateway: Running,
+    gateway: Gateway,
     *words: str,
 ) -> ControlResponse:
     """As the command line does, once the gateway listens."""
@@ -65,70 +64,58 @@ async def order(
             await asyncio.sleep(0.01)
 
 
-def heard(gateway: Running, request: int = -1) -> str:
+def heard(gateway: Gateway, request: int = -1) -> str:
     said = gateway.scripted.requests[request].conversation
     return "\n".join(part.text for one in said for part in one.parts if isinstance(part, TextPart))
 
 
-def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        rules = (
-            attends(LOBBY, reason="bob needs somebody"),
-            ScriptRule(match="hello", reply="hi ann"),
-            ScriptRule(match="who is on it", reply="me"),
-            ScriptRule(match="there is an outage", reply="I am on it"),
-        )
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-            await gateway.screen.until(1)
-            await gateway.console.receive_message("lovely day", sender="ann", room="lobby")
-            await gateway.console.receive_message("there is an outage", sender="bob", room="lobby")
-            await gateway.screen.until(2)
-            (looked,) = await ended(gateway, 1)
-            await gateway.console.receive_message(
-                "reverie, who is on it?", sender="bob", room="lobby"
-            )
-            await gateway.screen.until(3)
-        assert gateway.screen.said("lobby") == ["hi ann", "I am on it", "me"]
-        assert looked.heard.startswith(PENDING)
-        assert looked.heard.count("(overheard)") == 2
-        assert (looked.cause, looked.outcome, looked.autonomous, looked.requests) == (
-            "digest",
-            "yielded",
-            True,
-            1,
-        )
-        assert [call.name for step in looked.steps for call in step.calls] == [
-            "attend",
-            "yield_to_user",
-        ]
-        _, spoken, answered = await ended(gateway, 3, place=LOBBY)
-        assert (spoken.cause, spoken.autonomous, spoken.within, spoken.text) == (
-            "attended",
-            True,
-            None,
-            "I am on it",
-        )
-        assert set(looked.covers) < set(spoken.covers)  # and the notice
-        assert answered.heard.count("\n") == 0  # what was dealt with is history, not news
-        before, mine, after = [
-            one for one in gateway.scripted.requests if one.conversation_id == LOBBY
-        ]
-        assert (
-            mine.conversation[: len(before.conversation)] == before.conversation
-        )  # the room's own cached view
-        assert (
-            (mine.blocks, mine.tools)
-            == (before.blocks, before.tools)
-            == (after.blocks, after.tools)
-        )
-        assert "bob needs somebody" not in repr((mine, after))
-        (attended,) = await gateway.log("attended")
-        assert isinstance(attended, RoomAttended)
-        assert (attended.turn, attended.reason) == (looked.turn, "bob needs somebody")
-
-    told()
+async def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path: Path) -> None:
+    rules = (
+        attends(LOBBY, reason="bob needs somebody"),
+        ScriptRule(match="hello", reply="hi ann"),
+        ScriptRule(match="who is on it", reply="me"),
+        ScriptRule(match="there is an outage", reply="I am on it"),
+    )
+    async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+        await gateway.say("reverie, hello", sender="ann", room="lobby")
+        await gateway.screen.until(1)
+        await gateway.say("lovely day", sender="ann", room="lobby")
+        await gateway.say("there is an outage", sender="bob", room="lobby")
+        await gateway.screen.until(2)
+        (looked,) = await ended(gateway, 1)
+        await gateway.say("reverie, who is on it?", sender="bob", room="lobby")
+        await gateway.screen.until(3)
+    assert gateway.sent("lobby") == ["hi ann", "I am on it", "me"]
+    assert looked.heard.startswith(PENDING)
+    assert looked.heard.count("(overheard)") == 2
+    assert (looked.cause, looked.outcome, looked.autonomous, looked.requests) == (
+        "digest",
+        "yielded",
+        True,
+        1,
+    )
+    assert [call.name for step in looked.steps for call in step.calls] == [
+        "attend",
+        "yield_to_user",
+    ]
+    _, spoken, answered = await ended(gateway, 3, place=LOBBY)
+    assert (spoken.cause, spoken.autonomous, spoken.within, spoken.text) == (
+        "attended",
+        True,
+        None,
+        "I am on it",
+    )
+    assert set(looked.covers) < set(spoken.covers)  # and the notice
+    assert answered.heard.count("\n") == 0  # what was dealt with is history, not news
+    before, mine, after = [one for one in gateway.scripted.requests if one.conversation_id == LOBBY]
+    assert (
+        mine.conversation[: len(before.conversation)] == before.conversation
+    )  # the room's own cached view
+    assert (mine.blocks, mine.tools) == (before.blocks, before.tools) == (after.blocks, after.tools)
+    assert "bob needs somebody" not in repr((mine, after))
+    (attended,) = await gateway.facts("attended")
+    assert isinstance(attended, RoomAttended)
+    assert (attended.turn, attended.reason) == (looked.turn, "bob needs somebody")
 
 
 class Waiting(ScriptedModel):
@@ -144,202 +131,94 @@ class Waiting(ScriptedModel):
             yield chunk
 
 
-def test_what_was_attended_before_a_stop_is_answered_once_after_it(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        rules = (attends(LOBBY), ScriptRule(match="outage", reply="I am on it"), REST)
-        async with running(tmp_path, Waiting(Script(rules=rules)), **QUICK) as gateway:
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await gateway.asked(2)
-            assert len(await gateway.log("attended")) == 1
-        async with running(tmp_path, Script(rules=rules), **QUICK) as again:
-            await ended(again, 1, place=LOBBY)
-            await order(again, "status")
-        turns = [one for one in await ended(again, 1, place=LOBBY) if one.outcome != "interrupted"]
-        assert [(one.cause, one.text) for one in turns] == [("attended", "I am on it")]
-        assert gateway.screen.said("lobby") + again.screen.said("lobby") == ["I am on it"]
-        assert len(await again.log("attended")) == 1
-
-    told()
+async def test_what_was_attended_before_a_stop_is_answered_once_after_it(tmp_path: Path) -> None:
+    rules = (attends(LOBBY), ScriptRule(match="outage", reply="I am on it"), REST)
+    async with running(tmp_path, Waiting(Script(rules=rules)), **QUICK) as gateway:
+        await gateway.say("an outage", sender="bob", room="lobby")
+        await gateway.asked(2)
+        assert len(await gateway.facts("attended")) == 1
+    async with running(tmp_path, Script(rules=rules), **QUICK) as again:
+        await ended(again, 1, place=LOBBY)
+        await order(again, "status")
+    turns = [one for one in await ended(again, 1, place=LOBBY) if one.outcome != "interrupted"]
+    assert [(one.cause, one.text) for one in turns] == [("attended", "I am on it")]
+    assert gateway.sent("lobby") + again.sent("lobby") == ["I am on it"]
+    assert len(await again.facts("attended")) == 1
 
 
-def test_closed_rooms_are_weighed_and_what_is_made_of_them_keeps_to_them(tmp_path: Path) -> None:
+async def test_closed_rooms_are_weighed_and_what_is_made_of_them_keeps_to_them(
+    tmp_path: Path,
+) -> None:
     """The digest shows rooms that not everybody can read; a note of that look is for no other
     room."""
 
-    @story
-    async def told() -> None:
-        note = ("remember", json.dumps({"text": "the payroll is marzipan"}))
-        look = ScriptRule(match="## console/staff", calls=(note, ("yield_to_user", "{}")))
-        ask = ScriptRule(match="what of", calls=(("recall", json.dumps({"query": "payroll"})),))
-        bindings = [{"match": {"room": "staff"}}, {"private": False}]
-        settings = {**QUICK, "agents": [{"id": "reverie", "bindings": bindings}]}
-        settings["access"] = {
-            **QUICK["access"],
-            "roles": {"owner": ["console:olga", "console:bob"]},
-        }
-        script = Script(rules=(look, ask, REST))
-        async with running(tmp_path, script, rooms=["lobby", "staff"], **settings) as gateway:
-            await gateway.console.receive_message(
-                "an outage of the payroll", sender="bob", room="staff"
-            )
-            (turn,) = await ended(gateway, 1)
-            await gateway.console.receive_message(
-                "reverie, what of the payroll?", sender="bob", room="lobby"
-            )
-            (asked,) = await ended(gateway, 1, place=LOBBY)
-        assert "an outage of the payroll" in turn.heard
-        assert turn.label is not None
-        assert (turn.label.integrity, turn.label.readers) == ("owner", ("console/staff",))
-        (noted,) = await gateway.log("noted")
-        assert isinstance(noted, NoteWritten)
-        assert noted.scope == "agent/reverie"
-        assert "marzipan" not in repr(asked.steps)
-
-    told()
+    note = ("remember", json.dumps({"text": "the payroll is marzipan"}))
+    look = ScriptRule(match="## console/staff", calls=(note, ("yield_to_user", "{}")))
+    ask = ScriptRule(match="what of", calls=(("recall", json.dumps({"query": "payroll"})),))
+    bindings = [{"match": {"room": "staff"}}, {"private": False}]
+    settings = {**QUICK, "agents": [{"id": "reverie", "bindings": bindings}]}
+    settings["access"] = {
+        **QUICK["access"],
+        "roles": {"owner": ["console:olga", "console:bob"]},
+    }
+    script = Script(rules=(look, ask, REST))
+    async with running(tmp_path, script, rooms=["lobby", "staff"], **settings) as gateway:
+        await gateway.say("an outage of the payroll", sender="bob", room="staff")
+        (turn,) = await ended(gateway, 1)
+        await gateway.say("reverie, what of the payroll?", sender="bob", room="lobby")
+        (asked,) = await ended(gateway, 1, place=LOBBY)
+    assert "an outage of the payroll" in turn.heard
+    assert turn.label is not None
+    assert (turn.label.integrity, turn.label.readers) == ("owner", ("console/staff",))
+    (noted,) = await gateway.facts("noted")
+    assert isinstance(noted, NoteWritten)
+    assert noted.scope == "agent/reverie"
+    assert "marzipan" not in repr(asked.steps)
 
 
-def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        wrong = ("console/cellar", "nowhere", "nowhere/x", "console/ann", "agent/reverie")
-        calls = tuple(("attend", json.dumps({"room": place})) for place in wrong)
-        post = ("send_message", json.dumps({"address": LOBBY, "text": "psst"}))
-        rules = (
-            ScriptRule(match=PENDING, calls=(*calls, post)),
-            ScriptRule(match="hello", reply="hi"),
-            REST,
-        )
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            (turn,) = await ended(gateway, 1)
-        results = [
-            call
-            for step in turn.steps
-            for call in step.calls
-            if call.name in ("attend", "send_message")
-        ]
-        assert len(results) == len(wrong) + 1
-        assert all(call.error for call in results)
-        assert gateway.screen.said("ann") == ["hi"]
-        assert not gateway.screen.said("cellar") + gateway.screen.said("lobby")
-
-    told()
-
-
-def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(
+async def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(
     tmp_path: Path,
 ) -> None:
-    @story
-    async def told() -> None:
-        arguments = f'{{"address":"{LOBBY}","text":"hear ye"}}'
-        rules = (
-            ScriptRule(match="tell them", calls=(("send_message", arguments),)),
-            ScriptRule(match="It is posted", reply="done"),
-            ScriptRule(match="owner", reply="refused"),
-            REST,
-        )
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            await gateway.console.receive_message("tell them", sender="ann")
-            await gateway.screen.until(1)
-            assert (gateway.screen.said("ann"), gateway.screen.said("lobby")) == (["refused"], [])
-            await gateway.console.receive_message("tell them", sender="olga")
-            await gateway.screen.until(3)
-            assert (gateway.screen.said("olga"), gateway.screen.said("lobby")) == (
-                ["done"],
-                ["hear ye"],
-            )
-
-    told()
-
-
-def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path) -> None:
-    """A guest has another room attended: its turn sees what is said there, and neither the guest's
-    words nor why.
-
-    The two lines share no word, so that nothing of the one is recalled for the other.
-    """
-
-    @story
-    async def told() -> None:
-        look = attends("console/hall", LOBBY, reason="say hear ye")
-        rules = (
-            look,
-            ScriptRule(match="hear ye", reply="hear ye"),
-            ScriptRule(match=".", reply="Is anybody there?"),
-        )
-        async with running(
-            tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK
-        ) as gateway:
-            await order(gateway, "off")
-            await gateway.console.receive_message(
-                "an outage, say hear ye in the lobby", sender="bob", room="hall"
-            )
-            await gateway.console.receive_message("everything is down", sender="ann", room="lobby")
-            await order(gateway, "wake")
-            await gateway.screen.until(2)
-            (turn,) = await ended(gateway, 1)
-        assert (gateway.screen.said("lobby"), gateway.screen.said("hall")) == (
-            ["Is anybody there?"],
-            ["hear ye"],
-        )
-        asked = [one for one in gateway.scripted.requests if one.conversation_id == LOBBY]
-        assert asked
-        assert "hear ye" not in repr(asked)
-        assert turn.label is not None
-        assert turn.label.integrity == "guest"
-
-    told()
+    wrong = ("console/cellar", "nowhere", "nowhere/x", "console/ann", "agent/reverie")
+    calls = tuple(("attend", json.dumps({"room": place})) for place in wrong)
+    post = ("send_message", json.dumps({"address": LOBBY, "text": "psst"}))
+    rules = (
+        ScriptRule(match=PENDING, calls=(*calls, post)),
+        ScriptRule(match="hello", reply="hi"),
+        REST,
+    )
+    async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+        await gateway.say("hello", sender="ann")
+        await gateway.say("an outage", sender="bob", room="lobby")
+        (turn,) = await ended(gateway, 1)
+    results = [
+        call
+        for step in turn.steps
+        for call in step.calls
+        if call.name in ("attend", "send_message")
+    ]
+    assert len(results) == len(wrong) + 1
+    assert all(call.error for call in results)
+    assert gateway.sent("ann") == ["hi"]
+    assert not gateway.sent("cellar") + gateway.sent("lobby")
 
 
-def test_one_look_covers_many_rooms_and_lines(
+async def test_one_look_covers_many_rooms_and_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.stream.attention.LIFT_REST_S", 0.0)
 
-    @story
-    async def told() -> None:
-        rooms = [f"room{number}" for number in range(12)]
-        async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **QUICK) as gateway:
-            await order(gateway, "off")
-            for number in range(5):
-                for room in rooms:
-                    await gateway.console.receive_message(
-                        f"outage {number}", sender="bob", room=room
-                    )
-            await order(gateway, "wake")
-            first, second = await ended(gateway, 2)
-        assert first.heard.count("## console/room") == 8
-        assert "(4 more rooms wait)" in first.heard
-        assert second.heard.count("## console/room") == 4
-        assert len(first.covers) + len(second.covers) == 60
-        judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judgement)]
-        assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
-
-    told()
-
-
-def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_counts(
-    tmp_path: Path,
-) -> None:
-    @story
-    async def told() -> None:
-        rules = (ScriptRule(match="hello", reply="hi"), REST)
-        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-            slept = await order(gateway, "presence", "sleeping")
-            assert slept.lines == ("I take people as sleeping, until `auto` or a restart.",)
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            assert [one.conversation_id for one in gateway.scripted.requests] == ["console/ann"]
-            assert "the people are asleep" in (await order(gateway, "status")).data[0]["held"]
-            assert (await order(gateway, "presence", "auto")).ok
-            assert (await order(gateway, "status")).data[0]["presence"] != "sleeping"
-            await ended(gateway, 1)
-        directed = [
-            fact.what for fact in await gateway.log("directed") if isinstance(fact, DmnDirective)
-        ]
-        assert directed == ["presence sleeping", "presence auto"]
-
-    told()
+    rooms = [f"room{number}" for number in range(12)]
+    async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **QUICK) as gateway:
+        await order(gateway, "off")
+        for number in range(5):
+            for room in rooms:
+                await gateway.say(f"outage {number}", sender="bob", room=room)
+        await order(gateway, "wake")
+        first, second = await ended(gateway, 2)
+    assert first.heard.count("## console/room") == 8
+    assert "(4 more rooms wait)" in first.heard
+    assert second.heard.count("## console/room") == 4
+    assert len(first.covers) + len(second.covers) == 60
+    judged = [fact for fact in await gateway.facts("judged") if isinstance(fact, Judgement)]
+    assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}

@@ -19,13 +19,13 @@ from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.redaction import Redactor
-from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.scopes import PUBLIC
 from gateway.store import Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from tests.gateway.system.test_inner_conversation import PENDING, QUICK, REST, ended
+from tests.gateway.system.test_inner_conversation import QUICK
 from tests.kits.channels import story
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import running
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import heard, judged, opened, said
@@ -34,14 +34,6 @@ SECRET = "marzipan"
 NORMAL: Final = 2
 RULES = [{"type": "console.direct", "urgency": "normal"}]
 SETTINGS = {**QUICK, "attention": {**QUICK["attention"], "rules": RULES}}
-
-
-@contextmanager
-def everything_is_seen() -> Iterator[None]:
-    """The mutation of what is written down, remembered and recalled."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Visibility, "can_see", lambda *_: True)
-        yield
 
 
 @contextmanager
@@ -58,13 +50,6 @@ def nothing_is_private() -> Iterator[None]:
         patch.setattr(PrivacyCache, "is_private", no)
         patch.setattr(PrivacyCache, "scope", public)
         yield
-
-
-def asked_in(gateway: Running, place: str) -> str:
-    """All that the model was told there."""
-    found = [one for one in gateway.scripted.requests if one.conversation_id == place]
-    assert found
-    return repr(found)
 
 
 def told_twice(
@@ -125,65 +110,6 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
     told_twice(tmp_path, run, nothing_is_private)
 
 
-def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_path: Path) -> None:
-    def run(tmp: Path) -> None:
-        tmp.mkdir()
-        note = ScriptRule(
-            match="my secret", calls=(("journal", f'{{"title":"","text":"it is {SECRET}"}}'),)
-        )
-        look = ScriptRule(match=PENDING, calls=(("recall", '{"query":"it is"}'),))
-
-        @story
-        async def told() -> None:
-            async with running(tmp, Script(rules=(note, look, REST)), **SETTINGS) as gateway:
-                await gateway.console.receive_message("my secret", sender="ann")
-                await ended(gateway, 1, place="console/ann")
-                await gateway.console.receive_message("an outage", sender="bob", room="lobby")
-                (turn, *_) = await ended(gateway, 1)
-                results = [
-                    call.result
-                    for step in turn.steps
-                    for call in step.calls
-                    if call.name == "recall"
-                ]
-                assert results
-                assert SECRET not in repr(results), "it leaks"
-                assert SECRET not in asked_in(gateway, "agent/reverie"), "it leaks"
-
-        told()
-
-    told_twice(tmp_path, run, everything_is_seen)
-
-
-def test_a_reminder_of_a_direct_chat_is_told_there_alone(tmp_path: Path) -> None:
-    def run(tmp: Path) -> None:
-        tmp.mkdir()
-        remind = ScriptRule(
-            match="remind me", calls=(("remind", f'{{"at":"in 1s","text":"buy {SECRET}"}}'),)
-        )
-        here = ScriptRule(match="is set", reply="I will")
-        rules = (remind, here, ScriptRule(match="reminder", reply="now!"), REST)
-        plain = {**QUICK, "attention": {"coalesce": 0}}
-
-        @story
-        async def told() -> None:
-            async with running(tmp, Script(rules=rules), **plain) as gateway:
-                await gateway.console.receive_message("remind me", sender="ann")
-                await gateway.screen.until(2)
-                assert gateway.screen.said("ann") == ["I will", "now!"]
-                (_, alarmed) = await ended(gateway, 2, place="console/ann")
-                assert alarmed.cause == "alarm"
-                assert SECRET in alarmed.heard
-                everywhere = [
-                    one.conversation_id for one in gateway.scripted.requests if SECRET in repr(one)
-                ]
-                assert set(everywhere) == {"console/ann"}, "it leaks"
-
-        told()
-
-    run(tmp_path / "kept")
-
-
 def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
     def run(tmp: Path) -> None:
         tmp.mkdir()
@@ -206,15 +132,15 @@ def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
             rule = [{"type": "console.direct.ann", "urgency": "normal"}]
             settings = {**quick, "attention": {**quick["attention"], "rules": rule}}
             async with running(tmp, Script(rules=rules), **settings) as gateway:
-                await gateway.console.receive_message("hello", sender="olga")
+                await gateway.say("hello", sender="olga")
                 await gateway.screen.until(1)
-                await gateway.console.receive_message("psst", sender="ann")
-                await gateway.console.receive_message("a line", sender="bob", room="lobby")
+                await gateway.say("psst", sender="ann")
+                await gateway.say("a line", sender="bob", room="lobby")
                 # She is silent for longer than `idle`, by the clock: there is no event to wait for.
                 await asyncio.sleep(0.15)
-                await gateway.console.receive_message("here I am", sender="olga")
+                await gateway.say("here I am", sender="olga")
                 await gateway.screen.until(2)
-                assert gateway.screen.said("olga")[-1] == "welcome back"
+                assert gateway.sent("olga")[-1] == "welcome back"
                 now = next(one.now for one in reversed(gateway.scripted.requests) if one.now)
                 assert "console/lobby 1 line" in now
                 assert "console/ann" not in now, "it leaks"

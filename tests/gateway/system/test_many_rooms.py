@@ -13,7 +13,7 @@ from gateway.runtime.dmn_admin import LANES, LANES_OF_OWN_MODEL, build_dmn_polic
 from gateway.store import Store
 from gateway.stream.preview import QUEUED_TEXT
 from gateway.stream.trace import explain_event
-from tests.kits.gateway import Held, Running, running
+from tests.kits.gateway import Gateway, Held, running
 from tests.kits.waiting import until
 
 ROOMS = [f"room{number}" for number in range(6)]
@@ -40,8 +40,8 @@ def test_how_many_turns_at_a_time(
     assert build_dmn_policy(parse_config(given, tmp_path), "ana").lanes == lanes
 
 
-async def asked(gateway: Running, room: str, text: str = "hello?") -> None:
-    await gateway.console.receive_message(f"reverie, {text}", sender="ann", room=room)
+async def asked(gateway: Gateway, room: str, text: str = "hello?") -> None:
+    await gateway.say(f"reverie, {text}", sender="ann", room=room)
 
 
 async def test_a_hundred_rooms_are_answered_side_by_side(tmp_path: Path) -> None:

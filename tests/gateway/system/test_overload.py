@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,10 @@ import pytest
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
-from gateway.core.facts import TurnRecord
-from gateway.runtime.agents import LEFT_UNANSWERED, STOPPING
 from gateway.runtime.loop import FIRST_AWAY_S
 from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
-from gateway.store import Store, rebuild
-from gateway.stream.trace import explain_event
-from tests.kits.console_platforms import Running, running
-from tests.kits.gateway import UNHURRIED
+from gateway.store import rebuild
+from tests.kits.gateway import UNHURRIED, Gateway
 from tests.servers.model_api import Answer, ModelApi, failure
 
 IRC, TELEGRAM = "irc.libera", "telegram.main"
@@ -69,26 +65,19 @@ def configured(
 
 
 @contextlib.asynccontextmanager
-async def garden(tmp: Path, url: str, clock: ManualClock, **llm: Any) -> AsyncIterator[Running]:
-    async with asyncio.timeout(100), running(configured(tmp, url, **llm), clock) as made:
+async def garden(tmp: Path, url: str, clock: ManualClock, **llm: Any) -> AsyncIterator[Gateway]:
+    async with asyncio.timeout(100), Gateway(configured(tmp, url, **llm), clock=clock) as made:
         yield made
 
 
-async def passing(clock: ManualClock, holds: Callable[[], bool], step_s: float = 0.1) -> None:
-    """The clock runs until something holds."""
-    while not holds():
-        clock.advance(step_s)
-        await asyncio.sleep(0.004)
-
-
 async def asked(
-    made: Running, text: str, *, channel: str = IRC, sender: str = "ann", room: str | None = None
+    made: Gateway, text: str, *, channel: str = IRC, sender: str = "ann", room: str | None = None
 ) -> None:
-    await made.towns[channel].receive_message(text, sender=sender, room=room)
+    await made.say(text, sender=sender, room=room, on=channel)
 
 
-def words(made: Running) -> list[str]:
-    return [" ".join(one.split()) for one in made.said]
+def words(made: Gateway) -> list[str]:
+    return [" ".join(one.split()) for one in made.sent()]
 
 
 def requests(api: ModelApi) -> list[str]:
@@ -114,18 +103,18 @@ async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: answer
         await asked(made, "reverie, what is for tea?", room="#garden")
-        await passing(clock, lambda: made.shown == 1)
+        await made.until(lambda: len(made.screen.parts) == 1, step_s=0.1)
         await asked(made, "reverie, and for lunch?", room="#kitchen", sender="bob")
         await asked(made, "are you there?", channel=TELEGRAM, sender="cy")
-        await passing(clock, lambda: made.shown == 3)
+        await made.until(lambda: len(made.screen.parts) == 3, step_s=0.1)
         assert all(one.endswith(told) for one in words(made))
         until_s, before = clock.monotonic() + 40, len(requests(api))
         await asked(made, "reverie, cake would be nice", room="#garden", sender="bob")
-        await passing(clock, lambda: clock.monotonic() >= until_s)
-        assert made.shown == 3  # told once, however often it is tried
+        await made.until(lambda: clock.monotonic() >= until_s, step_s=0.1)
+        assert len(made.screen.parts) == 3  # told once, however often it is tried
         assert len(requests(api)) - before <= 4 * 5  # one question alone tries it, ever more seldom
         api.default = lambda _: Answer(text="Here I am.")
-        await passing(clock, lambda: made.shown == 6)
+        await made.until(lambda: len(made.screen.parts) == 6, step_s=0.1)
         assert all("Here I am." in one for one in words(made)[3:])
         garden_request = next(one for one in requests(api)[-3:] if "for tea" in one)
         assert "cake would be nice" in garden_request
@@ -153,26 +142,27 @@ async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(
     ):
         poisoned(api, answer)
         await asked(made, "reverie, is henbane tea?", room="#garden")
-        await passing(clock, lambda: any(one.endswith(told) for one in words(made)))
+        await made.until(lambda: any(one.endswith(told) for one in words(made)), step_s=0.1)
         failed_s = clock.monotonic()
         await asked(made, "reverie, what is for lunch?", room="#kitchen", sender="bob")
-        await passing(clock, lambda: any("Here I am." in one for one in words(made)))
+        await made.until(lambda: any("Here I am." in one for one in words(made)), step_s=0.1)
         assert clock.monotonic() < failed_s + FIRST_AWAY_S, "it was asked at once"
-        await passing(
-            clock, lambda: any(one.endswith(FAILURE_TEXTS["conversation"]) for one in words(made))
+        await made.until(
+            lambda: any(one.endswith(FAILURE_TEXTS["conversation"]) for one in words(made)),
+            step_s=0.1,
         )
         before = len(requests(api))
         await asked(made, "reverie, and cake?", room="#kitchen", sender="bob")
         await asked(made, "are you there?", sender="cy")
-        await passing(clock, lambda: sum("Here I am." in one for one in words(made)) == 3)
+        await made.until(lambda: sum("Here I am." in one for one in words(made)) == 3, step_s=0.1)
         assert not [one for one in requests(api)[before:] if "henbane" in one], "it is settled"
         await asked(made, "reverie, is mint tea?", room="#garden")
-        await passing(clock, lambda: sum("Here I am." in one for one in words(made)) == 4)
+        await made.until(lambda: sum("Here I am." in one for one in words(made)) == 4, step_s=0.1)
         assert "henbane" not in requests(api)[-1], (
             "what the model fails at is not shown to it again"
         )
         until_s = clock.monotonic() + 120
-        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
+        await made.until(lambda: clock.monotonic() >= until_s, step_s=0.5)
         people = [one for one in words(made) if told in one or FAILURE_TEXTS["conversation"] in one]
         assert len(people) == 2, "told once that it waits, and once that it failed"
         owners = [one for one in words(made) if "ana " in one]
@@ -191,18 +181,18 @@ async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path
         api.default = lambda _: failure(429, "rate_limit_error", retry_after_s=3_600)
         began = clock.now()
         await asked(made, "reverie, what is for tea?", room="#garden")
-        await passing(clock, lambda: made.shown == 1)
+        await made.until(lambda: len(made.screen.parts) == 1, step_s=0.1)
 
         async def ask_more(sender: str, shown: int) -> None:
             await asked(made, "reverie, and for lunch?", room="#garden", sender=sender)
-            await passing(clock, lambda: made.shown == shown)
+            await made.until(lambda: len(made.screen.parts) == shown, step_s=0.1)
 
         await ask_more("bob", 2)
         await ask_more("cy", 3)
         await ask_more("bob", 3)
         until_s = clock.monotonic() + 30
-        await passing(clock, lambda: clock.monotonic() >= until_s)
-        assert made.shown == 3
+        await made.until(lambda: clock.monotonic() >= until_s, step_s=0.1)
+        assert len(made.screen.parts) == 3
         for one in words(made):
             said = re.search(r"overloaded until about ([0-9-]+ [0-9:]+) UTC", one)
             assert said is not None
@@ -218,13 +208,13 @@ async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told
         api.default = lambda _: failure(529, "overloaded_error")
         async with garden(tmp_path, api.url, clock) as made:
             await asked(made, "reverie, what is for tea?", room="#garden")
-            await passing(clock, lambda: made.shown == 1)
+            await made.until(lambda: len(made.screen.parts) == 1, step_s=0.1)
         async with garden(tmp_path, api.url, clock) as made:
             before = len(requests(api))
-            await passing(clock, lambda: len(requests(api)) >= before + 5)
-            assert not made.said
+            await made.until(lambda: len(requests(api)) >= before + 5, step_s=0.1)
+            assert not made.sent()
             api.default = lambda _: Answer(text="Scones.")
-            await passing(clock, lambda: made.shown == 1)
+            await made.until(lambda: len(made.screen.parts) == 1, step_s=0.1)
             assert words(made)[0].endswith("Scones.")
 
 
@@ -233,87 +223,26 @@ async def test_after_a_while_whoever_waits_is_told_to_ask_again(tmp_path: Path) 
     async with ModelApi() as api, garden(tmp_path, api.url, clock, overload_wait="90s") as made:
         api.default = lambda _: failure(529, "overloaded_error")
         await asked(made, "reverie, what is for tea?", room="#garden")
-        await passing(clock, lambda: made.shown == 2)
+        await made.until(lambda: len(made.screen.parts) == 2, step_s=0.1)
         assert 90 <= clock.monotonic() < 180
         assert words(made)[1].endswith(FAILURE_TEXTS["overloaded"])
         before = len(requests(api))
         until_s = clock.monotonic() + 120
-        await passing(clock, lambda: clock.monotonic() >= until_s)
-        assert (made.shown, len(requests(api))) == (2, before)
+        await made.until(lambda: clock.monotonic() >= until_s, step_s=0.1)
+        assert (len(made.screen.parts), len(requests(api))) == (2, before)
 
 
 async def test_what_is_taken_back_meanwhile_is_not_answered(tmp_path: Path) -> None:
     clock = ManualClock()
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: failure(529, "overloaded_error")
-        question = await made.towns[IRC].receive_message(
-            "reverie, what is for tea?", sender="ann", room="#garden"
-        )
+        question = await made.say("reverie, what is for tea?", sender="ann", room="#garden")
         await asked(made, "are you there?", channel=TELEGRAM, sender="cy")
-        await passing(clock, lambda: made.shown == 2)
-        await made.towns[IRC].receive_delete(question)
+        await made.until(lambda: len(made.screen.parts) == 2, step_s=0.1)
+        await made.consoles[IRC].receive_delete(question)
         api.default = lambda _: Answer(text="Here I am.")
-        await passing(clock, lambda: made.shown == 3)
+        await made.until(lambda: len(made.screen.parts) == 3, step_s=0.1)
         until_s = clock.monotonic() + 120
-        await passing(clock, lambda: clock.monotonic() >= until_s)
-        assert made.shown == 3
+        await made.until(lambda: clock.monotonic() >= until_s, step_s=0.1)
+        assert len(made.screen.parts) == 3
         assert "for tea" not in requests(api)[-1]
-
-
-@pytest.mark.parametrize("when", ["waiting", "tried", "worked"])
-async def test_what_is_stopped_meanwhile_is_not_answered(tmp_path: Path, when: str) -> None:
-    """Before it is tried again; while it is; or after a tool was used for it."""
-    clock = ManualClock()
-    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
-        if when == "worked":
-            api.then(Answer(calls=(("c", "remember", json.dumps({"text": "likes tea"})),)))
-        api.default = lambda _: failure(529, "overloaded_error")
-        await asked(made, "reverie, what is for tea?", room="#garden")
-        await passing(clock, lambda: made.shown == 1)
-        if when == "tried":
-            before = len(requests(api))
-            api.default = lambda _: Answer(text="x" * 100, silent_after=3)
-            await passing(clock, lambda: len(requests(api)) > before)
-            api.default = lambda _: failure(529, "overloaded_error")
-        await asked(made, "!stop", room="#garden", sender="root")
-        await passing(clock, lambda: made.shown == 2)
-        assert words(made)[1].endswith(STOPPING if when == "tried" else LEFT_UNANSWERED)
-        before, until_s = len(requests(api)), clock.monotonic() + 150
-        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
-        assert (made.shown, len(requests(api))) == (2, before)
-        await asked(made, "reverie, and now?", room="#garden")  # it is told anew that it waits
-        await passing(clock, lambda: made.shown == 3)
-        assert words(made)[2].endswith(OVERLOADED)
-        api.default = lambda _: Answer(text="Here I am.")
-        await passing(clock, lambda: made.shown == 4)
-
-
-async def test_the_operator_reads_why_a_question_waited(tmp_path: Path) -> None:
-    clock = ManualClock()
-    async with ModelApi() as api:
-        api.default = lambda _: failure(529, "overloaded_error")
-        async with garden(tmp_path, api.url, clock) as made:
-            await asked(made, "hello?")
-            await passing(clock, lambda: made.shown == 1)
-            async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
-                (seq,) = [one.seq for one in await reader.entries(kinds=["direct"])]
-                waiting = await explain_event(reader, seq)
-            api.default = lambda _: Answer(text="Here I am.")
-            await passing(clock, lambda: made.shown == 2)
-        async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
-            answered = await explain_event(reader, seq)
-            turns = [one.fact for one in await reader.entries(kinds=["turn_ended"])]
-    assert waiting is not None
-    assert answered is not None
-    line = "no model answered in turn "
-    assert [
-        one
-        for one in waiting
-        if one.startswith(line) and "529" in one and one.endswith("it waits for one")
-    ]
-    assert [one for one in answered if one.startswith(line)]
-    assert answered[-1] == "fate: answered"
-    put_off = [one for one in turns if isinstance(one, TurnRecord) and one.failure]
-    assert {(one.outcome, one.covers, one.failure) for one in put_off} == {
-        ("interrupted", (), "overloaded")
-    }

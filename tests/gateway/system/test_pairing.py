@@ -17,15 +17,15 @@ from gateway.core.facts import CodeIssued, Judgement
 from gateway.store import Store
 from tests.kits.access import CODE, SAID
 from tests.kits.channels import story
-from tests.kits.gateway import CONSOLE, Running, Screen, running, settings
+from tests.kits.gateway import CONSOLE, Gateway, Screen, running, settings
 
 ACCESS = {"dm": "pairing", "roles": {"owner": ["console:olga"], "admin": ["console:root"]}}
 
 
-async def say(gateway: Running, text: str, sender: str, room: str | None = None) -> str:
+async def say(gateway: Gateway, text: str, sender: str, room: str | None = None) -> str:
     """What is answered."""
     before = len(gateway.screen.parts)
-    await gateway.console.receive_message(text, sender=sender, room=room)
+    await gateway.say(text, sender=sender, room=room)
     await gateway.screen.until(before + 1)
     return gateway.screen.parts[before].body
 
@@ -36,7 +36,7 @@ def code(text: str) -> str:
     return match[1]
 
 
-async def let_in(gateway: Running) -> Sequence[tuple[str, str]]:
+async def let_in(gateway: Gateway) -> Sequence[tuple[str, str]]:
     """The fate and text of the lines that entered with an approval."""
     async with await Store.open_readonly(gateway.path) as reader:
         entries = await reader.entries()
@@ -51,14 +51,12 @@ async def test_what_a_stranger_asked_last_is_answered_with_their_earlier_lines_i
 ) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         shown = await say(gateway, "my name is Eve", "eve")
-        gone = await gateway.console.receive_message("forget this", sender="eve")
-        last = await gateway.console.receive_message("do you know sailing?", sender="eve")
+        gone = await gateway.say("forget this", sender="eve")
+        last = await gateway.say("do you know sailing?", sender="eve")
         await gateway.console.receive_edit(last, "do you know my name?")
         await gateway.console.receive_delete(gone)
         approve = f"!pair approve {code(shown)}"
-        await asyncio.gather(
-            *(gateway.console.receive_message(approve, sender=one) for one in ("olga", "root"))
-        )
+        await asyncio.gather(*(gateway.say(approve, sender=one) for one in ("olga", "root")))
         await gateway.took(1)
         assert await let_in(gateway) == [
             ("context", "my name is Eve"),
@@ -85,7 +83,7 @@ async def test_what_was_asked_before_an_approval_is_answered_by_the_next_process
 ) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         await say(gateway, "anybody there?", "eve")
-        (issued,) = await gateway.log("code_given")
+        (issued,) = await gateway.facts("code_given")
     assert isinstance(issued, CodeIssued)
     order = CommandRequest(words=("pair", "approve", issued.request))
     assert (await app.carry_out_stopped(settings(tmp_path, access=ACCESS), order)).ok
@@ -100,10 +98,10 @@ async def test_what_was_asked_before_an_approval_is_answered_by_the_next_process
 @story
 async def test_in_an_opened_room_who_asked_is_answered_and_others_are_not(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
-        await gateway.console.receive_message("the weather is fine", sender="eve", room="office")
+        await gateway.say("the weather is fine", sender="eve", room="office")
         shown = await say(gateway, "reverie: do you sail?", "eve", "office")
-        await gateway.console.receive_message("reverie: and I?", sender="mallory", room="office")
-        await gateway.console.receive_message("well", sender="eve", room="office")
+        await gateway.say("reverie: and I?", sender="mallory", room="office")
+        await gateway.say("well", sender="eve", room="office")
         await say(gateway, f"!room approve {code(shown)}", "root", "office")
         await gateway.took(1)
         assert await let_in(gateway) == [
@@ -119,7 +117,7 @@ async def test_what_somebody_asked_who_was_blocked_or_refused_is_not_answered(
 ) -> None:
     async with running(tmp_path, Script(), access=ACCESS) as gateway:
         shown = await say(gateway, "reverie: hello", "eve", "office")
-        (issued,) = await gateway.log("code_given")
+        (issued,) = await gateway.facts("code_given")
         assert isinstance(issued, CodeIssued)
         blocked = order.startswith("!block")
         await say(gateway, order if blocked else f"!pair revoke {issued.request}", "olga")

@@ -11,9 +11,8 @@ import pytest
 from agent.models.base import ModelRequest
 from agent.models.scripted import Script, ScriptRule
 from gateway.context.recall import RECALL_HEADER
-from gateway.core.scopes import Visibility
 from tests.kits.channels import story
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import Gateway, running
 
 SCRIPT = Script(
     rules=(
@@ -33,20 +32,17 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def gateway(tmp: Path, **more: Any) -> AsyncIterator[Running]:
+async def gateway(tmp: Path, **more: Any) -> AsyncIterator[Gateway]:
     async with running(tmp, SCRIPT, rooms=("lobby", "attic"), **more) as one:
-        await one.console._up.wait()
         yield one
 
 
 async def ask(
-    one: Running, text: str, *, sender: str = "bob", room: str | None = "lobby"
+    one: Gateway, text: str, *, sender: str = "bob", room: str | None = "lobby"
 ) -> ModelRequest:
     """The first that the model was asked because of it, once the turn has ended."""
     before, turns = len(one.scripted.requests), len(await one.turns())
-    await one.console.receive_message(
-        text if room is None else f"reverie, {text}", sender=sender, room=room
-    )
+    await one.say(text if room is None else f"reverie, {text}", sender=sender, room=room)
     await one.took(turns + 1)
     return one.scripted.requests[before]
 
@@ -65,19 +61,3 @@ async def test_a_note_comes_to_mind_once_beside_what_is_new(tmp_path: Path) -> N
         assert "bakes" not in repr(again.conversation), "and leaves no trace"
         (turn,) = [turn for turn in await one.turns() if turn.recalled]
         assert turn.recalled[0].startswith("s")
-
-
-def test_a_private_note_does_not_come_to_mind_in_a_room(tmp_path: Path) -> None:
-    @story
-    async def run() -> None:
-        async with gateway(tmp_path) as one:
-            await ask(one, "note this", sender="ann", room=None)
-            assert "bakes" not in (await ask(one, "marzipan?")).aside
-            assert "bakes" not in (await ask(one, "marzipan?", room=None)).aside
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Visibility, "can_see", lambda *_: True)
-                assert "bakes" in (await ask(one, "marzipan?", room="attic")).aside, (
-                    "it is the filter that kept it"
-                )
-
-    run()

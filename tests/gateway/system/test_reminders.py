@@ -7,7 +7,6 @@ from typing import Any
 from agent.models.scripted import Script, ScriptRule
 from gateway.core.events import Alarm
 from gateway.core.facts import ReminderSet
-from tests.kits.channels import story
 from tests.kits.gateway import running
 
 OPEN: dict[str, Any] = {"access": {"dm": "open"}, "dmn": {"dream_every": 0}}
@@ -21,24 +20,20 @@ def script(when: str) -> Script:
     return Script(rules=(asked, told, ScriptRule(match='"the tea"', reply="Your tea is ready.")))
 
 
-def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with running(tmp_path, script("in 1 s"), **OPEN) as gateway:
-            await gateway.console.receive_message("remind me of the tea", sender="ann")
-            await gateway.screen.until(2)
-            await gateway.took(2)
-        assert [part.body for part in gateway.screen.parts] == ["I will.", "Your tea is ready."]
-        assert {part.to.room for part in gateway.screen.parts} == {gateway.screen.parts[0].to.room}
-        assert [[person.name for person in part.notify] for part in gateway.screen.parts] == [
-            ["ann"],
-            ["ann"],
-        ]
-        [asked] = [one for one in await gateway.log("reminded") if isinstance(one, ReminderSet)]
-        [alarm] = [one for one in await gateway.log("alarm") if isinstance(one, Alarm)]
-        assert (asked.asked_by, alarm.asked_by, alarm.at) == ("ann", "ann", asked.at)
-        first, second = await gateway.turns()
-        assert (first.cause, first.autonomous) == ("addressed", False)
-        assert (second.cause, second.autonomous) == ("alarm", True)
-
-    told()
+async def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
+    async with running(tmp_path, script("in 1 s"), **OPEN) as gateway:
+        await gateway.say("remind me of the tea", sender="ann")
+        await gateway.screen.until(2)
+        await gateway.took(2)
+    assert [part.body for part in gateway.screen.parts] == ["I will.", "Your tea is ready."]
+    assert {part.to.room for part in gateway.screen.parts} == {gateway.screen.parts[0].to.room}
+    assert [[person.name for person in part.notify] for part in gateway.screen.parts] == [
+        ["ann"],
+        ["ann"],
+    ]
+    [asked] = [one for one in await gateway.facts("reminded") if isinstance(one, ReminderSet)]
+    [alarm] = [one for one in await gateway.facts("alarm") if isinstance(one, Alarm)]
+    assert (asked.asked_by, alarm.asked_by, alarm.at) == ("ann", "ann", asked.at)
+    first, second = await gateway.turns()
+    assert (first.cause, first.autonomous) == ("addressed", False)
+    assert (second.cause, second.autonomous) == ("alarm", True)

@@ -4,15 +4,11 @@ is set aside."""
 import asyncio
 from pathlib import Path
 
-import pytest
-
-from gateway.core.facts import LimitReached, TurnRecord
+from gateway.core.facts import TurnRecord
 from tests.kits.channels import story
 from tests.kits.platform_users import (
     DISCORD,
-    IRC,
     PLATFORMS,
-    TELEGRAM,
     Seat,
 )
 from tests.kits.three_platforms import Town, town
@@ -20,7 +16,6 @@ from tests.kits.three_platforms import Town, town
 USED_UP = "I have used up"
 BUDGET_USD = 0.35
 """Of the fake's price: two answers that could be as long as they may."""
-COVERED = 2
 MOST_LINES = 60
 
 
@@ -84,30 +79,3 @@ async def test_strangers_on_all_platforms_at_once_spend_no_more_than_the_agent_h
         await it.heard(olga, known, f"answer {asked + 2}")
         assert len(it.model.seen) == asked + 2
         assert sum(USED_UP in one for one in seats[0].shown()) == 1
-
-
-@pytest.mark.parametrize("platform", [TELEGRAM, IRC])
-def test_a_stranger_has_a_budget_unless_the_operator_writes_that_there_is_none(
-    tmp_path: Path, platform: str
-) -> None:
-    @story
-    async def asking() -> None:
-        async with town(tmp_path, dm="open") as it:
-            it.config["llm"]["models"]["main"]["max_output_tokens"] = (
-                90_000  # may cost more than a person has
-            )
-            await it.begin()
-            gus = it.seat(platform, "gus", "alone")
-            gus.say("hello", to_bot=True)
-            await it.heard(gus, 0, USED_UP)
-            assert not it.model.seen
-            (limited,) = [one for one in await it.facts("limited") if isinstance(one, LimitReached)]
-            assert limited.rule == "access.budgets.sender_usd: $1 a day"
-            await it.end()
-            it.config["access"]["budgets"] = {"sender_usd": None, "sender_hour_usd": None}
-            await it.begin()
-            known = len(gus.shown())
-            gus.say("and now?", to_bot=True)
-            await it.heard(gus, known, "answer 1")
-
-    asking()

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from gateway.core.events import Notification
 from gateway.store import AppendResult, NewEntry, Store, StoreClosed
-from tests.kits.simulated_gateway import World
+from tests.kits.gateway import Gateway
 from tests.kits.simulated_time import JumpingClock
 
 Script = Sequence[tuple[float, str, Notification]]
@@ -58,7 +58,7 @@ def cutting(steps: Steps) -> type[Store]:
 
 
 async def live(
-    gateway: World, clock: JumpingClock, steps: Steps, told: Script, *, end_s: float
+    gateway: Gateway, clock: JumpingClock, steps: Steps, told: Script, *, end_s: float
 ) -> None:
     """The story until then, and after each cut the rest of it."""
 
@@ -69,7 +69,7 @@ async def live(
         await clock.sleep(end_s - clock.monotonic())
 
     while True:
-        gateway.begin()
+        gateway.start()
         feeding, cut = asyncio.ensure_future(feed()), asyncio.ensure_future(steps.cut.wait())
         await asyncio.wait([feeding, cut], return_when=asyncio.FIRST_COMPLETED)
         cut.cancel()

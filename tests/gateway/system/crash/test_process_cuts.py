@@ -25,26 +25,24 @@ from gateway.store import rebuild
 from gateway.stream.trace import EventOutcome
 from tests.gateway.system.crash.cut_kit import Script, Steps, cutting, live
 from tests.kits.delivery_judge import DOUBT
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_gateway import (
+from tests.kits.gateway import (
     DISCORD,
     IRC,
     TELEGRAM,
-    Ask,
-    Brain,
-    Say,
-    World,
+    UNBOUNDED,
+    UNHURRIED,
+    Gateway,
     message,
-    settings,
+    on_platforms,
 )
+from tests.kits.outcomes import compute_outcomes
+from tests.kits.played_model import Ask, PlayedModel, Say
 from tests.kits.simulated_time import JumpingClock, simulate
 
 END_S: Final = 3_000.0
 LAST: Final = 60
 """Durable steps that are tried; the story has a few less."""
 MEMORY: Final = "- ann likes tea\n"
-OWNERS: Final = [f"{TELEGRAM}:olga", f"{TELEGRAM}:ann"]
 
 
 def answer(ask: Ask) -> Say:
@@ -114,7 +112,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
     async def story(clock: JumpingClock) -> Outcome:
         steps = Steps([*lives])
         monkeypatch.setattr(app, "Store", cutting(steps))
-        made = settings(
+        made = on_platforms(
             folder,
             # Of what others have it remember no dream is made.
             access={
@@ -126,10 +124,10 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
             dmn={"resting": 60.0, "dream_tokens": 10},
             attention={"coalesce": 1.5, "salience": {"keywords": ["outage"]}},
         )
-        brain = Brain(clock, answer)
-        gateway = World(made, clock, brain)
+        brain = PlayedModel(clock, answer)
+        gateway = Gateway(made, brain, clock=clock)
         await live(gateway, clock, steps, script(clock), end_s=END_S)
-        log = await gateway.log()
+        log = await gateway.entries()
         found = {one.seq: one.fact for one in log}
         facts = list(found.values())
         posts = {
@@ -142,7 +140,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
         }
         return Outcome(
             fates=became,
-            shown=Counter(part.body for _, part in gateway.shown),
+            shown=Counter(part.body for part in gateway.screen.parts),
             posts=Counter(posts.values()),
             uncertain=Counter(
                 posts[str(fact.post)]

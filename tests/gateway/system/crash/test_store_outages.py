@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from channels.base import Emit
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName
 from gateway.core.facts import PostQueued
 from gateway.ops import health
 from gateway.ops.health import find_gateway_state, read_gateway_report
 from gateway.store import Store, StoreError, StoreOutage
-from tests.kits.gateway import CONSOLE, Held, Running, running, settings
-from tests.kits.store import NOW, heard, in_writer, run
+from tests.kits.gateway import CONSOLE, Gateway, Held, running
+from tests.kits.store import NOW, heard, in_writer
 from tests.kits.waiting import until
 
 LONG = "x" * 12_000
@@ -104,36 +101,31 @@ async def passing(clock: ManualClock, true: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts(
+async def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        clock, told = ManualClock(NOW), list[str]()
-        async with patient(tmp_path / "s.db", clock) as store:
-            store.add_outage_listener(lambda outage: told.append(outage.reason if outage else ""))
-            await store.append(heard(1))
-            with locked(tmp_path / "s.db") as unlock:
-                waiting = [
-                    asyncio.create_task(store.append(heard(number))) for number in range(2, 30)
-                ]
-                begun_s = clock.monotonic()
-                await passing(clock, lambda: told)
-                assert clock.monotonic() - begun_s >= 5.0
-                assert told == ["another program holds a lock on the store: end it"]
-                assert store.outage is not None
-                waiting[3].cancel()
-                await passing(clock, waiting[3].done)
-                assert not any(task.done() for task in waiting if task is not waiting[3])
-                unlock()
-            kept = [task for task in waiting if task is not waiting[3]]
-            await passing(clock, lambda: all(task.done() for task in kept))
-            assert all(task.result()[0].is_new for task in kept)
-            assert told[1:] == [""]
-            facts = [one.key for one in await store.entries(limit=1000) if one.key]
-            numbers = [int(key.rpartition(":")[2]) for key in facts]
-            assert numbers == [number for number in range(1, 30) if number != 5]
-
-    run(story())
+    clock, told = ManualClock(NOW), list[str]()
+    async with patient(tmp_path / "s.db", clock) as store:
+        store.add_outage_listener(lambda outage: told.append(outage.reason if outage else ""))
+        await store.append(heard(1))
+        with locked(tmp_path / "s.db") as unlock:
+            waiting = [asyncio.create_task(store.append(heard(number))) for number in range(2, 30)]
+            begun_s = clock.monotonic()
+            await passing(clock, lambda: told)
+            assert clock.monotonic() - begun_s >= 5.0
+            assert told == ["another program holds a lock on the store: end it"]
+            assert store.outage is not None
+            waiting[3].cancel()
+            await passing(clock, waiting[3].done)
+            assert not any(task.done() for task in waiting if task is not waiting[3])
+            unlock()
+        kept = [task for task in waiting if task is not waiting[3]]
+        await passing(clock, lambda: all(task.done() for task in kept))
+        assert all(task.result()[0].is_new for task in kept)
+        assert told[1:] == [""]
+        facts = [one.key for one in await store.entries(limit=1000) if one.key]
+        numbers = [int(key.rpartition(":")[2]) for key in facts]
+        assert numbers == [number for number in range(1, 30) if number != 5]
 
 
 async def lost(clock: ManualClock, store: Store) -> str:
@@ -151,252 +143,176 @@ async def keys(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(
+async def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(
     tmp_path: Path, replaced: bool
 ) -> None:
     path, clock = tmp_path / "s.db", ManualClock(NOW)
 
-    async def story() -> None:
-        async with patient(path, clock) as store:
-            await store.append(heard(1))
-            await store.append(heard(2))
-            for file in tmp_path.iterdir():
-                file.unlink()
-            if replaced:
-                path.write_bytes(b"something else")
-            reason = await lost(clock, store)
-            assert ("replaced by another" if replaced else "deleted or moved") in reason
-            assert f"all that it held is in {path}.rescued" in reason
-            waiting = asyncio.create_task(store.append(heard(3)))
-            await passing(clock, lambda: clock.monotonic() > 60)
-            assert not waiting.done(), "it would be written to a file that is gone"
-            store.give_up()
-            await asyncio.gather(waiting, return_exceptions=True)
+    async with patient(path, clock) as store:
+        await store.append(heard(1))
+        await store.append(heard(2))
+        for file in tmp_path.iterdir():
+            file.unlink()
         if replaced:
-            assert path.read_bytes() == b"something else"
-            path.unlink()
-        assert await keys(path) == ["1", "2"]
-        assert not path.with_name("s.db.rescued").exists()
+            path.write_bytes(b"something else")
+        reason = await lost(clock, store)
+        assert ("replaced by another" if replaced else "deleted or moved") in reason
+        assert f"all that it held is in {path}.rescued" in reason
+        waiting = asyncio.create_task(store.append(heard(3)))
+        await passing(clock, lambda: clock.monotonic() > 60)
+        assert not waiting.done(), "it would be written to a file that is gone"
+        store.give_up()
+        await asyncio.gather(waiting, return_exceptions=True)
+    if replaced:
+        assert path.read_bytes() == b"something else"
+        path.unlink()
+    assert await keys(path) == ["1", "2"]
+    assert not path.with_name("s.db.rescued").exists()
 
-    run(story())
 
-
-def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kill_9(
+async def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kill_9(
     tmp_path: Path,
 ) -> None:
     path, clock, copy = tmp_path / "s.db", ManualClock(NOW), tmp_path / "copy.db"
 
-    async def story() -> None:
-        async with patient(path, clock) as store:
-            await store.append(heard(1))
-            path.with_name("s.db-wal").unlink()
-            assert "nothing is lost: restart the gateway" in await lost(clock, store)
-            shutil.copyfile(path, copy)  # what a killed process leaves
-            store.give_up()
-        assert await keys(copy) == await keys(path) == ["1"]
-
-    run(story())
+    async with patient(path, clock) as store:
+        await store.append(heard(1))
+        path.with_name("s.db-wal").unlink()
+        assert "nothing is lost: restart the gateway" in await lost(clock, store)
+        shutil.copyfile(path, copy)  # what a killed process leaves
+        store.give_up()
+    assert await keys(copy) == await keys(path) == ["1"]
 
 
-async def is_ready(gateway: Running) -> bool:
+async def is_ready(gateway: Gateway) -> bool:
     snapshot = (await find_gateway_state(gateway.path)).snapshot
     return snapshot is not None and snapshot.is_ready
 
 
-def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(
+async def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async def story() -> None:
-        async with running(tmp_path, **OWNED) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            await disk.fill()
-            waits = [
-                asyncio.create_task(gateway.console.receive_message(text, sender="ann"))
-                for text in (f"long {LONG}", "and then?")
-            ]
-            outage = await disk.until_out()
-            assert "disk is full" in outage.reason
-            assert not any(task.done() for task in waits), (
-                "the platform is not told that it was heard"
-            )
-            while await is_ready(gateway):
-                await asyncio.sleep(0.005)
-            report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, NOW)
-            is_well, (first, *_) = report.judge()
-            assert (is_well, "disk is full" in first) == (False, True)
-            await disk.free()
-            await asyncio.gather(*waits)
-            await gateway.screen.until(3)
-            while not await is_ready(gateway):
-                await asyncio.sleep(0.005)
-            heard = list(await gateway.log("direct"))
-            assert len(heard) == 3
-            told = [
-                one.post.text for one in await gateway.log("post") if isinstance(one, PostQueued)
-            ]
-            assert sum("I could not write my log" in text for text in told) == 1
-            assert sum("disk is full" in text for text in gateway.screen.said("ann")) == 1
-            asked = "".join(str(one.conversation[-1]) for one in gateway.scripted.requests)
-            assert asked.count("and then?") == 1
-
-    run(story())
+    async with running(tmp_path, **OWNED) as gateway:
+        await gateway.say("hello", sender="ann")
+        await gateway.screen.until(1)
+        await disk.fill()
+        waits = [
+            asyncio.create_task(gateway.say(text, sender="ann"))
+            for text in (f"long {LONG}", "and then?")
+        ]
+        outage = await disk.until_out()
+        assert "disk is full" in outage.reason
+        assert not any(task.done() for task in waits), "the platform is not told that it was heard"
+        while await is_ready(gateway):
+            await asyncio.sleep(0.005)
+        report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, NOW)
+        is_well, (first, *_) = report.judge()
+        assert (is_well, "disk is full" in first) == (False, True)
+        await disk.free()
+        await asyncio.gather(*waits)
+        await gateway.screen.until(3)
+        while not await is_ready(gateway):
+            await asyncio.sleep(0.005)
+        heard = list(await gateway.facts("direct"))
+        assert len(heard) == 3
+        told = [one.post.text for one in await gateway.facts("post") if isinstance(one, PostQueued)]
+        assert sum("I could not write my log" in text for text in told) == 1
+        assert sum("disk is full" in text for text in gateway.sent("ann")) == 1
+        asked = "".join(str(one.conversation[-1]) for one in gateway.scripted.requests)
+        assert asked.count("and then?") == 1
 
 
-def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(
+async def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(
     tmp_path: Path, disk: Disk
 ) -> None:
-    async def story() -> None:
-        model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
-        async with running(tmp_path, model) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.asked(1)
-            await disk.fill()
-            model.go.set()
-            await disk.until_out()
-            assert gateway.screen.parts == []
-            await disk.free()
-            await gateway.screen.until(1)
-            (turn,) = await gateway.turns()
-            assert (turn.outcome, len(model.requests)) == ("replied", 1)
-
-    run(story())
+    model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
+    async with running(tmp_path, model) as gateway:
+        await gateway.say("hello", sender="ann")
+        await gateway.asked(1)
+        await disk.fill()
+        model.go.set()
+        await disk.until_out()
+        assert gateway.screen.parts == []
+        await disk.free()
+        await gateway.screen.until(1)
+        (turn,) = await gateway.turns()
+        assert (turn.outcome, len(model.requests)) == ("replied", 1)
 
 
-def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
+async def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "STORE_OUTAGE_TOLD_S", 0.0)
 
-    async def story() -> None:
-        async with running(tmp_path, **OWNED) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            await disk.fill()
-            said = asyncio.create_task(gateway.console.receive_message(LONG, sender="bob"))
-            await gateway.screen.until(2)
-            (told,) = gateway.screen.said("ann")[1:]
-            assert told.startswith(
-                "I cannot write my log: the disk is full: make room where the store is."
-            )
-            await disk.free()
-            await said
-            await gateway.screen.until(4)
-            assert (
-                sum("I could not write my log from" in text for text in gateway.screen.said("ann"))
-                == 1
-            )
-
-    run(story())
-
-
-def test_a_turn_that_runs_into_an_outage_asks_the_model_for_nothing_more(
-    tmp_path: Path, disk: Disk
-) -> None:
-    async def story() -> None:
-        rules = (
-            ScriptRule(match="hello", calls=(("recall", json.dumps({"query": "tea"})),)),
-            ScriptRule(match="", reply="done"),
-        )
-        model = Held(Script(rules=rules))
-        async with running(tmp_path, model, **OWNED) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.asked(1)
-            await disk.fill()
-            said = asyncio.create_task(gateway.console.receive_message(LONG, sender="bob"))
-            await disk.until_out()
-            model.go.set()
-            await until(disk.has_waiting_turn)
-            assert len(model.requests) == 1
-            await disk.free()
-            await said
-            await gateway.screen.until(1)
-
-    run(story())
-
-
-def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(
-    tmp_path: Path, disk: Disk
-) -> None:
-    async def story() -> None:
-        gateway = Running(tmp_path)
-        path = {"path": "reverie.db", "exit_after": 0.001}
-        task = asyncio.create_task(
-            app.run(
-                settings(tmp_path, store=path),
-                gateway.stop,
-                channels={CONSOLE: gateway.console},
-                model=gateway.model,
-            )
-        )
-        await gateway.console.receive_message("hello", sender="ann")
+    async with running(tmp_path, **OWNED) as gateway:
+        await gateway.say("hello", sender="ann")
         await gateway.screen.until(1)
         await disk.fill()
-        said = asyncio.create_task(gateway.console.receive_message(LONG, sender="ann"))
-        with pytest.raises(app.StoreGivenUp, match="for too long"):
-            await task
-        said.cancel()
-        await asyncio.gather(said, return_exceptions=True)
-
-    run(story())
-
-
-def test_a_second_writer_still_ends_the_gateway(tmp_path: Path) -> None:
-    async def story() -> None:
-        gateway = Running(tmp_path)
-        task = asyncio.create_task(
-            app.run(
-                settings(tmp_path),
-                gateway.stop,
-                channels={CONSOLE: gateway.console},
-                model=gateway.model,
-            )
+        said = asyncio.create_task(gateway.say(LONG, sender="bob"))
+        await gateway.screen.until(2)
+        (told,) = gateway.sent("ann")[1:]
+        assert told.startswith(
+            "I cannot write my log: the disk is full: make room where the store is."
         )
-        await gateway.console.receive_message("hello", sender="ann")
-        await gateway.screen.until(1)
-        other = sqlite3.connect(gateway.path)
-        other.execute(
-            "INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' "
-            "FROM log"
-        )
-        other.commit()
-        other.close()
-        saying = asyncio.create_task(gateway.console.receive_message("more", sender="ann"))
-        with pytest.raises(StoreError, match="not written"):
-            await task
-        saying.cancel()
-        await asyncio.gather(saying, return_exceptions=True)
-
-    run(story())
+        await disk.free()
+        await said
+        await gateway.screen.until(4)
+        assert sum("I could not write my log from" in text for text in gateway.sent("ann")) == 1
 
 
-class Breaking(ConsoleChannel):
-    """An adapter with a bug, as often as it is told."""
-
-    bugs = 1
-
-    async def run(self, emit: Emit) -> None:
-        if self.bugs:
-            self.bugs -= 1
-            raise TypeError("an adapter's bug")
-        await super().run(emit)
-
-
-def test_an_adapter_that_breaks_ends_itself_alone_and_begins_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_a_turn_that_runs_into_an_outage_asks_the_model_for_nothing_more(
+    tmp_path: Path, disk: Disk
 ) -> None:
-    async def story() -> None:
-        gateway = Running(tmp_path)
-        bad = Breaking(ChannelName("bad"), gateway.screen.show)
-        async with running(tmp_path, channels={CONSOLE: gateway.console, bad.name: bad}):
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            await bad.receive_message("are you there?", sender="ann")
-            await gateway.screen.until(2)
+    rules = (
+        ScriptRule(match="hello", calls=(("recall", json.dumps({"query": "tea"})),)),
+        ScriptRule(match="", reply="done"),
+    )
+    model = Held(Script(rules=rules))
+    async with running(tmp_path, model, **OWNED) as gateway:
+        await gateway.say("hello", sender="ann")
+        await gateway.asked(1)
+        await disk.fill()
+        said = asyncio.create_task(gateway.say(LONG, sender="bob"))
+        await disk.until_out()
+        model.go.set()
+        await until(disk.has_waiting_turn)
+        assert len(model.requests) == 1
+        await disk.free()
+        await said
+        await gateway.screen.until(1)
 
-    run(story())
-    assert "bad broke; next attempt in" in caplog.text
-    assert "an adapter's bug" in caplog.text, "with its traceback"
+
+async def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(
+    tmp_path: Path, disk: Disk
+) -> None:
+    gateway = running(tmp_path, store={"path": "reverie.db", "exit_after": 0.001})
+    gateway.start()
+    await gateway.say("hello", sender="ann")
+    await gateway.screen.until(1)
+    await disk.fill()
+    said = asyncio.create_task(gateway.say(LONG, sender="ann"))
+    with pytest.raises(app.StoreGivenUp, match="for too long"):
+        await gateway.task
+    said.cancel()
+    await asyncio.gather(said, return_exceptions=True)
+
+
+async def test_a_second_writer_still_ends_the_gateway(tmp_path: Path) -> None:
+    gateway = running(tmp_path)
+    gateway.start()
+    await gateway.say("hello", sender="ann")
+    await gateway.screen.until(1)
+    other = sqlite3.connect(gateway.path)
+    other.execute(
+        "INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' FROM log"
+    )
+    other.commit()
+    other.close()
+    saying = asyncio.create_task(gateway.say("more", sender="ann"))
+    with pytest.raises(StoreError, match="not written"):
+        await gateway.task
+    saying.cancel()
+    await asyncio.gather(saying, return_exceptions=True)
 
 
 async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(
@@ -407,7 +323,7 @@ async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(
     async def play() -> None:
         model = Held()
         async with running(tmp_path, model, **OWNED) as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.say("hello", sender="ann")
             await gateway.asked(1)
             await disk.damage()
             model.go.set()

@@ -16,14 +16,11 @@ import pytest
 from gateway.core.events import DeliveryReport
 from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.kits.channels import story
-from tests.kits.delivery_judge import fair
 from tests.kits.gateway_process import CHECKOUT
 from tests.kits.small_disk import SmallDisk, small_disk
 from tests.kits.waiting import until
-from tests.servers.bot_api_world import Person
 from tests.servers.ports import free_port
 
-LONG = "and so on " * 350
 LOCKED = "another program holds a lock on the store: end it"
 LOCKING = """
 import sqlite3, sys
@@ -70,14 +67,6 @@ async def says(it: Town, text: str, times: int = 1) -> None:
     await until(lambda: it.log.count(text) >= times, every_s=0.02)
 
 
-def says_much(it: Town, who: Person) -> str:
-    """A line that needs room: its token."""
-    token = it.token()
-    it.tokens.append(token)
-    it.api.private_says(who, f"what about {token}? {LONG}")
-    return token
-
-
 def put_on(it: Town, disk: SmallDisk) -> int:
     """Have the store there; the port of the operator's server."""
     port = free_port()
@@ -85,30 +74,6 @@ def put_on(it: Town, disk: SmallDisk) -> int:
     it.config |= {"store": {"path": str(it.store)}, "ops": {"port": port}}
     it.write()
     return port
-
-
-@story
-async def test_kill_9_on_a_full_disk_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    async with small_disk(tmp_path / "disk") as disk, town(tmp_path) as it:
-        put_on(it, disk)
-        ann, ben = it.api.person("Ann"), it.api.person("Ben")
-        await it.start()
-        await it.answered(it.say(ann), it.say(ben))
-        assert it.process is not None
-        await disk.fill(it.process.pid)
-        tokens = [says_much(it, who) for who in (ann, ben, ann, ben)]
-        await says(it, "the log cannot be written: the d")
-        await it.kill()
-        await it.start()
-        if disk.prefix:
-            await says(it, "the log cannot be written: the d", 2)
-            await disk.free(it.process.pid)
-        await it.answered(*tokens)
-        await until(lambda: not it.api.updates.pending)
-        await it.end()
-        await disk.save(tmp_path / "saved")
-        it.store = tmp_path / "saved" / "reverie.db"
-        fair(await it.verdict())
 
 
 @story

@@ -55,40 +55,34 @@ def test_the_bot_is_heard_also_while_a_lost_connection_has_its_nick(nick: str) -
 
 
 @pytest.mark.soak
-def test_a_storm_of_all_faults_leaves_nobody_without_one_answer(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with storm(tmp_path, seed=1) as it:
-            changes, others = list(CHANGES), [kind for kind in KINDS if kind not in CHANGES]
-            it.random.shuffle(changes)
-            it.random.shuffle(others)
-            for number, change in enumerate(changes):
-                await it.round(change, *others[number :: len(changes)])
-            await _calm(it)
-
-    asyncio.run(story())
+async def test_a_storm_of_all_faults_leaves_nobody_without_one_answer(tmp_path: Path) -> None:
+    async with storm(tmp_path, seed=1) as it:
+        changes, others = list(CHANGES), [kind for kind in KINDS if kind not in CHANGES]
+        it.random.shuffle(changes)
+        it.random.shuffle(others)
+        for number, change in enumerate(changes):
+            await it.round(change, *others[number :: len(changes)])
+        await _calm(it)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "seed", [int(one) for one in os.environ.get("STORM_SEEDS", "11 12 13").split()]
 )
-def test_storms_over_days_leave_nobody_without_one_answer(tmp_path: Path, seed: int) -> None:
-    async def story() -> None:
-        async with storm(tmp_path, seed) as it:
-            it.pause_s = 4.0
-            until_s = time.monotonic() + 60 * float(os.environ.get("STORM_MINUTES", "60"))
-            others = [kind for kind in KINDS if kind not in CHANGES]
-            while time.monotonic() < until_s:
-                change = it.random.choice(("kill -9", *CHANGES, ""))
-                await it.round(
-                    *filter(None, (change, *it.random.sample(others, it.random.randint(0, 4))))
-                )
-                await asyncio.sleep(it.random.uniform(0, 3))
-                if it.random.random() < 0.05:
-                    await it.night()
-            await _calm(it)
-
-    asyncio.run(story())
+async def test_storms_over_days_leave_nobody_without_one_answer(tmp_path: Path, seed: int) -> None:
+    async with storm(tmp_path, seed) as it:
+        it.pause_s = 4.0
+        until_s = time.monotonic() + 60 * float(os.environ.get("STORM_MINUTES", "60"))
+        others = [kind for kind in KINDS if kind not in CHANGES]
+        while time.monotonic() < until_s:
+            change = it.random.choice(("kill -9", *CHANGES, ""))
+            await it.round(
+                *filter(None, (change, *it.random.sample(others, it.random.randint(0, 4))))
+            )
+            await asyncio.sleep(it.random.uniform(0, 3))
+            if it.random.random() < 0.05:
+                await it.night()
+        await _calm(it)
 
 
 async def _calm(it: Storm) -> None:

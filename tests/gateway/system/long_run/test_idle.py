@@ -7,8 +7,9 @@ import pytest
 
 from agent import signals
 from gateway.runtime import loop
-from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Brain, settings, world
-from tests.kits.simulated_time import JumpingClock, simulate
+from tests.kits.gateway import DISCORD, TELEGRAM, Gateway, on_platforms
+from tests.kits.played_model import PlayedModel
+from tests.kits.simulated_time import JumpingClock, simulated
 
 HOUR_S = 3_600.0
 
@@ -39,26 +40,28 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
     ],
     ids=["resting", "foraging, after a conversation", "resting, after a conversation", "foraging"],
 )
-def test_a_day_without_a_word_makes_no_request(
-    tmp_path: Path, ticks: list[signals.Signal], dmn: dict[str, Any], talks: bool, hours: int
+@simulated
+async def test_a_day_without_a_word_makes_no_request(
+    clock: JumpingClock,
+    *,
+    tmp_path: Path,
+    ticks: list[signals.Signal],
+    dmn: dict[str, Any],
+    talks: bool,
+    hours: int,
 ) -> None:
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock)
-        async with world(settings(tmp_path, dmn=dmn), clock, brain) as gateway:
-            if talks:
-                await gateway.towns[IRC].receive_message("nice weather", sender="ann", room="#one")
-                await gateway.towns[TELEGRAM].receive_message("hello", sender="ann")
-                await gateway.towns[DISCORD].receive_message(
-                    "reverie, hello", sender="bob", room="#two"
-                )
-                await clock.sleep(600)
-                assert len(gateway.shown) == 2
-            before, ticks[:] = len(brain.asked), []
-            await clock.sleep(hours / 2 * HOUR_S)
-            await gateway.end()  # a start fires nothing either
-            gateway.begin()
-            await clock.sleep(hours / 2 * HOUR_S)
-            assert len(brain.asked) == before == len(gateway.shown)
-        assert len(ticks) > 8 * hours
-
-    simulate(story)
+    brain = PlayedModel(clock)
+    async with Gateway(on_platforms(tmp_path, dmn=dmn), brain, clock=clock) as gateway:
+        if talks:
+            await gateway.say("nice weather", sender="ann", room="#one")
+            await gateway.say("hello", sender="ann", on=TELEGRAM)
+            await gateway.say("reverie, hello", sender="bob", room="#two", on=DISCORD)
+            await clock.sleep(600)
+            assert len(gateway.screen.parts) == 2
+        before, ticks[:] = len(brain.asked), []
+        await clock.sleep(hours / 2 * HOUR_S)
+        await gateway.end()  # a start fires nothing either
+        gateway.start()
+        await clock.sleep(hours / 2 * HOUR_S)
+        assert len(brain.asked) == before == len(gateway.screen.parts)
+    assert len(ticks) > 8 * hours

@@ -6,9 +6,10 @@ import pytest
 
 from gateway.core.facts import is_inner
 from gateway.stream.trace import EventOutcome
+from tests.kits.gateway import DISCORD, IRC, TELEGRAM, Gateway, on_platforms
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Ask, Brain, World, settings, world
-from tests.kits.simulated_time import JumpingClock, simulate
+from tests.kits.played_model import Ask, PlayedModel
+from tests.kits.simulated_time import JumpingClock, simulated
 
 LINES, MINUTE_S = 6_000, 60.0
 COALESCE_S = 1.5
@@ -18,7 +19,7 @@ DIRECT = (5.0, 17.3, 30.05, 44.9, 59.9)
 
 
 async def raid(
-    gateway: World, clock: JumpingClock, *, lines: int = LINES, word: str = ""
+    gateway: Gateway, clock: JumpingClock, *, lines: int = LINES, word: str = ""
 ) -> dict[str, float]:
     """Thousands of lines in a minute, and people who write to the agent meanwhile: when each
     did."""
@@ -27,28 +28,26 @@ async def raid(
         while waiting and begun + waiting[0] <= clock.monotonic():
             who = f"p{len(wrote)}"
             wrote[who] = clock.monotonic()
-            await gateway.towns[(TELEGRAM, DISCORD, IRC)[len(wrote) % 3]].receive_message(
+            await gateway.consoles[(TELEGRAM, DISCORD, IRC)[len(wrote) % 3]].receive_message(
                 f"are you there? {who}", sender=who
             )
             del waiting[0]
         text = f"line {number}, can anybody help?" if number % 7 == 0 else f"line {number}"
-        await gateway.towns[DISCORD].receive_message(
-            word + text, sender=f"raider{number % 40}", room="#one"
-        )
+        await gateway.say(word + text, sender=f"raider{number % 40}", room="#one", on=DISCORD)
         await clock.sleep(MINUTE_S / lines)
     return wrote
 
 
-def nobody_waited(gateway: World, brain: Brain, wrote: dict[str, float]) -> None:
+def nobody_waited(gateway: Gateway, brain: PlayedModel, wrote: dict[str, float]) -> None:
     """Everybody who wrote directly was answered once, and soon."""
     waits = answered(brain, wrote)
     assert waits.keys() == wrote.keys()
     assert max(waits.values()) <= COALESCE_S + 1.0, waits
     for who in wrote:
-        assert len(gateway.said(who)) == 1
+        assert len(gateway.sent(who)) == 1
 
 
-def answered(brain: Brain, wrote: dict[str, float]) -> dict[str, float]:
+def answered(brain: PlayedModel, wrote: dict[str, float]) -> dict[str, float]:
     """Seconds from when somebody wrote until the model was asked."""
     first = dict[str, float]()
     for ask in brain.asked:
@@ -59,7 +58,7 @@ def answered(brain: Brain, wrote: dict[str, float]) -> dict[str, float]:
     return first
 
 
-def of_the_raid(brain: Brain) -> list[Ask]:
+def of_the_raid(brain: PlayedModel) -> list[Ask]:
     return [ask for ask in brain.asked if ask.place.endswith("#one") or is_inner(ask.place)]
 
 
@@ -71,24 +70,22 @@ def of_the_raid(brain: Brain) -> list[Ask]:
         pytest.param("mention", LINES, marks=pytest.mark.system),
     ],
 )
-def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(
-    tmp_path: Path, listen: str, lines: int
+@simulated
+async def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(
+    clock: JumpingClock, tmp_path: Path, listen: str, lines: int
 ) -> None:
-    async def story(clock: JumpingClock) -> None:
-        brain = Brain(clock)
-        made = settings(
-            tmp_path,
-            bindings=[{"private": False, "listen": listen}],
-            attention={"coalesce": COALESCE_S, "salience": SALIENT},
-        )
-        async with world(made, clock, brain) as gateway:
-            await clock.sleep(10)
-            wrote = await raid(gateway, clock, lines=lines)
-            await clock.sleep(3_600)
-            assert len(of_the_raid(brain)) <= 2
-            assert len(brain.asked) <= 2 + len(DIRECT)
-            nobody_waited(gateway, brain, wrote)
-            told = compute_outcomes(await gateway.log())
-        assert sum(fate is EventOutcome.ANSWERED for fate in told.values()) == len(DIRECT)
-
-    simulate(story)
+    brain = PlayedModel(clock)
+    made = on_platforms(
+        tmp_path,
+        bindings=[{"private": False, "listen": listen}],
+        attention={"coalesce": COALESCE_S, "salience": SALIENT},
+    )
+    async with Gateway(made, brain, clock=clock) as gateway:
+        await clock.sleep(10)
+        wrote = await raid(gateway, clock, lines=lines)
+        await clock.sleep(3_600)
+        assert len(of_the_raid(brain)) <= 2
+        assert len(brain.asked) <= 2 + len(DIRECT)
+        nobody_waited(gateway, brain, wrote)
+        told = compute_outcomes(await gateway.entries())
+    assert sum(fate is EventOutcome.ANSWERED for fate in told.values()) == len(DIRECT)

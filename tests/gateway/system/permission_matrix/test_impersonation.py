@@ -13,7 +13,8 @@ from tests.gateway.system.permission_matrix.impersonations import (
     came_through,
 )
 from tests.gateway.system.permission_matrix.matrix_kit import BETWEEN_S, house
-from tests.gateway.system.permission_matrix.platform_payloads import FOREIGN
+from tests.gateway.system.permission_matrix.people import PEOPLE
+from tests.gateway.system.permission_matrix.platform_payloads import FOREIGN, Irc
 from tests.kits.channels import story
 
 
@@ -46,3 +47,13 @@ async def test_the_owner_does_it_once_however_often_it_is_replayed(
         assert (await home.take(*events)).facts == [], "what was taken back comes back by a replay"
     async with house(tmp_path) as home:
         assert (await home.take(*events)).facts == []
+
+
+@story
+async def test_an_account_is_the_same_in_any_case(tmp_path: Path) -> None:
+    """Also one that is blocked."""
+    async with house(tmp_path) as home:
+        for name, fate in (("blocked", "refused"), ("owner", "heard")):
+            number = [one.name for one in PEOPLE].index(name)
+            line = f"@account=P{number} :p{number}!u@h PRIVMSG #listed :reverie: hello"
+            assert (await home.take(*Irc(home.clock).heard(line))).outcome.fate == fate

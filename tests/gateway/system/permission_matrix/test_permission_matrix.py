@@ -12,8 +12,6 @@ from tests.gateway.system.permission_matrix.matrix_kit import Report, cells, pla
 from tests.gateway.system.permission_matrix.oracle import DMS, ROOMS, Cell
 from tests.gateway.system.permission_matrix.people import PEOPLE, PLACES, PLATFORMS
 from tests.gateway.system.permission_matrix.platform_payloads import ABSENT, WAYS, ways
-from tests.gateway.system.permission_matrix.scenes import SCENES, wrongs
-from tests.kits.channels import story
 
 
 def played(folder: Path, chosen: Sequence[Cell]) -> Report:
@@ -39,12 +37,6 @@ def test_everything_is_decided_as_the_readme_says(tmp_path: Path) -> None:
     report = played(tmp_path, list(cells()))
     assert report.cells > 50_000
     assert report.wrong == []
-
-
-@pytest.mark.parametrize("name", SCENES)
-@story
-async def test_what_shows_only_over_time(tmp_path: Path, name: str) -> None:
-    assert await wrongs(SCENES[name], tmp_path) == []
 
 
 def test_nothing_is_skipped_in_silence() -> None:

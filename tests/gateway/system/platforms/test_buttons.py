@@ -258,20 +258,6 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(
 
 
 @both
-async def test_a_tap_counts_where_it_is_made(platform: str, tmp_path: Path) -> None:
-    """Data of one room's approval, sent from another one: the same answer as for the written
-    command there."""
-    async with stage(platform, tmp_path) as made, made.it.inside():
-        await made.ready()
-        made.mentions("make it")
-        number, _, taps = await notice(made)
-        tap = made.tap_elsewhere("owner", taps[0])
-        assert "There is no request" in await answered(made, tap)
-        assert not results(made)
-        assert (await notice(made))[0] == number
-
-
-@both
 async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(
     platform: str, tmp_path: Path
 ) -> None:
@@ -315,15 +301,3 @@ async def test_a_strangers_code_in_a_link_asks_the_owner_and_lets_nobody_in(tmp_
             assert not await made.it.facts(RoleAssigned)
             tap = made.tap("owner", number, taps[0], where=owner)
             assert (await answered(made, tap)).startswith("Approved: ")
-
-
-@both
-async def test_whoever_decides_in_writing_closes_the_notice_too(
-    platform: str, tmp_path: Path
-) -> None:
-    async with stage(platform, tmp_path) as made, made.it.inside():
-        await made.ready()
-        made.mentions("make it")
-        number, _, taps = await notice(made)
-        made.commands(taps[1])
-        assert await closed(made, number) == f"Denied by {made.owner}."

@@ -8,11 +8,9 @@ something is killed, the real program.
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from channels.discord import rest
 from tests.channels.discord.faults_kit import SAY
 from tests.gateway.system.platforms.discord_kit import NAME, town
 from tests.kits.channels import story
@@ -20,98 +18,34 @@ from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import Options
 
 
-@pytest.mark.parametrize(
-    "what", ["500 before", "500 after", "reset before", "reset after", "silent", "429"]
-)
-@story
-async def test_an_answer_is_seen_once_whatever_becomes_of_its_request(
-    what: Any, tmp_path: Path
-) -> None:
-    async with town(tmp_path) as it, it.inside():
-        await it.api.connected()
-        it.api.faults.add(SAY, what)
-        await it.answered(it.say())
-        await it.calm()
-        assert (await it.fair()).uncertain == 0
-        assert {call.body["nonce"] for call in it.api.made(SAY)} == {
-            it.api.made(SAY)[0].body["nonce"]
-        }
-
-
-@pytest.mark.parametrize(
-    "what", ["cut", "close", "reconnect", "invalid", "gone", "no acknowledgements"]
-)
-@story
-async def test_a_cut_in_the_middle_of_a_turn_costs_nothing(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if silent := what == "no acknowledgements":
-        monkeypatch.setattr(rest, "HEARTBEAT_TIMEOUT_S", 1.0)
-    options = Options(heartbeat_s=0.2 if silent else 4, heartbeat_grace_s=60)
-    async with town(tmp_path, options=options) as it, it.inside():
-        it.slow_s = 0.3
-        await it.api.connected()
-        tokens = [it.say(room) for room in it.rooms]
-        await it.api.until(
-            lambda: (it.api.live != [] and it.asked != []) or it.heard(tokens[0]) > 0
-        )
-        match what:
-            case "cut":
-                it.api.cut()
-            case "close":
-                it.api.cut(4000)
-            case "reconnect":
-                it.api.ask_reconnect()
-            case "invalid":
-                it.api.faults.invalid_sessions = 2
-                it.api.cut()
-            case "gone":
-                it.api.forget()
-                it.api.cut()
-            case _:
-                it.api.faults.hold_acks = True
-                await it.api.until(lambda: it.api.connections[0].close_code is not None)
-                it.api.faults.hold_acks = False
-        tokens += [it.say(room) for room in it.rooms]
-        await it.answered(*tokens)
-        await it.calm()
-        assert (await it.fair()).uncertain == 0
-
-
 @pytest.mark.parametrize("refused", ["token", "intent"])
-def test_a_refused_bot_stops_and_another_goes_on(
+async def test_a_refused_bot_stops_and_another_goes_on(
     refused: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     options = Options(token="the.other-bots.token", message_content=refused != "intent")
 
-    @story
-    async def run() -> None:
-        async with town(tmp_path) as it, DiscordApi(options) as closed:
-            token = "wrong.token-of.mine" if refused == "token" else closed.token
-            here = it.config["channels"][NAME]
-            urls = {"api_url": closed.api_url, "gateway_url": closed.gateway_url}
-            it.config["channels"]["discord.closed"] = here | urls | {"token": token}
-            async with it.inside():
-                await it.api.connected()
-                await it.answered(it.say())
-                said = (
-                    "is refused: .*token" if refused == "token" else "is refused: .*MESSAGE CONTENT"
-                )
-                assert [
-                    r
-                    for r in caplog.records
-                    if r.name == "reverie.runner" and re.search(said, r.getMessage())
-                ]
-                await it.answered(it.say())
-            await it.fair()
-            lines = [r.getMessage() + str(r.exc_info and r.exc_info[1]) for r in caplog.records]
-            assert not [
-                line for line in lines if any(secret in line for secret in (it.api.token, token))
+    async with town(tmp_path) as it, DiscordApi(options) as closed:
+        token = "wrong.token-of.mine" if refused == "token" else closed.token
+        here = it.config["channels"][NAME]
+        urls = {"api_url": closed.api_url, "gateway_url": closed.gateway_url}
+        it.config["channels"]["discord.closed"] = here | urls | {"token": token}
+        async with it.inside():
+            await it.api.connected()
+            await it.answered(it.say())
+            said = "is refused: .*token" if refused == "token" else "is refused: .*MESSAGE CONTENT"
+            assert [
+                r
+                for r in caplog.records
+                if r.name == "reverie.runner" and re.search(said, r.getMessage())
             ]
-            assert (tmp_path / "reverie.db").read_bytes().find(token.encode()) == -1
-
-    run()
+            await it.answered(it.say())
+        await it.fair()
+        lines = [r.getMessage() + str(r.exc_info and r.exc_info[1]) for r in caplog.records]
+        assert not [
+            line for line in lines if any(secret in line for secret in (it.api.token, token))
+        ]
+        assert (tmp_path / "reverie.db").read_bytes().find(token.encode()) == -1
 
 
 @story

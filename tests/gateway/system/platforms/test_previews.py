@@ -11,8 +11,6 @@ from tests.gateway.system.platforms import discord_kit, telegram_kit
 from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
 from tests.kits.gateway_process import Program
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.model_api import Answer, Json
 
@@ -189,80 +187,6 @@ async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_discord
         await it.end()
         assert (await it.fair()).uncertain == 0
         assert moment == "sent" or not it.api.made("DELETE")
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("place", ["group", "private"])
-@pytest.mark.parametrize("moment", ["growing", "next", "finishing"])
-@story
-async def test_an_answer_of_two_messages_that_is_cut_off_stands_once_and_whole_on_telegram(
-    tmp_path: Path, place: str, moment: str
-) -> None:
-    async with telegram_kit.town(tmp_path, sabotage=HURRY, preview="all", request_timeout=30) as it:
-        ends_with_its_last_word(it, chars=5000)
-        ann, lounge, calls = it.api.person("Ann"), it.api.group("lounge"), it.api.faults
-        chat = lounge if place == "group" else ann
-        await it.start()
-        await it.api.called("getUpdates")
-        if moment == "next":  # it is sent, and nobody hears of it
-            number = 2 if place == "group" else 1
-            calls.stall(
-                "sendMessage", after=True, where=lambda _: len(it.api.said(chat)) == number - 1
-            )
-        if moment == "finishing":
-            last = "editMessageText" if place == "group" else "sendMessage"
-            calls.stall(last, after=True, where=lambda call: call["text"].endswith("The end."))
-        it.say(ann, *([lounge] if place == "group" else []))
-        await it.api.until(lambda: _has_two(it.api, chat, moment))
-        await it.kill()
-        calls.clear()
-        await it.start()
-        await it.api.until(lambda: len(it.api.said(chat)) == 2 and ends(it.api.said(chat)))
-        await it.calm()
-        await it.end()
-        assert [ends(it.api.said(chat)), len(it.api.said(chat))] == [True, 2]
-        found = await it.verdict()
-        fair(found)
-        assert found.uncertain == 0
-
-
-def _has_two(api: BotApi, chat: Chat | Person, moment: str) -> bool:
-    said, drafts = api.said(chat), api.world.chats[chat.id].drafts
-    if moment == "finishing":
-        return ends(said)
-    if moment == "next":
-        return len(said) == (1 if isinstance(chat, Person) else 2)
-    return len(said) == 2 or len({number for number, _ in drafts}) == 2
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("moment", ["growing", "finishing"])
-@story
-async def test_an_answer_of_two_messages_that_is_cut_off_stands_once_and_whole_on_discord(
-    tmp_path: Path, moment: str
-) -> None:
-    async with discord_kit.town(tmp_path, preview="all", request_timeout=30) as it:
-        it.code = f"{HURRY}\n{it.code}"
-        ends_with_its_last_word(it, chars=2500)
-        await it.start()
-        await it.api.connected()
-        it.say()
-        await it.api.until(
-            lambda: (ends if moment == "finishing" else _is_long)(it.api.texts(it.api.room))
-        )
-        await it.kill()
-        await it.start()
-        await it.api.until(
-            lambda: len(it.api.texts(it.api.room)) == 2 and ends(it.api.texts(it.api.room))
-        )
-        await it.calm()
-        await it.end()
-        assert [ends(it.api.texts(it.api.room)), len(it.api.texts(it.api.room))] == [True, 2]
-        assert (await it.fair()).uncertain == 0
-
-
-def _is_long(texts: list[str]) -> bool:
-    return len(texts) > 1
 
 
 def _is_at(api: DiscordApi, moment: str) -> bool:

@@ -4,44 +4,10 @@ it is lost."""
 import json
 from pathlib import Path
 
-from channels.telegram.render import TelegramText
-from gateway.core.facts import PartSendEnded
 from gateway.core.i18n import translations
-from tests.gateway.system.platforms.telegram_kit import NAME, Town, town
+from tests.gateway.system.platforms.telegram_kit import NAME, town
 from tests.kits.channels import story
-from tests.kits.delivery_judge import Evidence, Shown, Verdict, fair, judge
-from tests.servers.bot_api_world import Chat
 from tests.servers.model_api import Answer
-
-
-async def verdict(it: Town, *chats: Chat) -> Verdict:
-    """As the town's, with all of these as one place, known by the first."""
-    wire = [
-        Shown(str(chats[0].id), TelegramText(text=text).to_json())
-        for chat in chats
-        for text in it.api.said(chat)
-    ]
-    return judge(Evidence(entries=await it.entries(), wire=wire, asked=it.asked))
-
-
-@story
-async def test_a_conversation_goes_on_where_its_group_moves_to(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        ann, old = it.api.person("Ann"), it.api.group("lounge", basic=True)
-        async with it.inside():
-            await it.answered(*[it.say(ann, old) for _ in range(9)])
-            new = it.api.migrates(old, ann)
-            await it.answered(
-                *[it.say(ann, new) for _ in range(9)]
-            )  # the numbers of the first nine, again
-            await it.calm()
-        found = await verdict(it, old, new)
-        fair(found)
-        assert (found.answered, found.uncertain) == (18, 0)
-        ended = [
-            one.conversation for one in await it.entries() if isinstance(one.fact, PartSendEnded)
-        ]
-        assert len(set(ended)) == 1
 
 
 @story

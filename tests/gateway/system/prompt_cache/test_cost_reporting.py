@@ -85,104 +85,98 @@ def ledger(tmp: Path, *options: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_billed_is_what_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
 
-    async def story() -> None:
-        async with (
-            ModelApi(cache=MessagesCache(tokens)) as api,
-            asking(tmp_path, api.url, remembers=True) as (console, screen),
+    async with (
+        ModelApi(cache=MessagesCache(tokens)) as api,
+        asking(tmp_path, api.url, remembers=True) as (console, screen),
+    ):
+        for count, (words, sender, room) in enumerate(
+            [
+                ("reverie: hello", "ann", "lobby"),
+                ("reverie: and again", "bob", "lobby"),
+                ("in private", "ann", None),
+            ],
+            start=1,
         ):
-            for count, (words, sender, room) in enumerate(
-                [
-                    ("reverie: hello", "ann", "lobby"),
-                    ("reverie: and again", "bob", "lobby"),
-                    ("in private", "ann", None),
-                ],
-                start=1,
-            ):
-                await console.receive_message(words, sender=sender, room=room)
-                await screen.until(count)
-            assert not api.violations
-            bill = billed(api)
-            assert bill.cache_read_tokens > 2_000, "the persona is the same everywhere"
+            await console.receive_message(words, sender=sender, room=room)
+            await screen.until(count)
+        assert not api.violations
+        bill = billed(api)
+        assert bill.cache_read_tokens > 2_000, "the persona is the same everywhere"
 
-            port = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
-            assert port
-            async with httpx.AsyncClient(trust_env=False) as client:
-                text = (await client.get(port[0])).text
-            samples = dict(
-                line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
-            )
-            prompt = bill.input_tokens + bill.cache_read_tokens + bill.cache_write_tokens
-            assert float(samples[f"llm_requests_total{ME}"]) == 3
-            assert float(samples[f"llm_cache_read_tokens_total{ME}"]) == bill.cache_read_tokens
-            assert float(samples[f"llm_cache_creation_tokens_total{ME}"]) == bill.cache_write_tokens
-            assert (
-                float(samples['llm_cache_hit_ratio{agent="reverie"}'])
-                == bill.cache_read_tokens / prompt
-            )
-            assert float(samples[f"llm_cost_usd_total{ME}"]) > 0
-            assert float(samples[f"llm_prompt_tokens_estimated{ME}"]) > 1_000
-            assert float(samples[f"llm_prompt_tokens_drift_count{ME}"]) == 3
-            misses = float(samples[f'workspace_cache_misses_total{{path="{tmp_path}/workspace"}}'])
-            hits = float(samples[f'workspace_cache_hits_total{{path="{tmp_path}/workspace"}}'])
-            assert (misses > 0, hits > 0, hits + misses) == (True, True, 3)
+        port = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
+        assert port
+        async with httpx.AsyncClient(trust_env=False) as client:
+            text = (await client.get(port[0])).text
+        samples = dict(
+            line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
+        )
+        prompt = bill.input_tokens + bill.cache_read_tokens + bill.cache_write_tokens
+        assert float(samples[f"llm_requests_total{ME}"]) == 3
+        assert float(samples[f"llm_cache_read_tokens_total{ME}"]) == bill.cache_read_tokens
+        assert float(samples[f"llm_cache_creation_tokens_total{ME}"]) == bill.cache_write_tokens
+        assert (
+            float(samples['llm_cache_hit_ratio{agent="reverie"}'])
+            == bill.cache_read_tokens / prompt
+        )
+        assert float(samples[f"llm_cost_usd_total{ME}"]) > 0
+        assert float(samples[f"llm_prompt_tokens_estimated{ME}"]) > 1_000
+        assert float(samples[f"llm_prompt_tokens_drift_count{ME}"]) == 3
+        misses = float(samples[f'workspace_cache_misses_total{{path="{tmp_path}/workspace"}}'])
+        hits = float(samples[f'workspace_cache_hits_total{{path="{tmp_path}/workspace"}}'])
+        assert (misses > 0, hits > 0, hits + misses) == (True, True, 3)
 
-            told = await asyncio.to_thread(
-                ledger, tmp_path, "--json", "--by", "sender", "--last", "9"
-            )
-            found = json.loads(told)["data"]
-            usage = found["total"]["usage"]
-            assert usage["cache_read_tokens"] == bill.cache_read_tokens
-            assert usage["cache_write_1h_tokens"] == bill.cache_write_1h_tokens
-            assert usage["input_tokens"] == bill.input_tokens
-            assert found["total"]["cost_usd"] == pytest.approx(
-                float(samples[f"llm_cost_usd_total{ME}"]), abs=1e-8
-            )
-            assert [one["key"] for one in found["sums"]] == ["console:ann", "console:bob"]
-            assert [one["conversation"] for one in found["requests"]] == [
-                "console/lobby",
-                "console/lobby",
-                "console/ann",
-            ]
-            assert [one["account"]["missed"] for one in found["requests"]] == [""] * 3
-            assert [one["name"] for one in found["requests"][2]["account"]["blocks"]][:2] == [
-                "tools",
-                "identity",
-            ]
-
-    asyncio.run(story())
+        told = await asyncio.to_thread(ledger, tmp_path, "--json", "--by", "sender", "--last", "9")
+        found = json.loads(told)["data"]
+        usage = found["total"]["usage"]
+        assert usage["cache_read_tokens"] == bill.cache_read_tokens
+        assert usage["cache_write_1h_tokens"] == bill.cache_write_1h_tokens
+        assert usage["input_tokens"] == bill.input_tokens
+        assert found["total"]["cost_usd"] == pytest.approx(
+            float(samples[f"llm_cost_usd_total{ME}"]), abs=1e-8
+        )
+        assert [one["key"] for one in found["sums"]] == ["console:ann", "console:bob"]
+        assert [one["conversation"] for one in found["requests"]] == [
+            "console/lobby",
+            "console/lobby",
+            "console/ann",
+        ]
+        assert [one["account"]["missed"] for one in found["requests"]] == [""] * 3
+        assert [one["name"] for one in found["requests"][2]["account"]["blocks"]][:2] == [
+            "tools",
+            "identity",
+        ]
 
 
-def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with (
-            ModelApi(cache=MessagesCache(tokens)) as api,
-            asking(tmp_path, api.url, remembers=False) as (console, screen),
-        ):
-            await console.receive_message("reverie: hello", sender="ann", room="lobby")
-            await screen.until(1)
-            (tmp_path / "workspace" / "SOUL.md").write_text(
-                SOUL.replace("your time", "your own time", 1)
-            )
-            await console.receive_message("reverie: hello again", sender="ann", room="lobby")
-            await screen.until(2)
-            first, second = (
-                "".join(block["text"] for block in seen.body["system"]) for seen in api.seen
-            )
-            differs = next(
-                place
-                for place, pair in enumerate(zip(first, second, strict=False))
-                if pair[0] != pair[1]
-            )
-            shown = await asyncio.to_thread(ledger, tmp_path, "--last", "1")
-            missed = re.search(r"missed: .*identity.*byte (\d+)", shown)
-            assert missed
-            assert int(missed[1]) == differs
-            await console.receive_message("!cache", sender="root", room="lobby")
-            await screen.until(3)
-            assert "- Last cache miss (" in screen.parts[2].body
-            assert f"byte {differs}" in screen.parts[2].body
-
-    asyncio.run(story())
+async def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> None:
+    async with (
+        ModelApi(cache=MessagesCache(tokens)) as api,
+        asking(tmp_path, api.url, remembers=False) as (console, screen),
+    ):
+        await console.receive_message("reverie: hello", sender="ann", room="lobby")
+        await screen.until(1)
+        (tmp_path / "workspace" / "SOUL.md").write_text(
+            SOUL.replace("your time", "your own time", 1)
+        )
+        await console.receive_message("reverie: hello again", sender="ann", room="lobby")
+        await screen.until(2)
+        first, second = (
+            "".join(block["text"] for block in seen.body["system"]) for seen in api.seen
+        )
+        differs = next(
+            place
+            for place, pair in enumerate(zip(first, second, strict=False))
+            if pair[0] != pair[1]
+        )
+        shown = await asyncio.to_thread(ledger, tmp_path, "--last", "1")
+        missed = re.search(r"missed: .*identity.*byte (\d+)", shown)
+        assert missed
+        assert int(missed[1]) == differs
+        await console.receive_message("!cache", sender="root", room="lobby")
+        await screen.until(3)
+        assert "- Last cache miss (" in screen.parts[2].body
+        assert f"byte {differs}" in screen.parts[2].body

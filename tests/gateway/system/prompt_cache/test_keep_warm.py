@@ -13,7 +13,7 @@ import pytest
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from tests.kits.console_platforms import Running, running
+from tests.kits.gateway import Gateway
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
@@ -38,7 +38,7 @@ ops: {port: 0}
 @contextlib.asynccontextmanager
 async def garden(
     tmp: Path, knobs: str, *, config: str = CONFIG
-) -> AsyncIterator[tuple[Running, ModelApi]]:
+) -> AsyncIterator[tuple[Gateway, ModelApi]]:
     clock = ManualClock(MORNING)
     async with ModelApi(
         cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic
@@ -50,18 +50,19 @@ async def garden(
         settings = read_config(tmp, {}).settings
         async with (
             asyncio.timeout(60),
-            running(settings, clock, LiveSettings(settings, tmp, {})) as made,
+            Gateway(settings, clock=clock, live=LiveSettings(settings, tmp, {})) as made,
         ):
             yield made, api
 
 
-async def ask(made: Running) -> None:
-    await made.ask("irc.libera", "reverie, hello", sender="ann", room="#garden")
+async def ask(made: Gateway) -> None:
+    await made.ask("reverie, hello", sender="ann", room="#garden")
 
 
-async def idle(made: Running, api: ModelApi, for_s: float, step_s: float = 5.0) -> None:
+async def idle(made: Gateway, api: ModelApi, for_s: float, step_s: float = 5.0) -> None:
     for _ in range(round(for_s / step_s)):
         seen = len(api.seen)
+        assert isinstance(made.clock, ManualClock)
         made.clock.advance(step_s)
         for _ in range(12):
             await asyncio.sleep(0)
@@ -73,50 +74,33 @@ def refreshed(api: ModelApi) -> int:
     return sum(one.body["max_tokens"] == 0 for one in api.seen)
 
 
-def test_an_idle_day_makes_no_model_call(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with garden(tmp_path, "short_ttl: 5m") as (made, api):
-            for gap_s in (420.0, 900.0, 420.0):
-                await ask(made)
-                await idle(made, api, gap_s, step_s=60.0)
-            await ask(made)
-            asked = len(api.seen)
-            await idle(made, api, 24 * 3_600.0, step_s=60.0)
-            assert (asked, len(api.seen)) == (4, 4)
-
-    asyncio.run(story())
-
-
 @pytest.mark.system
-def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(
+async def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
-    async def story() -> None:
-        async with garden(tmp_path, "keep_warm_usd: 0.5") as (made, api):
-            for _ in range(4):
-                await ask(made)
-                await idle(made, api, 900.0)
+    async with garden(tmp_path, "keep_warm_usd: 0.5") as (made, api):
+        for _ in range(4):
             await ask(made)
-            tickets = [
-                one.ticket for one in api.seen if one.ticket is not None and one.body["max_tokens"]
-            ]
-            assert api.violations == []
-            assert refreshed(api) > 0
-            assert tickets[-1].usage.cache_read_input_tokens == tickets[-2].path[-1].tokens
-            asked = len(api.seen)
-            await idle(made, api, 12 * 3_600.0, step_s=10.0)
-            assert len(api.seen) - asked < 24
-            later = len(api.seen)
-            await idle(made, api, 12 * 3_600.0, step_s=60.0)
-            assert len(api.seen) == later
-            (url,) = re.findall(r"http://\S+/metrics", caplog.text)
-            async with httpx.AsyncClient() as client:
-                metrics = (await client.get(url)).text
-            (counted,) = re.findall(r"^llm_requests_total\{.*\} (\d+)", metrics, re.MULTILINE)
-            assert float(counted) == len(api.seen)
-            kept = [one for one in caplog.messages if "is kept warm" in one]
-            assert len(kept) == refreshed(api)
-
-    asyncio.run(story())
+            await idle(made, api, 900.0)
+        await ask(made)
+        tickets = [
+            one.ticket for one in api.seen if one.ticket is not None and one.body["max_tokens"]
+        ]
+        assert api.violations == []
+        assert refreshed(api) > 0
+        assert tickets[-1].usage.cache_read_input_tokens == tickets[-2].path[-1].tokens
+        asked = len(api.seen)
+        await idle(made, api, 12 * 3_600.0, step_s=10.0)
+        assert len(api.seen) - asked < 24
+        later = len(api.seen)
+        await idle(made, api, 12 * 3_600.0, step_s=60.0)
+        assert len(api.seen) == later
+        (url,) = re.findall(r"http://\S+/metrics", caplog.text)
+        async with httpx.AsyncClient() as client:
+            metrics = (await client.get(url)).text
+        (counted,) = re.findall(r"^llm_requests_total\{.*\} (\d+)", metrics, re.MULTILINE)
+        assert float(counted) == len(api.seen)
+        kept = [one for one in caplog.messages if "is kept warm" in one]
+        assert len(kept) == refreshed(api)

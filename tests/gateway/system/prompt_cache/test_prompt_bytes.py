@@ -1,19 +1,16 @@
 """What goes to a strict Messages API over days: which bytes stay, which change, and what the cache
 makes of it."""
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from tests.kits.console_platforms import Running, running
+from tests.kits.gateway import Gateway
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
@@ -45,7 +42,7 @@ def town(tmp: Path, api: ModelApi, clock: ManualClock) -> Any:
     (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 300)
     (tmp / "ana" / "USER.md").write_text("Ann grows beans.")
     settings = read_config(tmp, {}).settings
-    return running(settings, clock, LiveSettings(settings, tmp, {}))
+    return Gateway(settings, clock=clock, live=LiveSettings(settings, tmp, {}))
 
 
 def fake(clock: ManualClock) -> ModelApi:
@@ -71,136 +68,63 @@ def pieces(body: dict[str, Any]) -> list[str]:
     return [json.dumps(bare(piece)) for piece in (*body["tools"], *body["system"], *said)]
 
 
-def marks(body: dict[str, Any]) -> list[str]:
-    said = [
-        block
-        for message in body["messages"]
-        if message["role"] != "system"
-        for block in message["content"]
-    ]
-    return [
-        b["cache_control"]["ttl"]
-        for b in (*body["tools"], *body["system"], *said)
-        if "cache_control" in b
-    ]
-
-
 def grows(bodies: list[dict[str, Any]]) -> bool:
     """Whether each request begins with all that the one before had."""
     return all(new[: len(old)] == old for old, new in pairwise(pieces(body) for body in bodies))
 
 
-async def garden(gateway: Running, text: str, sender: str = "ann") -> None:
-    await gateway.ask("irc.libera", f"reverie, {text}", sender=sender, room="#garden")
+async def garden(gateway: Gateway, text: str, sender: str = "ann") -> None:
+    await gateway.ask(f"reverie, {text}", sender=sender, room="#garden")
 
 
-def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_line(
+async def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_line(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            await garden(gateway, "hello")
-            await gateway.towns["irc.libera"].receive_topic("beans", room="#garden", sender="bob")
-            await garden(gateway, "what is new?", sender="bob")
-            clock.advance(1_200)  # past midnight
-            await garden(gateway, "what day is it?", sender="eve")
-            await gateway.end()
-            await gateway.start()
-            await garden(gateway, "still there?")
-            bodies = [one.body for one in api.seen if one.path.endswith("/messages")]
-            assert (len(bodies), api.violations) == (4, [])
-            assert grows(bodies)
-            reads = [
-                one.ticket.usage.cache_read_input_tokens
-                for one in api.seen
-                if one.ticket is not None
-            ]
-            assert reads[0] == 0
-            assert all(reads[1:])
-
-    asyncio.run(story())
+    clock = ManualClock(EVENING)
+    async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+        await garden(gateway, "hello")
+        await gateway.consoles["irc.libera"].receive_topic("beans", room="#garden", sender="bob")
+        await garden(gateway, "what is new?", sender="bob")
+        clock.advance(1_200)  # past midnight
+        await garden(gateway, "what day is it?", sender="eve")
+        await gateway.end()
+        gateway.start()
+        await garden(gateway, "still there?")
+        bodies = [one.body for one in api.seen if one.path.endswith("/messages")]
+        assert (len(bodies), api.violations) == (4, [])
+        assert grows(bodies)
+        reads = [
+            one.ticket.usage.cache_read_input_tokens for one in api.seen if one.ticket is not None
+        ]
+        assert reads[0] == 0
+        assert all(reads[1:])
 
 
-def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            await garden(gateway, "hello")
-            await gateway.ask("telegram.main", "reverie, hi", sender="bob", room="#garden")
-            await gateway.ask("irc.libera", "hello", sender="ann", room=None)
-            await gateway.ask("discord.main", "hello", sender="eve", room=None)
-            asked = [one for one in api.seen if one.ticket is not None]
-            shared = len(asked[0].body["tools"]) + 1
-            assert len({tuple(pieces(one.body)[:shared]) for one in asked}) == 1
-            first, *others = [one.ticket for one in asked if one.ticket is not None]
-            assert all(other.read >= shared for other in others)
-            assert first.path[shared - 1].tokens > 1_024
-            (bash,) = [tool for tool in asked[0].body["tools"] if tool["name"] == "bash"]
-            assert "no network" in bash["description"]
-            assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, (
-                "nothing else is read after a line"
-            )
-
-    asyncio.run(story())
+async def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Path) -> None:
+    clock = ManualClock(EVENING)
+    async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+        await garden(gateway, "hello")
+        await gateway.ask("reverie, hi", sender="bob", room="#garden", on="telegram.main")
+        await gateway.ask("hello", sender="ann", room=None)
+        await gateway.ask("hello", sender="eve", room=None, on="discord.main")
+        asked = [one for one in api.seen if one.ticket is not None]
+        shared = len(asked[0].body["tools"]) + 1
+        assert len({tuple(pieces(one.body)[:shared]) for one in asked}) == 1
+        first, *others = [one.ticket for one in asked if one.ticket is not None]
+        assert all(other.read >= shared for other in others)
+        assert first.path[shared - 1].tokens > 1_024
+        (bash,) = [tool for tool in asked[0].body["tools"] if tool["name"] == "bash"]
+        assert "no network" in bash["description"]
+        assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, (
+            "nothing else is read after a line"
+        )
 
 
-def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            await garden(gateway, "hello")
-            await gateway.ask("irc.libera", "hello", sender="eve", room=None)
-            await gateway.ask("irc.libera", "hello", sender="ann", room=None)
-            told = [
-                "grows beans" in json.dumps(one.body) for one in api.seen if one.ticket is not None
-            ]
-            assert told == [False, False, True]
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize(
-    ("knobs", "lifetimes"),
-    [
-        ("policy: fixed", ["1h", "5m"]),
-        ("policy: fixed, short_ttl: 1h", ["1h"]),
-        ("policy: fixed, long_ttl: 5m", ["5m"]),
-        ("policy: fixed, short_ttl: 1h, long_ttl_providers: []", ["5m"]),
-        ("policy: auto, long_ttl: 5m", ["5m"]),
-    ],
-)
-def test_lifetimes_are_those_that_the_operator_allows(
-    tmp_path: Path, knobs: str, lifetimes: list[str]
-) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            write(tmp_path, api.url, knobs=knobs)
-            await gateway.live.reload()
-            for _ in range(3):
-                await garden(gateway, "hello")
-                clock.advance(900)
-            asked = [one for one in api.seen if one.ticket is not None]
-            assert sorted({life for one in asked for life in marks(one.body)}) == lifetimes
-            assert api.violations == []
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("gap_s", [60, 310, 900, 3_000])
-def test_a_steady_room_reads_its_past_whatever_its_pace(tmp_path: Path, gap_s: int) -> None:
-    async def story() -> None:
-        clock = ManualClock(EVENING)
-        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
-            for number in range(8):
-                await garden(gateway, f"line {number}")
-                clock.advance(gap_s)
-            tickets = [one.ticket for one in api.seen if one.ticket is not None]
-            assert api.violations == []
-            for before, now in pairwise(tickets[4:]):  # its own gaps have shown its pace by then
-                last, _ = before.writes[-1]  # behind it stands only what holds for that turn
-                assert now.usage.cache_read_input_tokens == before.path[last].tokens
-                assert last >= len(before.path) - 2
-
-    asyncio.run(story())
+async def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
+    clock = ManualClock(EVENING)
+    async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+        await garden(gateway, "hello")
+        await gateway.ask("hello", sender="eve", room=None)
+        await gateway.ask("hello", sender="ann", room=None)
+        told = ["grows beans" in json.dumps(one.body) for one in api.seen if one.ticket is not None]
+        assert told == [False, False, True]

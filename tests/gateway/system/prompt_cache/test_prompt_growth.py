@@ -20,8 +20,8 @@ from gateway.core.facts import ChannelCardPinned, TurnRecord, ViewFolded
 from gateway.store import Store, StoreReader
 from tests.gateway.stream.test_media import png
 from tests.gateway.system.prompt_cache.test_prompt_bytes import pieces
-from tests.kits.console_platforms import PLATFORMS, Running, running
 from tests.kits.examples import examples
+from tests.kits.gateway import PLATFORMS, Gateway
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, ModelApi, failure
 
@@ -93,7 +93,7 @@ ACTIONS = st.one_of(
 class Talk:
     """One random history, played and looked at."""
 
-    gateway: Running
+    gateway: Gateway
     api: ModelApi
     clock: ManualClock
     reader: StoreReader
@@ -110,7 +110,7 @@ class Talk:
                 self.api.then(*(self._answer(name) for name in answers))
                 await self._asked(channel, room, sender, f"reverie, {text}")
             case ("image", (channel, room), sender, extra):
-                photo = self.gateway.towns[channel].add_attachment(
+                photo = self.gateway.consoles[channel].add_attachment(
                     png(8, 8, extra.encode()), "image"
                 )
                 await self._asked(channel, room, sender, "reverie, look", attachments=(photo,))
@@ -118,24 +118,22 @@ class Talk:
                 self.said.append(
                     (
                         channel,
-                        await self.gateway.towns[channel].receive_message(
-                            text, sender=sender, room=room
-                        ),
+                        await self.gateway.say(text, sender=sender, room=room, on=channel),
                     )
                 )
             case ("topic", (channel, room), sender, text):
-                await self.gateway.towns[channel].receive_topic(text, room=room, sender=sender)
+                await self.gateway.consoles[channel].receive_topic(text, room=room, sender=sender)
             case ("edit", number, text) if self.said:
                 channel, message = self.said[-1 - number % len(self.said)]
-                await self.gateway.towns[channel].receive_edit(message, text)
+                await self.gateway.consoles[channel].receive_edit(message, text)
             case ("delete", number) if self.said:
                 channel, message = self.said[-1 - number % len(self.said)]
-                await self.gateway.towns[channel].receive_delete(message)
+                await self.gateway.consoles[channel].receive_delete(message)
             case ("wait", delay_s):
                 self.clock.advance(delay_s)
             case ("restart",):
                 await self.gateway.end()
-                await self.gateway.start()
+                self.gateway.start()
 
     def _answer(self, name: str) -> Answer:
         self.calls += 1
@@ -149,9 +147,7 @@ class Talk:
         self.said.append(
             (
                 channel,
-                await self.gateway.towns[channel].receive_message(
-                    text, sender=sender, room=room, **more
-                ),
+                await self.gateway.say(text, sender=sender, room=room, **more, on=channel),
             )
         )
         async with asyncio.timeout(60):
@@ -242,8 +238,8 @@ def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
             (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 120)
             (tmp / "ana" / "USER.md").write_text("Ann grows beans at home.")
             made = read_config(tmp, {}).settings
-            async with running(made, clock, LiveSettings(made, tmp, {})) as gateway:
-                await gateway.towns["irc.libera"].receive_topic(
+            async with Gateway(made, clock=clock, live=LiveSettings(made, tmp, {})) as gateway:
+                await gateway.consoles["irc.libera"].receive_topic(
                     "beans", room="#lobby", sender="ann"
                 )
                 async with await Store.open_readonly(made.store.path) as reader:

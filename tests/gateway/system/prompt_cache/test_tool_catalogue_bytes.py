@@ -17,23 +17,17 @@ from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
 from tests.gateway.system.prompt_cache.test_prompt_bytes import bare
-from tests.kits.console_platforms import IRC, Running, running
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
+from tests.kits.gateway import IRC, UNBOUNDED, UNHURRIED, Gateway
 from tests.kits.mcp import OWN
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import Answer, Json, ModelApi
-
-SKILL = (
-    "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil "
-    "water.\n"
-)
 
 
 @dataclass
 class Asked:
     """A gateway, and a model that calls what it is told to."""
 
-    gateway: Running
+    gateway: Gateway
     api: ModelApi
     calls: list[tuple[str, Json]] = field(default_factory=list)
     """Made by the next answers, one each."""
@@ -56,7 +50,7 @@ class Asked:
 
     async def ask(self) -> Json:
         """Somebody asks; the last request of that turn."""
-        await self.gateway.ask(IRC, "reverie, go on", sender="olga", room="#garden")
+        await self.gateway.ask("reverie, go on", sender="olga", room="#garden")
         assert [one.complaint for one in self.api.violations] == []
         return self.api.seen[-1].body
 
@@ -110,7 +104,7 @@ async def asking(
         provider = {"kind": "anthropic", "base_url": api.url, "api_key": "test"}
         (folder / "workspace").mkdir(exist_ok=True)
         (folder / "workspace" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 200)
-        async with running(settings(folder, provider, surface, **tools), clock) as gateway:
+        async with Gateway(settings(folder, provider, surface, **tools), clock=clock) as gateway:
             yield Asked(gateway, api)
 
 
@@ -129,79 +123,42 @@ def now(body: Json) -> str:
     return json.dumps(body["messages"][-1])
 
 
-@pytest.mark.parametrize("surface", ["native", "capability"])
-def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surface: str) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        async with asking(tmp_path, clock, surface) as it:
-            before = await it.ask()
-            folder = tmp_path / "workspace" / "skills" / "brew-tea"
-            folder.mkdir(parents=True)
-            (folder / "SKILL.md").write_text(SKILL)
-            after = await it.ask()
-            assert front(after) == front(before)
-            assert "brew-tea" in after["system"][1]["text"]
-            assert "brew-tea" not in json.dumps(before["system"])
-            first, *_, last = [one.ticket for one in it.api.seen if one.ticket is not None]
-            identity = len(after["tools"])  # behind as many tools
-            assert (
-                last.path[identity] is first.path[identity]
-            )  # the same bytes also as the provider caches them
-            assert last.path[identity + 1] is not first.path[identity + 1]
-            if identity in [
-                place for place, _ in first.writes
-            ]:  # a mark stood there: there was nothing else to share
-                assert last.usage.cache_read_input_tokens >= last.path[identity].tokens
-            # the skills were shared, too: what stands in front of them is written with them, and
-            # once
-            else:
-                assert identity + 1 in [place for place, _ in first.writes]
-                assert identity + 1 in [
-                    place for place, lifetime in last.writes if lifetime == "1h"
-                ]
-
-    asyncio.run(story())
-
-
 @pytest.mark.parametrize(
     "surface", [pytest.param("native", marks=pytest.mark.system), "capability"]
 )
-def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
+async def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
 ) -> None:
-    async def story() -> None:
-        clock = ManualClock()
-        own = {
-            "command": [sys.executable, OWN, "stdio", str(tmp_path)],
-            "role": "member",
-            "approval": "never",
-        }
-        async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
-            before = await it.ask()
-            assert "mcp_own_grow" in before_history(before)
-            it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
-            await it.ask()
-            async with asyncio.timeout(120):
-                while not (
-                    waits := re.search("`approve ([0-9a-f]{8})`", caplog.text)
-                ):  # what owners are told
-                    after = await it.ask()
-                    assert before_history(after) == before_history(before)
-                    assert "mcp_own_extra" not in now(after)
-                    clock.advance(1)  # it is asked again after a moment
-                await it.gateway.ask(IRC, f"!approve {waits[1]}", sender="olga", room="#garden")
-                while "mcp_own_extra" not in now(after := await it.ask()):
-                    assert before_history(after) == before_history(before)
-                    clock.advance(1)
-            assert before_history(after) == before_history(before)
-            it.calls = [("call_capability", {"capability": "mcp_own_extra", "args": {}})]
-            await it.ask()
-            assert "I am new" in it.results[-1]
-            clock.advance(7_300)
-            cold = await it.ask()
-            assert "mcp_own_extra" in before_history(cold)
-            assert "mcp_own_extra" not in now(cold)
-            if surface == "capability":
-                assert front(cold) == front(before)
-
-    asyncio.run(story())
+    clock = ManualClock()
+    own = {
+        "command": [sys.executable, OWN, "stdio", str(tmp_path)],
+        "role": "member",
+        "approval": "never",
+    }
+    async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
+        before = await it.ask()
+        assert "mcp_own_grow" in before_history(before)
+        it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
+        await it.ask()
+        async with asyncio.timeout(120):
+            while not (
+                waits := re.search("`approve ([0-9a-f]{8})`", caplog.text)
+            ):  # what owners are told
+                after = await it.ask()
+                assert before_history(after) == before_history(before)
+                assert "mcp_own_extra" not in now(after)
+                clock.advance(1)  # it is asked again after a moment
+            await it.gateway.ask(f"!approve {waits[1]}", sender="olga", room="#garden")
+            while "mcp_own_extra" not in now(after := await it.ask()):
+                assert before_history(after) == before_history(before)
+                clock.advance(1)
+        assert before_history(after) == before_history(before)
+        it.calls = [("call_capability", {"capability": "mcp_own_extra", "args": {}})]
+        await it.ask()
+        assert "I am new" in it.results[-1]
+        clock.advance(7_300)
+        cold = await it.ask()
+        assert "mcp_own_extra" in before_history(cold)
+        assert "mcp_own_extra" not in now(cold)
+        if surface == "capability":
+            assert front(cold) == front(before)

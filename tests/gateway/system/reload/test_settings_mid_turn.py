@@ -11,7 +11,7 @@ from typing import Any
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import ManualClock
-from tests.kits.console_platforms import Running, running
+from tests.kits.gateway import Gateway
 from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ def config(url: str) -> Json:
 class Town:
     """A gateway whose configuration is written again."""
 
-    def __init__(self, folder: Path, gateway: Running, api: ModelApi, said: Json) -> None:
+    def __init__(self, folder: Path, gateway: Gateway, api: ModelApi, said: Json) -> None:
         assert gateway.live is not None
         self.folder, self.gateway, self.api, self.said, self.live = (
             folder,
@@ -62,15 +62,15 @@ class Town:
         return await self.live.reload()
 
     async def ask(self, text: str, sender: str = "ann", room: str | None = "#garden") -> None:
-        await self.gateway.ask("irc.libera", text, sender=sender, room=room)
+        await self.gateway.ask(text, sender=sender, room=room)
 
     async def unheard(self, text: str, sender: str, room: str | None) -> None:
         """Somebody says something, and nobody answers before somebody else is answered who speaks
         after them."""
-        count, asked = self.gateway.shown, len(self.api.seen)
-        await self.gateway.towns["irc.libera"].receive_message(text, sender=sender, room=room)
+        count, asked = len(self.gateway.screen.parts), len(self.api.seen)
+        await self.gateway.say(text, sender=sender, room=room, on="irc.libera")
         await self.ask("reverie, are you there?")
-        assert (self.gateway.shown, len(self.api.seen)) == (count + 1, asked + 1)
+        assert (len(self.gateway.screen.parts), len(self.api.seen)) == (count + 1, asked + 1)
 
     @property
     def last(self) -> Json:
@@ -91,7 +91,9 @@ async def town(folder: Path) -> AsyncIterator[Town]:
         said = config(api.url)
         write(folder, said)
         settings = read_config(folder, {}).settings
-        async with running(settings, ManualClock(), LiveSettings(settings, folder, {})) as gateway:
+        async with Gateway(
+            settings, clock=ManualClock(), live=LiveSettings(settings, folder, {})
+        ) as gateway:
             it = Town(folder, gateway, api, said)
             await it.ask("!whoami")  # it is up
             yield it
