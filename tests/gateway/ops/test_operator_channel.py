@@ -299,20 +299,19 @@ async def test_what_came_of_reading_the_configuration_again_is_told(tmp_path: Pa
     async with operated(tmp_path) as gateway, gateway.listening() as told:
         file = tmp_path / "reverie.yaml"
         said = json.loads(file.read_text())
-        file.write_text(
-            json.dumps({**said, "commands": {"contact": "me"}, "ops": {**said["ops"], "port": 1}})
-        )
+        said["commands"] = {"contact": "me"}
+        file.write_text(json.dumps(said))
         assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"]
         await told.until(lambda told: any(one["taken"] for one in told.named("reloaded")))
+        file.write_text(json.dumps({**said, "ops": {**said["ops"], "port": 1}}))
+        assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"]
+        await told.until(lambda told: any(one["later"] for one in told.named("reloaded")))
         file.write_text(json.dumps({**said, "agents": []}))
         assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"] is False
         await told.until(lambda told: told.named("reloaded")[-1]["problems"])
-        (taken,) = [one for one in told.named("reloaded") if one["taken"]]
-        assert (taken["taken"], taken["later"], taken["problems"]) == (
-            ["commands.contact"],
-            ["ops.port"],
-            [],
-        )
+        told_of = [(one["taken"], one["later"]) for one in told.named("reloaded")]
+        assert (["commands.contact"], []) in told_of
+        assert ([], ["ops.port"]) in told_of
         broken = told.named("reloaded")[-1]
         assert (broken["taken"], len(broken["problems"])) == ([], 1)
         assert "agents" in broken["problems"][0]

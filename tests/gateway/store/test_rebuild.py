@@ -201,7 +201,9 @@ def test_statements_keep_their_order_within_a_table(some: list[NewEntry]) -> Non
         for seq, entry in enumerate(some, 1)
         for statement in project_fact(Seq(seq), "now", entry.conversation, Seq(1), entry.fact)
     ]
-    regrouped: dict[str, list[tuple[str, tuple[Any, ...]]]] = {table: [] for table in PROJECTED_TABLES}
+    regrouped: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
+        table: [] for table in PROJECTED_TABLES
+    }
     by_sql = {statement.sql: statement.table for statement in flat}
     for sql, rows in group_statements(flat):
         regrouped[by_sql[sql]] += [(sql, row) for row in rows]
