@@ -5,10 +5,9 @@ none.
 """
 
 import asyncio
-import itertools
 import logging
 import random as _random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,23 +31,13 @@ from channels.base import (
 )
 from channels.irc import tls
 from channels.irc.bouncer import is_bouncer_nick
-from channels.irc.compose import (
-    TYPING_INTERVAL_S,
-    compose_messages,
-    compose_multiline,
-    pack_bodies,
-    paginate,
-    reply_tags,
-    worst_case_body_bytes,
-)
 from channels.irc.config import IrcConfig
 from channels.irc.identity import direct_chat_of, is_room_name
-from channels.irc.outgoing import MAX_IN_FLIGHT, FloodPace
+from channels.irc.outgoing import MAX_IN_FLIGHT
 from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
-from channels.irc.registration import LoginHistory
-from channels.irc.render import FORMATTING
+from channels.irc.render import FORMATTING, max_body_bytes, paginate, split_line
 from channels.irc.session import CONNECT_TIMEOUT_S, IrcNotificationQueue, IrcSession
-from channels.irc.wire import add_tags, format_line, is_posting_refused
+from channels.irc.wire import format_line, is_posting_refused
 from channels.text import single_line
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -56,7 +45,6 @@ from gateway.core.events import (
     ChannelName,
     ConnectionChanged,
     EventId,
-    MessageId,
     PlaceNames,
     Post,
     Receipt,
@@ -71,18 +59,13 @@ from gateway.core.text_safety import break_nicks
 
 logger = logging.getLogger("reverie.irc")
 _JOIN_ANSWER_S: Final = 30.0
-_MAX_ID_BYTES: Final = 500
-_MAX_REACTION_BYTES: Final = 64
 _SEPARATORS: Final = frozenset(", \r\n\0")
 """Characters that no nick or room has (RFC 2812, section 1.3)."""
-_NO_TAGS: Final[Mapping[str, str]] = {}
 _NOT_IN_ROOM: Final = ("(403)", "(442)")
 """Ends of reasons that mean that the room does not exist, or that we are not in it."""
 _ACCOUNTS_NOTE: Final = (
     "Who is logged in to services is known only as far as the server has told us."
 )
-_LOGIN_REFUSED_DELAY_S = 60.0
-"""Shortest delay between two logins that the services refuse."""
 
 
 class IrcChannel:
@@ -101,14 +84,12 @@ class IrcChannel:
         del commands  # IRC has no native commands
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = IrcNotificationQueue()
-        self._state, self._logins = IrcState(cursor), LoginHistory()
-        self._pace = FloodPace()
+        self._state = IrcState(cursor)
         self._session: IrcSession | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
         self._up_s = 0.0
         """Time when the connection came up last."""
-        self._batch_numbers = itertools.count(1)
 
     @property
     def name(self) -> ChannelName:
@@ -116,22 +97,16 @@ class IrcChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        # `replies` is False although replies are tagged where the server allows it: few clients
-        # show the tag, and the network's support is unknown before we connect. So the text itself
-        # must name the person it answers.
         return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        room, session = post.to.room, self._session
-        page, target = self._find_page(post), message_target(room, post.to.thread)
-        if session is None:
+        page, session = self._find_page(post), self._session
+        nicks = session.users.nicks_in(post.to.room) if session else None
+        if session is None or not nicks:
             return page
-        if nicks := session.users.nicks_in(
-            room
-        ):  # no mass mention; lines may be longer than one message then
-            page = tuple(break_nicks("\n".join(page), nicks, session.isupport.fold).split("\n"))
-        limits = None if direct_chat_of(room) else session.multiline
-        return pack_bodies(page, self.max_body_bytes(target), limits) if limits else page
+        # No mass mention. What breaks it makes lines longer.
+        lines = break_nicks("\n".join(page), nicks, session.isupport.fold).split("\n")
+        return tuple(piece for line in lines for piece in split_line(line, self._limit(post.to)))
 
     def page_count(self, post: Post) -> int:
         return len(self._paginate(post))
@@ -145,16 +120,6 @@ class IrcChannel:
 
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
         """Return all pages of the post, as messages."""
-        target = message_target(post.to.room, post.to.thread)
-        line_bytes = self.max_body_bytes(target)
-        if (
-            not direct_chat_of(post.to.room)
-            and self._session
-            and (limits := self._session.multiline)
-        ):
-            line_bytes = max(
-                line_bytes, limits.max_bytes - 1
-            )  # text for one person is sent line by line
         # A person who is asked to approve something must see all of it.
         page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
         more = f"{self.nick}: more"  # works with any command prefix
@@ -163,22 +128,10 @@ class IrcChannel:
         ):  # clients show a notice where the person is, not in a chat with us
             more = f"/msg {self.nick} more" if post.style == "notice" else "more"
         with use_language(post.language):
-            return paginate(
-                post.text,
-                worst_case_body_bytes(self._config.nick, target),
-                line_bytes,
-                page_lines,
-                more,
-            )
+            return paginate(post.text, self._limit(post.to), page_lines, more)
 
-    def max_body_bytes(self, target: str) -> int:
-        """Return the length limit of the text of one message."""
-        session = self._session
-        return (
-            session.max_body_bytes(target)
-            if session
-            else worst_case_body_bytes(self._config.nick, target)
-        )
+    def _limit(self, at: Address) -> int:
+        return max_body_bytes(self._config.nick, message_target(at.room, at.thread))
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         """Return once the server has certainly accepted the part."""
@@ -195,40 +148,18 @@ class IrcChannel:
             raise MayNotPost(f"{refused.reason}{remedy}") from refused
 
     async def _send(self, part: Part, before_send: BeforeSend) -> Receipt:
-        """Send it as one multiline message where the server supports that, else line by line."""
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
-        command = "NOTICE" if part.style == "notice" else "PRIVMSG"
-        limit, limits, folded = (
-            session.max_body_bytes(target),
-            session.multiline,
-            session.isupport.fold(target),
-        )
-        tags, multiline = reply_tags(part.reply_to, session.caps, session.isupport), None
         try:
-            lines = compose_messages(command, target, part.body, limit, tags)
-            if limits is not None:
-                reference = f"b{next(self._batch_numbers)}"
-                multiline = compose_multiline(
-                    command, target, part.body, limit, limits=limits, reference=reference, tags=tags
-                )
+            raw = format_line(
+                "NOTICE" if part.style == "notice" else "PRIVMSG", target, trailing=part.body
+            )
         except ValueError as error:
             raise Rejected(f"{target!r} is not a room or nick") from error
-        session.typing_state.mark_stopped(folded)  # a message ends the typing indicator in clients
-        if chat := direct_chat_of(part.to.room):
-            return await session.outgoing.send(lines, folded, before_send, chat=chat)
-        if multiline is not None:
-            try:
-                return await session.outgoing.send(
-                    multiline[0], folded, before_send, multiline_text=multiline[1]
-                )
-            except Rejected as rejected:
-                if "MULTILINE" not in rejected.reason:
-                    raise
-                # Surely not accepted, and the hand-over is already recorded: send it line by line.
-                before_send = no_before_send
-        return await session.outgoing.send(lines, folded, before_send)
+        return await session.outgoing.send(
+            raw, session.isupport.fold(target), before_send, chat=direct_chat_of(part.to.room)
+        )
 
     def place_names(self, at: Address) -> PlaceNames | None:
         session = self._session
@@ -275,37 +206,6 @@ class IrcChannel:
                 f"{person.name} is behind a bridge, so nothing can be said to them alone"
             )
         return room
-
-    typing_interval_s = TYPING_INTERVAL_S
-
-    async def typing(self, at: Address, *, active: bool) -> None:
-        """Send a typing indicator, if it changes anything and the rate limit leaves room."""
-        session, now_s = self._session, self._clock.monotonic()
-        if (
-            session is None
-            or "message-tags" not in session.caps
-            or not session.isupport.relays_tag("typing")
-        ):
-            return
-        target, state = message_target(at.room, at.thread), "known"
-        if chat := direct_chat_of(at.room):
-            target, state = session.resolve_target(chat)
-        try:
-            raw = add_tags(
-                format_line("TAGMSG", target), {"+typing": "active" if active else "done"}
-            )
-        except ValueError:  # not a target
-            return
-        folded, typing = session.isupport.fold(target), session.typing_state
-        wanted = (
-            state != "other"
-            and not is_bouncer_nick(target)
-            and typing.should_send(folded, now_s, active=active)
-        )
-        if wanted and session.outgoing.write_if_idle(raw):
-            typing.mark_stopped(folded)
-            if active:
-                typing.mark_active(folded, now_s)
 
     @property
     def nick(self) -> str:
@@ -378,70 +278,28 @@ class IrcChannel:
                 self._clock, MEMBERSHIP_TIMEOUT_S, session.confirm_person(chat)
             )
         except TimeoutError:
-            return session.resolve_target(chat)[1] in ("known", "confirmed")
-
-    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        """Add or remove a reaction: https://ircv3.net/specs/client-tags/react."""
-        session, _ = self._require_target(at)
-        tag, emoji = "draft/react" if add else "draft/unreact", single_line(reaction, len(reaction))
-        has_tags = "message-tags" in session.caps and session.isupport.relays_tag(tag)
-        if not has_tags or session.typing_state.is_unsupported:
-            raise Rejected("this server has no reactions")
-        if not emoji or len(emoji.encode()) > _MAX_REACTION_BYTES:
-            raise Rejected("a reaction is an emoji")
-        tags = reply_tags(message, session.caps, session.isupport)
-        if not tags or len(message.encode("utf-8", "replace")) > _MAX_ID_BYTES:
-            raise Rejected("this server does not name messages, so there is no pointing at one")
-        await self._send_command("TAGMSG", at, tags=tags | {f"+{tag}": emoji})
-
-    async def delete(self, at: Address, message: MessageId) -> None:
-        """Delete one of our messages: https://ircv3.net/specs/extensions/message-redaction.
-
-        Operators may delete other people's messages, so only messages known to be ours are deleted.
-        """
-        session, _ = self._require_target(at)
-        if "draft/message-redaction" not in session.caps:
-            raise Rejected("nothing can be taken back on this server")
-        if message not in session.state.own_message_ids:
-            raise Rejected(
-                "that is not known to be a message of ours: only what was said since the start is"
-            )
-        try:
-            await self._send_command("REDACT", at, message)
-        except Rejected as error:
-            if "UNKNOWN_MSGID" not in error.reason:
-                raise
+            return session.resolve_target(chat)[1] == "known"
 
     async def set_topic(self, at: Address, topic: str) -> None:
         """Set the topic. Servers cut a topic that is too long, so it is refused here."""
         session, room = self._require_target(at)
-        new, max_bytes = single_line(topic, len(topic)), session.max_body_bytes(room)
+        new, max_bytes = single_line(topic, len(topic)), self._limit(at)
         if not session.isupport.is_room(room):
             raise Rejected("only rooms have topics")
         if session.isupport.topic_bytes:
             max_bytes = min(max_bytes, session.isupport.topic_bytes)
         if (size := len(new.encode())) > max_bytes:
             raise Rejected(f"a topic may have {max_bytes} bytes there, and this one has {size}")
-        await self._send_command("TOPIC", at, trailing=new)
+        await self._send_command("TOPIC", at, new)
 
-    async def _send_command(
-        self,
-        command: str,
-        at: Address,
-        *middles: str,
-        trailing: str | None = None,
-        tags: Mapping[str, str] = _NO_TAGS,
-    ) -> None:
+    async def _send_command(self, command: str, at: Address, trailing: str | None = None) -> None:
         """Send one line; return once the server has certainly accepted it. Raises SendError."""
         session, target = self._require_target(at)
         try:
-            raw = add_tags(format_line(command, target, *middles, trailing=trailing), tags)
+            raw = format_line(command, target, trailing=trailing)
         except ValueError as error:
             raise Rejected(f"that cannot be said to {target!r}") from error
-        chat = direct_chat_of(at.room)
-        await session.outgoing.send(
-            [raw], session.isupport.fold(target), lone_command=command, chat=chat
-        )
+        await session.outgoing.send(raw, session.isupport.fold(target), lone_command=command)
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         session, target = self._require_target(replace(at, thread=None))
@@ -480,7 +338,7 @@ class IrcChannel:
         """
         config, old_config = self._config, before._config  # noqa: SLF001 - same class
         if (config.host, config.port) == (old_config.host, old_config.port):
-            self._state, self._pace = before._state, before._pace  # noqa: SLF001 - same class
+            self._state = before._state  # noqa: SLF001 - same class
             # A room that is configured anew may be joined again.
             self._state.barred_rooms -= {
                 room.lower() for room in config.rooms if room not in old_config.rooms
@@ -489,7 +347,7 @@ class IrcChannel:
                 self._inbox.put(item)
 
     async def run(self, emit: Emit) -> None:
-        self._up, self._logins = None, LoginHistory()
+        self._up = None
         # An old connection state is no news.
         self._inbox.filter_pending(lambda item: not isinstance(item[0], ConnectionChanged))
         resume_task = asyncio.create_task(self._inbox.resume_when_stuck(self._clock))
@@ -512,12 +370,8 @@ class IrcChannel:
                 self._report_link(up=False, reason=denied.reason)
                 raise
             up_s = self._clock.monotonic() - self._up_s if self._up else 0.0
-            if reason is None:
-                continue
             self._report_link(up=False, reason=reason)
             delay_s = backoff.reconnect_delay_s(up_s, self._random())
-            if self._logins.refused_count:
-                delay_s = max(delay_s, _LOGIN_REFUSED_DELAY_S)
             logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -531,12 +385,12 @@ class IrcChannel:
                 )
             )
 
-    async def _connect_once(self) -> str | None:
-        """Run one connection; return why it ended (None: reconnect over TLS). Raises Denied."""
-        sts_port = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
-        context, port = (
-            tls.create_ssl_context(self._config.tls or sts_port is not None),
-            sts_port or self._config.port,
+    async def _connect_once(self) -> str:
+        """Run one connection; return why it ended. Raises Denied."""
+        context, host, port = (
+            tls.create_ssl_context(self._config.tls),
+            self._config.host,
+            self._config.port,
         )
         session = IrcSession(
             self._name,
@@ -544,13 +398,9 @@ class IrcChannel:
             self._clock,
             self._inbox,
             state=self._state,
-            logins=self._logins,
-            pace=self._pace,
-            secure_port=port if context is not None else None,
         )
         helpers: list[asyncio.Task[None]] = []
         try:
-            host = self._config.host
             # Stored before it is open, so that a cancellation at any time closes it.
             self._inbox.connection = connection = session.connection
             try:
@@ -563,34 +413,19 @@ class IrcChannel:
                 self._inbox.set_paused(True)
             coroutines = (session.outgoing.run(), session.watch_silence(), self._serve(session))
             helpers = [session.start_helper(work) for work in coroutines]
-            reason = await asyncio.shield(session.lost)
-            if session.upgrade_port is not None:
-                self._state.sts_policy.record_upgrade(self._config.host, session.upgrade_port)
-                logger.warning("%s: %s", self._name, reason)
-            return reason if session.upgrade_port is None else None
+            return await asyncio.shield(session.lost)
         finally:
-            await self._tear_down(session, port if context is not None else None, helpers)
+            await self._tear_down(session, helpers)
 
     async def _serve(self, session: IrcSession) -> None:
         """Bring the session up, and use it until it is lost or this is cancelled."""
         if await session.bring_up():
             self._session = session
-            problem = f"; {session.login_problem}" if session.login_problem else ""
-            self._report_link(
-                up=True, reason=f"connected to {self._config.host} as {session.nick}{problem}"
-            )
+            self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
             await session.work_periodically()
 
-    async def _tear_down(
-        self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]
-    ) -> None:
+    async def _tear_down(self, session: IrcSession, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
-        if secure_port is not None and session.welcomed.is_set():
-            self._state.sts_policy.record_policy(
-                self._config.host, secure_port, None, self._clock.now()
-            )
-            if self._state.sts_policy.serialized:
-                self._inbox.put_notification(None, self._state.cursor)
         if session.lost.done():
             session.lost.exception()  # retrieved, also after cancellation
         session.outgoing.close(

@@ -1,6 +1,6 @@
 """Probe of an IRC network: login as configured, without joining rooms or sending messages.
 
-Codes: `irc.tls`, `irc.sts`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`,
+Codes: `irc.tls`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`,
 `irc.login`, `irc.rooms`, and those of `net`. https://modern.ircdocs.horse/#connection-registration
 
 Rooms are checked by their modes, which most servers send to everybody
@@ -15,18 +15,16 @@ from typing import Final
 from channels.base import Denied, SendError
 from channels.irc.config import IrcConfig, TlsConfig
 from channels.irc.connection import IrcConnection
-from channels.irc.registration import LOGIN_REMEDY, IrcRegistration, LoginHistory, StsUpgrade
+from channels.irc.registration import LOGIN_REMEDY, IrcRegistration
 from channels.irc.tls import create_ssl_context
 from channels.irc.wire import IrcLine, Isupport, parse_line
-from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok, warning
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok
 from gateway.core.net_probe import PROXY_FIX, explain_connection_error, probe_net
 from gateway.core.proxy import ProxyFailed, find_proxy, through
 
 _MAX_ROOMS: Final = 10
 """Most rooms that are queried."""
 _END_OF_REPLIES: Final = "rooms-are-asked"
-_LOGIN_PATIENCE_S: Final = 4.0
-"""Seconds after which unanswered steps of the login are given up."""
 _ROOM_REPLIES_S: Final = 2.0
 """Seconds for the replies about rooms: some servers send none."""
 _CA_KEY: Final = "tls: {ca_file: FILE}"
@@ -65,15 +63,15 @@ async def probe_irc_server(config: IrcConfig) -> list[Finding]:
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
     """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
-    logins = [one.password for one in (config.sasl, config.nickserv) if one is not None]
-    configured = [config.password, *logins, *config.on_connect, *config.keys.values()]
+    login = config.sasl.password if config.sasl is not None else None
+    configured = [config.password, login, *config.on_connect, *config.keys.values()]
     found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
     try:
         tls = create_ssl_context(config.tls)
     except Denied as denied:
         found.add(_explain_tls_files(denied))
         return found.findings
-    session = _IrcProbeSession(config, found, secure=tls is not None)
+    session = _IrcProbeSession(config, found)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await session.run(tls)
@@ -110,10 +108,10 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
 class _IrcProbeSession:
     """State of one login."""
 
-    def __init__(self, config: IrcConfig, found: FindingCollector, *, secure: bool) -> None:
+    def __init__(self, config: IrcConfig, found: FindingCollector) -> None:
         self._config, self._found = config, found
         self._connection = IrcConnection(self)
-        self._login = IrcRegistration(config, self._connection, LoginHistory(), secure=secure)
+        self._login = IrcRegistration(config, self._connection)
         self._done = asyncio.Event()
         self._last_words, self._isupport = "", Isupport()
         self._nick_refusal: tuple[str, str] | None = None
@@ -128,11 +126,7 @@ class _IrcProbeSession:
         """Run until everything is known or the login failed. Raises OSError."""
         try:
             await self._connection.open(self._config, self._config.port, tls)
-            try:
-                await asyncio.wait_for(self._done.wait(), _LOGIN_PATIENCE_S)
-            except TimeoutError:
-                self._login.handle_silence()
-                await self._done.wait()
+            await self._done.wait()
         finally:
             self._done.set()  # ignores further lines
             await self._connection.close_gracefully("just looking")
@@ -151,9 +145,6 @@ class _IrcProbeSession:
             self._nick_refusal = (line.command, line.param(-1))
         try:
             self._login.feed(line)
-        except StsUpgrade as upgrade:
-            what = f"{self._config.host} asks for TLS on port {upgrade.port}"
-            self._end(warning("irc.sts", what, f"write port: {upgrade.port} and tls: true"))
         except SendError as error:
             self._end(_explain_refusal(error.reason, self._config))
         else:
@@ -223,7 +214,7 @@ class _IrcProbeSession:
             self._report_room(room)
         if login.account:
             found.ok("irc.sasl", f"logged in to the services as {login.account}")
-        elif login.offered_value("sasl") is not None and not (config.nickserv or config.on_connect):
+        elif login.offered_value("sasl") is not None and not config.on_connect:
             what = (
                 "not logged in to the network's services, so anybody may take the nick while "
                 "the bot is away"
@@ -278,7 +269,7 @@ def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
         return bad("irc.password", reason, fix)
     if "banned" in reason:
         return bad("irc.banned", reason, "ask the network's staff")
-    if "nick" in reason or "names like it" in reason:
+    if "nick" in reason:
         return bad("irc.nick", reason, "choose another nick")
     return bad("irc.login", reason, "try again later, or ask the network")
 

@@ -6,16 +6,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gateway.core.addresses import is_loopback_host
-from gateway.core.fields import ConfigSection, Duration
+from gateway.core.fields import ConfigSection
 from gateway.core.proxy import ProxySetting
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
 _KEY = re.compile(r"[^\s,:\x00-\x20][^\s,\x00-\x20]*")
-_USERNAME = re.compile(r"[^\s:@!\x00-\x20][^\s@!\x00-\x20]*(?: [^\s@!\x00-\x20]+)*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_SERVICE = re.compile(r"[^\s:@!,\x00-\x20][^\s@!,\x00-\x20]*(?:@[A-Za-z0-9.-]+)?")
-_PASSWORD = re.compile(r"[^\s\x00-\x20]{1,200}")
 _NAME = re.compile(r"[^\s:@!*?,\x00-\x20]+")
 _COMMAND_LINE = re.compile(r"(?P<command>[A-Za-z]+|[0-9]{3})(?: [^\r\n\0]*)?")
 _OWN_COMMANDS = frozenset({"AUTHENTICATE", "CAP", "JOIN", "NICK", "PART", "PASS", "QUIT", "USER"})
@@ -75,40 +72,6 @@ class SaslConfig(ConfigSection):
         return self
 
 
-class NickServConfig(ConfigSection):
-    """Login to the network's services by private messages, for networks without SASL, and recovery
-    of the nick.
-
-    Rooms are joined after the answer, or after 15 s. A refused password is not sent again until the
-    configuration is changed or the process starts anew.
-    """
-
-    password: SecretStr | None = None
-    """Password of the account. None: only the nick is recovered, by the account that `sasl` logged
-    in."""
-    account: str = ""
-    """Account at the services. Empty: the nick."""
-    service: str = "NickServ"
-    """Whom to write to. `NickServ@services.example.net` reaches only the service itself, where the
-    network knows it."""
-    recover: Literal["regain", "ghost", "off"] = "regain"
-    """Command that gives us our nick when somebody else has it: REGAIN, or GHOST and a change of
-    nick."""
-
-    @model_validator(mode="after")
-    def _sendable(self) -> Self:
-        if self.password is not None and not _PASSWORD.fullmatch(self.password.get_secret_value()):
-            raise ValueError("the password cannot be sent to services: take out blanks")
-        if self.account and not _PASSWORD.fullmatch(self.account):
-            raise ValueError(f"{self.account!r} is not an account: take out blanks")
-        if not _SERVICE.fullmatch(self.service):
-            raise ValueError(
-                f"{self.service!r} is not a service; write NickServ or "
-                "NickServ@services.example.net"
-            )
-        return self
-
-
 class IrcRateLimit(ConfigSection):
     """Limit of the lines to the server (a token bucket)."""
 
@@ -133,17 +96,14 @@ class IrcConfig(ConfigSection):
     """TLS. False: without, for servers on this machine."""
     nick: str
     """Nick of the bot. If somebody else has it, another one is used until it is free again."""
-    username: str | None = None
-    """User name. None: the nick."""
     password: SecretStr | None = None
     """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it
     needs TLS."""
     sasl: SaslConfig | None = None
-    nickserv: NickServConfig | None = None
-    """Login to the services by NickServ. None: none."""
     on_connect: Annotated[tuple[SecretStr, ...], Field(strict=False)] = ()
-    """Lines that are sent as they are after the welcome, before `nickserv` and the rooms, e.g.
-    `MODE {nick} +x`. At most 20, each of at most 400 bytes. `{nick}` is our nick."""
+    """Lines that are sent as they are after the welcome, before the rooms are joined, e.g.
+    `PRIVMSG NickServ :IDENTIFY account password` where there is no SASL. At most 20, each of at
+    most 400 bytes. `{nick}` is our nick."""
     contact: str | None = None
     """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP
     VERSION."""
@@ -155,12 +115,6 @@ class IrcConfig(ConfigSection):
     bridges: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Relay bots, by services account, or by nick on a network without accounts: whoever speaks
     through one (`<kai> mybot: hello`) is a guest by that name."""
-    rejoin_after_kick: bool = False
-    """True: join again after a kick. False: stay out until an administrator invites the bot or the
-    process restarts."""
-    history_age: Duration = 3600.0
-    """Age of the oldest messages that the bot fetches after a reconnect or a restart, where the
-    server keeps a history. 0: none."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all
@@ -185,13 +139,6 @@ class IrcConfig(ConfigSection):
         except UnicodeError:
             pass
         raise ValueError(f"{host!r} is not the name of a host")
-
-    @field_validator("username")
-    @classmethod
-    def _username(cls, username: str | None) -> str | None:
-        if username is not None and not _USERNAME.fullmatch(username):
-            raise ValueError(f"{username!r} is not a user name; use letters and digits")
-        return username
 
     @field_validator("on_connect")
     @classmethod
@@ -265,20 +212,13 @@ class IrcConfig(ConfigSection):
     @model_validator(mode="after")
     def _no_password_in_the_clear(self) -> Self:
         plain = self.sasl is not None and self.sasl.mechanism == "plain"
-        services = self.nickserv is not None and self.nickserv.password is not None
-        if (
-            self.tls is False
-            and (plain or services or self.password)
-            and not is_loopback_host(self.host)
-        ):
-            which = "sasl.password" if plain else "nickserv.password" if services else "password"
+        if self.tls is False and (plain or self.password) and not is_loopback_host(self.host):
+            which = "sasl.password" if plain else "password"
             raise ValueError(
                 f"{which} would be sent to {self.host} over plain text; write `tls: true` and the "
                 "port for TLS (mostly 6697), use sasl with scram-sha-256, or reach the server "
                 "through a tunnel on 127.0.0.1"
             )
-        if self.nickserv is not None and self.nickserv.password is None and self.sasl is None:
-            raise ValueError("nickserv needs a password, unless sasl logs in")
         return self
 
     @model_validator(mode="after")

@@ -110,11 +110,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
 
         A certificate without a configured fingerprint is refused before anything is sent.
         """
-        username = (
-            config.username
-            or "".join(c for c in config.nick if c.isascii() and c.isalnum())
-            or "reverie"
-        )
+        username = "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
         options: dict[str, Any] = {"ssl": tls} | (
             {"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}
@@ -153,7 +149,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             password=f":{config.password.get_secret_value()}"
             if config.password
             else None,  # it may have spaces
-            username=username.replace(" ", "_"),
+            username=username,
             ircname=config.contact or config.nick,
             connect_factory=connect,
         )

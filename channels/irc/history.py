@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from channels.irc.compose import LOCAL_ID_PREFIX
 from channels.irc.inbound import IrcLineContext, sent_at, to_notifications
-from channels.irc.wire import HistoryBatch, IrcLine, Isupport, format_line
+from channels.irc.wire import Batch, IrcLine, Isupport, format_line
 from gateway.core.clock import new_id
 from gateway.core.events import (
     MembershipChanged,
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 _PAGE_LINES: Final = 100
 _MAX_PAGES: Final = 100
-_RECENT_LINES: Final = 30
-"""Lines from before we entered a room that are read as context."""
+HISTORY_AGE_S: Final = 3600.0
+"""Age of the oldest messages that are requested."""
 _MAX_TARGETS: Final = 50
 _MAX_HELD: Final = 1_000
 _ANSWER_TIMEOUT: Final = timedelta(seconds=120)
@@ -53,8 +52,6 @@ class HistoryRequests:
         self._isupport = isupport
         self._places: deque[str] = deque()
         """Places to request, the current one first."""
-        self._entered: set[str] = set()
-        """Those of `_places` that we have just entered: only their last lines are requested."""
         self._since: datetime | None = None
         self._asked_at: datetime | None = None
         self._pages = self._number = 0
@@ -85,19 +82,6 @@ class HistoryRequests:
         """Hold back messages of these rooms and direct messages from now on."""
         self._places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
 
-    def add_entered(self, room: str, now: datetime) -> list[str]:
-        """Request the last lines of a room that we have just entered; return the lines to send."""
-        place = self._isupport.fold(room)
-        if place in self._places:
-            return []
-        self._places.append(place)
-        self._entered.add(place)
-        return self._request_first(now) if len(self._places) == 1 else []
-
-    def is_from_before(self, page: HistoryBatch) -> bool:
-        """Return whether the answer holds what was said before we entered the room."""
-        return self._isupport.fold(page.target) in self._entered
-
     def start(self, rooms: Iterable[str], since: datetime, now: datetime) -> list[str]:
         """Begin requests for `rooms` and direct messages; return the lines to send."""
         self._since = since
@@ -108,7 +92,6 @@ class HistoryRequests:
     def stop(self) -> None:
         """End all requests."""
         self._places.clear()
-        self._entered.clear()
 
     def hold(self, message: Message) -> bool:
         """Hold the message until its place is complete; False: emit it now."""
@@ -130,9 +113,7 @@ class HistoryRequests:
         self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
         return free
 
-    def handle_page(
-        self, page: HistoryBatch, me: str, now: datetime
-    ) -> tuple[list[IrcLine], list[str]]:
+    def handle_page(self, page: Batch, me: str, now: datetime) -> tuple[list[IrcLine], list[str]]:
         """Process an answer; return the lines to emit, and the lines to send."""
         place = self._places[0] if self._places else ""
         lists_people = page.kind == "draft/chathistory-targets"
@@ -156,7 +137,7 @@ class HistoryRequests:
         last = self._reference(page.lines)
         self._pages += 1
         # The page limit ends a loop with a server that always has more.
-        is_full = len(page.lines) >= self._limit and place not in self._entered
+        is_full = len(page.lines) >= self._limit
         has_more = is_full and last not in {"", self._last} and self._pages < _MAX_PAGES
         self._last = last
         return lines, self._request_page(last, now) if has_more else self._request_next(now)
@@ -179,8 +160,6 @@ class HistoryRequests:
         place = self._places[0]
         if place == DIRECT_PLACE:
             params = ["TARGETS", reference, f"timestamp={_format_time(now)}", str(_MAX_TARGETS)]
-        elif place in self._entered:
-            params = ["LATEST", place, "*", str(min(self._limit, _RECENT_LINES))]
         else:
             params = ["AFTER", place, reference, str(self._limit)]
         self._number += 1
@@ -191,7 +170,7 @@ class HistoryRequests:
         ]
 
     def _request_next(self, now: datetime) -> list[str]:
-        self._entered.discard(self._places.popleft())
+        self._places.popleft()
         return self._request_first(now)
 
     def _request_first(self, now: datetime) -> list[str]:
@@ -200,7 +179,7 @@ class HistoryRequests:
         reference = f"timestamp={_format_time(self._since)}" if self._since is not None else ""
         return self._request_page(reference, now) if self._places else []
 
-    def _add_people(self, page: HistoryBatch) -> None:
+    def _add_people(self, page: Batch) -> None:
         for line in page.lines:
             target = self._isupport.fold(line.param(1))
             person = line.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
@@ -236,27 +215,24 @@ _LIVE_WINDOW: Final = timedelta(seconds=60)
 _MAX_SKEW: Final = timedelta(seconds=30)
 """Smaller clock errors do no harm."""
 _MAX_ID_COUNTS: Final = 8_192
+_ID_PREFIX: Final = "local-"
+"""Prefix of the ids of messages that the server gives none."""
 
 
 class IrcEmitter:
     """Emitter of one connection: each event once, and in a room old events before new ones."""
 
-    def __init__(self, session: "IrcSession", age_s: float) -> None:
-        """Messages older than `age_s` are not requested."""
-        self._session, self._state, self._age_s = session, session.state, age_s
+    def __init__(self, session: "IrcSession") -> None:
+        self._session, self._state = session, session.state
         self.has_history = False
         """The server keeps a history, so the cursor is worth storing."""
         self._requests = HistoryRequests(session.isupport)
         self._skew = timedelta()
         """Time by which the server's clock is ahead of ours."""
-        self._server_clock: tuple[datetime, float] | None = None
-        """A time of the server's clock, and the monotonic time when it was received."""
-        self._begun_s = session.clock.monotonic()
+        self._begun = session.clock.now()
         """Time when the connection was begun."""
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
-        self._is_started = False
-        """The rooms of the start are joined, and what we missed there is requested."""
         self._is_given_up = False
         """The server did not answer, so the gap stays one."""
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
@@ -268,15 +244,9 @@ class IrcEmitter:
         One that was said while we were connected is live however late it is read: this process may
         have been stopped, or the network slow.
         """
-        now, heard_s = self._now(), self._session.last_heard_s
-        if self._server_clock is not None:  # our own clock may have been changed since
-            sent, at_s = self._server_clock
-            self._skew = sent + timedelta(seconds=heard_s - at_s) - now
-        age = now - (sent_at(line, now) - self._skew)
+        now = self._now()
         is_old = (
-            "time" in line.tags
-            and age > _LIVE_WINDOW
-            and heard_s - age.total_seconds() < self._begun_s
+            "time" in line.tags and sent_at(line, now) - self._skew < self._begun - _LIVE_WINDOW
         )
         read_at = (
             now if is_old else sent_at(line, now)
@@ -307,7 +277,7 @@ class IrcEmitter:
     def sync_clock(self, line: IrcLine) -> None:
         """Learn the clock difference from a line that the server surely sends at this moment."""
         if "time" in line.tags:
-            self._server_clock = sent_at(line, self._now()), self._session.last_heard_s
+            self._skew = sent_at(line, self._now()) - self._now()
 
     def _event_id(self, line: IrcLine, *, is_old: bool) -> str:
         """Return an id for a line without one: equal for every playback of it, and for no other
@@ -316,12 +286,12 @@ class IrcEmitter:
         Equal words at an equal time are two messages, unless they are played back.
         """
         if line.command != "PRIVMSG" or "time" not in line.tags:
-            return LOCAL_ID_PREFIX + new_id(self._now())
+            return _ID_PREFIX + new_id(self._now())
         words = "\0".join((line.tags["time"], line.source, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if is_old else self._id_counts.get(name, 0) + 1
         self._id_counts.put(name, count)
-        return f"{LOCAL_ID_PREFIX}{name}" + (f"-{count}" if count > 1 else "")
+        return f"{_ID_PREFIX}{name}" + (f"-{count}" if count > 1 else "")
 
     def _emit(self, notification: Notification) -> None:
         now = self._now()
@@ -351,14 +321,14 @@ class IrcEmitter:
         """Hold back live messages of these rooms, which we are about to join, until the missed ones
         are emitted.
         """
-        if self.has_history and self._state.has_gap and self._age_s > 0:
+        if self.has_history and self._state.has_gap:
             self._requests.hold_rooms(rooms)
 
     def request_history(self, rooms: Sequence[str]) -> None:
         """Request the messages of these rooms, and direct messages, that we missed."""
-        now, self._is_started = self._now(), True
+        now = self._now()
         since = (
-            self._state.missing_since(now, self._age_s)
+            self._state.missing_since(now, HISTORY_AGE_S)
             if self.has_history and self._state.has_gap
             else None
         )
@@ -368,32 +338,19 @@ class IrcEmitter:
             self._session.queue_lines(self._requests.start(rooms, since, now))
         self._emit_released()
 
-    def request_recent(self, room: str) -> None:
-        """Request what was said in a room before we entered it. It is context: it addresses
-        nobody.
-        """
-        if self._is_started and self.has_history and self._age_s > 0:
-            self._session.queue_lines(self._requests.add_entered(room, self._now()))
-
-    def emit_history(self, page: HistoryBatch, context: IrcLineContext) -> None:
+    def emit_history(self, page: Batch, context: IrcLineContext) -> None:
         """Emit the events of an answer, and go on to the next request."""
-        now, is_context = self._now(), self._requests.is_from_before(page)
+        now = self._now()
         lines, requests = self._requests.handle_page(page, context.own_nick, now)
-        since, cursor = self._state.missing_since(now, self._age_s), self._state.complete_until
-        if is_context:
-            since, cursor = now - timedelta(seconds=self._age_s), None
+        since, cursor = self._state.missing_since(now, HISTORY_AGE_S), self._state.complete_until
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not is_emitted:
-                for notification in to_notifications(
-                    line, context, now, partial(self._event_id, line, is_old=True)
-                ):
-                    if not is_context:
-                        self._emit(notification)
-                    elif isinstance(notification, Message):
-                        self._emit(replace(notification, kind="room", history=True))
+                fresh_id = partial(self._event_id, line, is_old=True)
+                for notification in to_notifications(line, context, now, fresh_id):
+                    self._emit(notification)
         self._emit_released()
         self._session.queue_lines(requests)
 

@@ -5,12 +5,10 @@ A private answer goes to a person, never to a nick. A direct chat is named after
 the nick may be somebody else's. So a nick counts as that person only
 
 - while we see it in a room of ours, where the server reports each QUIT, NICK and ACCOUNT, or
-- for a moment after the server has answered WHOIS about it, or
-- on a server without WHOIS (421): while nothing has happened since they wrote to us there.
+- for a moment after the server has answered WHOIS about it.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,12 +19,12 @@ from gateway.core.ratelimit import LruDict
 
 _MAX_REMEMBERED: Final = 1_000
 _MAX_MONITORED: Final = 30
-"""Nicks that we watch (https://ircv3.net/specs/extensions/monitor), besides our own."""
+"""Nicks that we watch (https://ircv3.net/specs/extensions/monitor)."""
 _WHOIS_FRESH_S: Final = 2.0
 _WHOIS_FRESH_MONITORED_S: Final = 10.0
 """Validity of an answer to WHOIS; longer if the server reports at once that the nick is gone."""
 _ACCOUNT_PREFIX: Final = "account:"
-IdentityState = Literal["known", "confirmed", "unknown", "other"]
+IdentityState = Literal["known", "unknown", "other"]
 
 
 @dataclass(slots=True)
@@ -36,13 +34,6 @@ class _NickOwner:
     userhost: str = ""
     account: str = ""
     until_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _CurrentNick:
-    """Current nick of a person who has changed it; empty: they are gone."""
-
-    nick: str = ""
 
 
 def is_room_name(room: str) -> bool:
@@ -66,75 +57,43 @@ class NickIdentities:
 
     def __init__(self, people: IrcUsers, isupport: Isupport) -> None:
         self._people, self._isupport = people, isupport
-        self._nicks = LruDict[str, _CurrentNick](_MAX_REMEMBERED)
+        self._nicks = LruDict[str, str](_MAX_REMEMBERED)
         """Direct chat -> the person's current nick, if it changed; the latest last."""
-        self._renamed = LruDict[str, _CurrentNick](_MAX_REMEMBERED)
-        """Folded nick -> the same object as in `_nicks`, so that a NICK costs the same however many
-        chats there are."""
-        self._hosts = LruDict[str, str](_MAX_REMEMBERED)
-        """Direct chat -> the person's current `user@host`, if it changed."""
         self._account_nicks = LruDict[str, str](_MAX_REMEMBERED)
         """Account -> nick of its last message."""
-        self._last_speakers = LruDict[str, _NickOwner](_MAX_REMEMBERED)
-        """Folded nick -> owner at its last message. Used only without WHOIS."""
         self._partial_whois: dict[str, _NickOwner] = {}
         """Folded nick -> answer so far."""
         self._whois_answers: dict[str, _NickOwner] = {}
         """Folded nick -> last complete answer."""
         self._monitored: OrderedDict[str, None] = OrderedDict()
-        self.is_whois_unsupported = False
-        """The server has no WHOIS."""
-        self.has_whois_answer = False
-        """The server has answered a WHOIS."""
         self.has_account_updates = False
         """The server reports each login and logout (account-notify)."""
 
-    def feed(self, line: IrcLine) -> None:  # noqa: C901, PLR0912 - one case per command
+    def feed(self, line: IrcLine) -> None:  # noqa: C901 - one case per command
         """Process a line, before the people do."""
-        people, fold = self._people, self._isupport.fold
-        nick = fold(line.source.nick)
-        before = self._last_speakers.get(nick, _NickOwner())
-        account = line.tags.get("account") or people.account(line.source.nick) or ""
-        if line.command == "NICK":
-            account = account or before.account
-        userhost = line.source.partition("!")[2]
-        chats = [
-            line.source,
-            *([f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else []),
-        ]
+        fold, nick = self._isupport.fold, self._isupport.fold(line.source.nick)
+        account = line.tags.get("account") or self._people.account(line.source.nick)
+        chats = [line.source, f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"]
         match line.command:
             case "QUIT":
                 self._forget_nick(nick)
-                if gone := self._renamed.pop(nick, None):
-                    gone.nick = ""
+                self._rename_nick(nick, "")
             case "PRIVMSG":  # the sender is the person that this name means
                 for chat in chats:
                     self._nicks.pop(chat, None)
-                    self._hosts.pop(chat, None)
                 self._forget_nick(nick)  # the owner may have changed
-                self._last_speakers.put(nick, _NickOwner(userhost, account))
                 if account:
                     self._account_nicks.put(account, line.source.nick)
             case "NICK" if line.param(0) and line.source.user:
                 self._forget_nick(nick)
                 self._forget_nick(fold(line.param(0)))
-                self._rename_nick(nick, line.param(0), chats)
-                if before.userhost:
-                    self._last_speakers.put(fold(line.param(0)), before)
-            case "CHGHOST" if line.param(1):
+                self._rename_nick(nick, line.param(0))
+                for chat in chats if account else chats[:1]:
+                    self._nicks.put(chat, line.param(0))
+            case "CHGHOST":
                 self._forget_nick(nick)
-                if people.shared_rooms(line.source.nick):
-                    new = f"{line.param(0)}@{line.param(1)}"
-                    for chat in [
-                        c
-                        for c, host in self._hosts.items()
-                        if host == userhost and fold(message_target(c)) == nick
-                    ]:
-                        self._hosts.put(chat, new)
-                    self._hosts.put(line.source, new)
             case "ACCOUNT" | "JOIN":
                 self._whois_answers.pop(nick, None)
-                self._last_speakers.pop(nick, None)
             case "731":  # RPL_MONOFFLINE
                 for name in line.param(-1).split(","):
                     self._forget_nick(fold(name.partition("!")[0]))
@@ -147,69 +106,54 @@ class NickIdentities:
         Returns the folded nick whose answer the line completes, else "".
         """
         nick = self._isupport.fold(line.param(1))
-        self.has_whois_answer = self.has_whois_answer or line.command == "318"
         match line.command:
             case "311":  # RPL_WHOISUSER
-                self._partial_whois[nick] = _NickOwner(
-                    f"{line.param(2)}@{line.param(3)}",
-                    self._partial_whois.get(nick, _NickOwner()).account,
-                )
+                owner = self._partial_whois.setdefault(nick, _NickOwner())
+                owner.userhost = f"{line.param(2)}@{line.param(3)}"
             case "330":  # RPL_WHOISACCOUNT
                 self._partial_whois.setdefault(nick, _NickOwner()).account = line.param(2)
-            case "318":  # RPL_ENDOFWHOIS
+            case "318" | "401":  # RPL_ENDOFWHOIS; some servers send none after a 401
+                fresh_s = _WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S
                 owner = self._partial_whois.pop(nick, _NickOwner())
-                owner.until_s = now_s + (
-                    _WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S
-                )
+                owner.until_s = now_s + fresh_s
                 self._whois_answers[nick] = owner
-                return nick
-            case "401":  # some servers send no 318 after it
-                self._whois_answers[nick] = _NickOwner(until_s=now_s + _WHOIS_FRESH_S)
                 return nick
         return ""
 
+    def mark_absent(self, nick: str, now_s: float) -> None:
+        """Record that the server does not say who has this folded nick."""
+        self._whois_answers[nick] = _NickOwner(until_s=now_s + _WHOIS_FRESH_S)
+
     def _forget_nick(self, nick: str) -> None:
-        self._last_speakers.pop(nick, None)
         self._whois_answers.pop(nick, None)
         self._partial_whois.pop(nick, None)
 
-    def _rename_nick(self, nick: str, new: str, chats: Iterable[str]) -> None:
-        current = self._renamed.pop(nick, None) or _CurrentNick()
-        current.nick = new
-        self._renamed.put(self._isupport.fold(new), current)
-        for chat in chats:
-            self._nicks.put(chat, current)
+    def _rename_nick(self, nick: str, new: str) -> None:
+        renamed = [chat for chat, now in self._nicks.items() if self._isupport.fold(now) == nick]
+        for chat in renamed:
+            self._nicks.put(chat, new)
 
     def current_nick(self, chat: str) -> str:
         """Return the last known nick of the person; a room's name is itself."""
-        changed = self._nicks.get(chat)
-        return (changed.nick if changed else "") or message_target(chat)
+        return self._nicks.get(chat) or message_target(chat)
 
     def resolve_target(self, chat: RoomId, now_s: float) -> tuple[str, IdentityState]:
         """Return the nick to write to, and whether it is known to be the person's.
 
-        `confirmed`: WHOIS confirmed it a moment ago, for the items that waited for that. `unknown`:
-        WHOIS would tell. `other`: it is not.
+        `unknown`: WHOIS would tell. `other`: it is not.
         """
-        account = (
-            chat.partition("!")[2].removeprefix(_ACCOUNT_PREFIX)
-            if f"!{_ACCOUNT_PREFIX}" in chat
-            else ""
-        )
-        userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
+        owner = chat.partition("!")[2]
+        account = owner.removeprefix(_ACCOUNT_PREFIX) if owner.startswith(_ACCOUNT_PREFIX) else ""
         names = [self.current_nick(chat), message_target(chat)]
         if account:  # many people may share a `user@host`, but not an account
             names += [
                 *self._people.nicks_of(account),
                 *filter(None, [self._account_nicks.get(account)]),
             ]
-        unconfirmed = ""
-        for name in dict.fromkeys(names):
-            state = self._identity_state(name, account, userhost, now_s)
-            if state in {"known", "confirmed"}:
-                return name, state
-            unconfirmed = unconfirmed or (name if state == "unknown" else "")
-        return (unconfirmed, "unknown") if unconfirmed else (names[0], "other")
+        hosts = "" if account else owner
+        states = [(name, self._identity_state(name, account, hosts, now_s)) for name in names]
+        best = (one for wanted in ("known", "unknown") for one in states if one[1] == wanted)
+        return next(best, (names[0], "other"))
 
     def _identity_state(
         self, name: str, account: str, userhost: str, now_s: float
@@ -222,17 +166,11 @@ class NickIdentities:
                 return "known" if current_account == account else "other"
             if userhost and "@" in mask:
                 return "known" if _is_same_host(mask, userhost) else "other"
-        owner = (
-            self._last_speakers.get(folded, _NickOwner())
-            if self.is_whois_unsupported
-            else self._whois_answers.get(folded)
-        )
-        if self.is_whois_unsupported and owner is None:
-            return "other"
-        if owner is None or (not self.is_whois_unsupported and owner.until_s <= now_s):
+        owner = self._whois_answers.get(folded)
+        if owner is None or owner.until_s <= now_s:
             return "unknown"
-        same = owner.account == account if account else _is_same_host(owner.userhost, userhost)
-        return "other" if not same else "known" if self.is_whois_unsupported else "confirmed"
+        is_same = owner.account == account if account else _is_same_host(owner.userhost, userhost)
+        return "known" if is_same else "other"
 
     def whois_lines(self, nick: str) -> list[str]:
         """Return the lines to send to learn the owner of a nick."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from channels.irc.bouncer import is_from_bouncer
 from channels.irc.people import IrcUsers, direct_chat, parse_sender
-from channels.irc.render import strip_formatting, to_markdown
+from channels.irc.render import strip_formatting
 from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, split_relayed
 from channels.text import clean_name
 from gateway.core.events import (
@@ -163,18 +163,16 @@ def _parse_message(
     text = line.param(1)
     if request := parse_ctcp(text):
         command, argument = request
-        plain = shown = f"/me {argument}" if command == "ACTION" and argument.strip() else ""
-    else:  # only a multiline message has several lines
-        plain, shown = (
-            "\n".join(map(convert, text.split("\n"))) for convert in (strip_formatting, to_markdown)
-        )
-    if not plain.strip():
+        text = f"/me {argument}" if command == "ACTION" and argument.strip() else ""
+    else:
+        text = strip_formatting(text)
+    if not text.strip():
         return None
     reply_to = reply_target(line)
     kind: Literal["direct", "mention", "reply", "room"] = "room"
     if direct:
         kind = "direct"
-    elif mentions_nick(plain, context.own_nick, context.isupport):
+    elif mentions_nick(text, context.own_nick, context.isupport):
         kind = "mention"
     elif reply_to is not None and reply_to in context.own_message_ids:
         kind = "reply"
@@ -182,7 +180,7 @@ def _parse_message(
         id=MessageId(event_id),
         at=at,
         sender=sender,
-        text=shown,
+        text=text,
         sent=sent,
         kind=kind,
         reply_to=reply_to,

@@ -6,9 +6,7 @@ Synchronous, fed by `session`. `RoomModes` is pure.
 
 import asyncio
 import logging
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from channels.base import Rejected, Unreachable
@@ -19,40 +17,21 @@ if TYPE_CHECKING:
     from channels.irc.session import IrcSession
 
 logger = logging.getLogger("reverie.irc")
-_NICK_REFUSALS = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
-"""435, 437, 438: banned in a room, reserved by services, too soon; 734: the list of watched nicks
-is full."""
-
-
 _ROOMS_PER_JOIN = 10
 _BYTES_PER_JOIN = 400
 """A server cuts lines longer than 512 bytes, and half a room's name is another room's."""
-_MAX_ENTERED = 1_000
+_MAX_ROOMS = 1_000
 """Limit of the rooms that a server can say we are in."""
-_CLOSED_NUMERICS: Final = frozenset({"471", "473", "474", "475"})
-"""Full, invite-only, banned, needs a key: decided by the room's people, so retried rarely."""
 _REMEDIES: Final = {
     "471": "it is full: ask its operators for a higher limit (+l)",
     "473": "have an operator there invite the bot, or put it on the list of who may come (+I)",
     "474": "ask its operators to lift the ban",
 }
-_RETRY_S, _CLOSED_RETRY_S = (60.0, 3600.0), (900.0, 6 * 3600.0)
-"""Delay of the first attempt after a refusal, which doubles, and the longest one."""
-_UNANSWERED_S = 300.0
-REJOIN_S: Final = 30.0
-"""Delay of the rejoin after a kick."""
+_RETRY_S: Final = 300.0
+"""Delay between two attempts to enter the rooms that we are not in."""
 _CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
 only."""
-
-
-@dataclass(slots=True)
-class _JoinRetry:
-    room: str
-    """In the operator's spelling."""
-    at_s: float = 0.0
-    """Infinite: an answer is pending, or we are in."""
-    wait_s: float = 0.0
 
 
 class RoomModes:
@@ -84,7 +63,7 @@ class RoomModes:
         fold = self._isupport.fold
         room, mine = fold(line.param(0)), fold(line.source.nick) == fold(me)
         match line.command:
-            case "JOIN" if mine and len(self._to_query) < _MAX_ENTERED:
+            case "JOIN" if mine and len(self._to_query) < _MAX_ROOMS:
                 self._open.pop(room, None)
                 self._to_query[room] = None
             case "PART" if mine:
@@ -101,7 +80,7 @@ class RoomModes:
                 self._set_open(fold(line.param(1)), is_open=False)
 
     def _set_open(self, room: str, *, is_open: bool) -> None:
-        if room in self._open or len(self._open) < _MAX_ENTERED:
+        if room in self._open or len(self._open) < _MAX_ROOMS:
             self._open[room] = is_open
 
 
@@ -126,11 +105,8 @@ def _join_lines(rooms: Mapping[str, str]) -> list[str]:
 
 
 _NICK_POLL_S = 60.0
-_FORCED_NICK_S: Final = (60.0, 6 * 3600.0)
-"""Time for which we keep a nick that was forced on us: the first time, which doubles, and the
-longest."""
-_FORCED_FORGOTTEN_S: Final = 3600.0
-"""Time with our own nick after which the next one that is forced on us counts as the first."""
+_FORCED_NICK_S: Final = 3600.0
+"""Time for which we keep a nick that was forced on us."""
 _MAX_LEFT = 100
 """Unwanted rooms that we leave at most; more are tolerated, to end the fight with the server."""
 
@@ -143,9 +119,6 @@ class IrcMembership:
         self._isupport, self._fold = session.isupport, session.isupport.fold
         self._requested: set[str] = set()
         """Rooms whose JOIN is not answered yet."""
-        self._entered: set[str] = set()
-        self._retries: dict[str, _JoinRetry] = {}
-        """Rooms that are tried again after a refusal, or without an answer."""
         self._refusals: dict[str, str] = {}
         """Room -> reason of the last refusal."""
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -155,32 +128,19 @@ class IrcMembership:
         self._is_opened = False
         self.initial_joins_done = asyncio.Event()
         """Every room of the start is entered or refused."""
-        self._polled_s = session.last_heard_s
-        self._is_nick_watched = False
-        """The server reports when our nick is free."""
+        self._joined_s = self._asked_nick_s = session.last_heard_s
+        """Times of the last attempt to enter the rooms that we are not in, and to get our nick."""
         self._is_nick_forced = False
         """We have a nick that was forced on us."""
-        self._is_nick_polled = False
-        """A nick that was reported as free was refused, or another was forced on us: it is
-        requested periodically."""
 
     @property
     def configured_rooms(self) -> tuple[str, ...]:
         """Configured rooms, in the operator's spelling."""
         return self._config.rooms
 
-    @property
-    def entered_rooms(self) -> list[str]:
-        """Folded rooms that we are in."""
-        return sorted(self._entered)
-
     def is_in_room(self, room: str) -> bool:
         """Return whether we are in the room."""
-        return self._fold(room) in self._entered
-
-    def is_wanted(self, room: str) -> bool:
-        """Return whether we are in the room, and mean to stay there."""
-        return self._fold(room) in self._entered - self._left_unconfigured - self._leaving
+        return self._session.users.nicks_in(room) is not None
 
     def is_ignored(self, room: str) -> bool:
         """Return whether a bouncer is in the room for its other clients."""
@@ -189,26 +149,24 @@ class IrcMembership:
     def join_refusal(self, room: str) -> str:
         """Return why we are not in a room; empty: we are, or nothing is known."""
         folded = self._fold(room)
-        if folded in self._entered:
+        if self.is_in_room(room):
             return ""
         if folded in self._state.barred_rooms:
             return "it was thrown out or left, and goes back when an admin has it join"
-        refusal, retry = self._refusals.get(folded, ""), self._retries.get(folded)
-        if not refusal or retry is None or math.isinf(retry.at_s):
-            return refusal
-        wait_s = max(0.0, retry.at_s - self._session.clock.monotonic())
-        return f"{refusal}; next attempt in {wait_s / 60:.0f} min"
+        return self._refusals.get(folded, "")
 
-    def join_configured(self) -> list[str]:
-        """Request the configured rooms, except barred ones; return the requested rooms."""
-        rooms = [
-            room for room in self._config.rooms if self._fold(room) not in self._state.barred_rooms
-        ]
-        self._send_joins(rooms, again=True)
+    def join_configured(self) -> None:
+        """Request the configured rooms at the start."""
+        self.join_missing()
         self._is_opened = True
         if not self._requested:
             self.initial_joins_done.set()
-        return rooms
+
+    def join_missing(self) -> None:
+        """Request the configured rooms that we are not in, except barred ones."""
+        barred = self._state.barred_rooms
+        self._send_joins([room for room in self._config.rooms if self._fold(room) not in barred])
+        self._joined_s = self._session.clock.monotonic()
 
     def apply_config(self, config: IrcConfig) -> None:
         """Leave rooms that are no longer configured; join those that are new, or that have a new
@@ -221,9 +179,7 @@ class IrcMembership:
         rekeyed = {self._fold(room) for room, key in config.keys.items() if key != known.get(room)}
         self._config = config
         for folded in [folded for folded in before if folded not in rooms]:
-            self._retries.pop(folded, None)
-            if folded in self._entered | self._requested:
-                self._entered.discard(folded)
+            if folded in self._requested or self.is_in_room(folded):
                 self._requested.discard(folded)
                 self._leaving.add(folded)
                 self._session.outgoing.queue_line(format_line("PART", before[folded]))
@@ -235,22 +191,18 @@ class IrcMembership:
             for folded in rooms
             if folded in rekeyed - self._state.barred_rooms and folded not in new
         ]
-        self._send_joins([rooms[folded] for folded in [*new, *again]], again=True)
+        self._send_joins([rooms[folded] for folded in [*new, *again]])
 
-    def _send_joins(self, rooms: Iterable[str], *, again: bool) -> None:
-        """Request rooms. `again`: a refusal or a missing answer is tried again later.
+    def _send_joins(self, rooms: Iterable[str]) -> None:
+        """Request rooms.
 
         Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a
         JOIN.
         """
-        wanted = {self._fold(room): room for room in rooms if self._fold(room) not in self._entered}
+        wanted = {self._fold(room): room for room in rooms if not self.is_in_room(room)}
         keys = {self._fold(room): key.get_secret_value() for room, key in self._config.keys.items()}
         lines = _join_lines({room: keys.get(folded, "") for folded, room in wanted.items()})
         self._requested |= wanted.keys()
-        if again:
-            for folded, room in wanted.items():
-                retry = self._retries.setdefault(folded, _JoinRetry(room))
-                retry.at_s = self._session.clock.monotonic() + _UNANSWERED_S
         for line in lines:
             self._session.outgoing.queue_line(line)
 
@@ -263,10 +215,10 @@ class IrcMembership:
         entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._state.barred_rooms.discard(folded)
         self._left_unconfigured.discard(folded)
-        if folded in self._entered:
+        if self.is_in_room(room):
             entering.set_result(None)
             return entering
-        self._send_joins([room], again=False)
+        self._send_joins([room])
         self._waiters.setdefault(folded, []).append(entering)
         return entering
 
@@ -278,7 +230,6 @@ class IrcMembership:
         folded = self._fold(room)
         self._state.barred_rooms.add(folded)
         self._leaving.add(folded)
-        self._retries.pop(folded, None)
 
     def end_leave(self, room: str) -> None:
         """Record that the PART is answered, or will not be: from now on a removal counts as a
@@ -296,18 +247,16 @@ class IrcMembership:
         if line.command == "JOIN" and mine:
             if room not in self._leaving:
                 self._leave_unconfigured(room)
-            if len(self._entered) < _MAX_ENTERED:
-                self._entered.add(room)
-                self._refusals.pop(room, None)
-            if retry := self._retries.get(room):
-                retry.at_s, retry.wait_s = math.inf, 0.0
+            self._refusals.pop(room, None)
             self._settle_joins({room})
         elif (line.command == "PART" and mine) or (
             line.command == "KICK" and fold(line.param(1)) == me
         ):
-            self._entered.discard(room)
             if room not in self._left_unconfigured | self._leaving:
-                self._handle_forced_part(line)
+                # We never leave a room by ourselves: it was a kick, or a forced part.
+                who, where = line.source.nick[:100], line.param(0)[:100]
+                logger.warning("%s: thrown out of %s by %s", self._session.name, where, who)
+                self._state.barred_rooms.add(room)
             self._leaving.discard(room)
         elif line.command in JOIN_REFUSALS:
             self._handle_refusal(line)
@@ -333,7 +282,6 @@ class IrcMembership:
 
     def _handle_refusal(self, line: IrcLine) -> None:
         refusal = refusal_reason(line)
-        first_s, most_s = _CLOSED_RETRY_S if line.command in _CLOSED_NUMERICS else _RETRY_S
         for room in self._settle_joins({self._fold(param) for param in line.params[1:]}, refusal):
             remedy = (
                 self._bad_key_remedy(room)
@@ -342,9 +290,6 @@ class IrcMembership:
             )
             self._refusals[room] = f"{refusal}; {remedy}" if remedy else refusal
             logger.error("%s: cannot join %s: %s", self._session.name, room, self._refusals[room])
-            if retry := self._retries.get(room):
-                retry.wait_s = min(most_s, max(first_s, retry.wait_s * 2))
-                retry.at_s = self._session.last_heard_s + retry.wait_s
 
     def _bad_key_remedy(self, room: str) -> str:
         """Return what an operator does about a room that wants a key, or another one."""
@@ -382,50 +327,17 @@ class IrcMembership:
             )
             self._session.outgoing.queue_line(format_line("PART", room))
 
-    def _handle_forced_part(self, line: IrcLine) -> None:
-        """Handle a kick or a forced part: we never leave a configured room by ourselves."""
-        room = self._fold(line.param(0))
-        logger.warning(
-            "%s: thrown out of %s by %s",
-            self._session.name,
-            line.param(0)[:100],
-            line.source.nick[:100],
-        )
-        configured = next((name for name in self._config.rooms if self._fold(name) == room), None)
-        if configured is not None and self._config.rejoin_after_kick:
-            self._retries.setdefault(room, _JoinRetry(configured)).at_s = (
-                self._session.last_heard_s + REJOIN_S
-            )
-        elif configured is not None:
-            self._state.barred_rooms.add(room)
-
     def tick(self) -> None:
         """Do the periodic work: rejoin rooms, and recover the nick."""
         now_s = self._session.clock.monotonic()
-        due = [retry for retry in self._retries.values() if retry.at_s <= now_s]
-        for retry in due:
-            retry.at_s = math.inf
-        self._send_joins([retry.room for retry in due], again=True)
-        if now_s - self._polled_s >= _NICK_POLL_S:
-            self._polled_s = now_s
-            self.recover_nick()
-
-    def recover_nick(self) -> None:
-        """Request the configured nick, if we have another one, or let the server watch it.
-
-        Where the server watches nicks (https://ircv3.net/specs/extensions/monitor) it reports when
-        ours is free.
-        """
-        if self._fold(self._session.nick) == self._fold(self._config.nick):
-            return
-        if not self._isupport.monitors or self._is_nick_polled:
+        if now_s - self._joined_s >= _RETRY_S:
+            self.join_missing()
+        if now_s - self._asked_nick_s >= _NICK_POLL_S:
             self._request_nick()
-        elif not self._is_nick_watched:
-            self._is_nick_watched = True
-            self._session.outgoing.queue_line(format_line("MONITOR", "+", self._config.nick))
 
     def _request_nick(self) -> None:
-        if self._session.clock.monotonic() >= self._state.nick_kept_until_s:
+        self._asked_nick_s = self._session.clock.monotonic()
+        if self._fold(self._session.nick) != self._fold(self._config.nick):
             self._session.outgoing.queue_line(format_line("NICK", self._config.nick))
 
     def nick_problem(self) -> str:
@@ -440,39 +352,25 @@ class IrcMembership:
             f"{self._session.nick}"
         )
 
-    def _keep_forced_nick(self) -> None:
-        """Keep a nick that an operator (SANICK) or services have given us for a while, longer each
-        time.
-
-        Undone at once, they would do it again at once. https://docs.inspircd.org/3/modules/sanick/
-        """
-        now_s, state = self._session.last_heard_s, self._state
-        is_again = state.forced_nick_s and now_s - state.nick_kept_until_s < _FORCED_FORGOTTEN_S
-        state.forced_nick_s = (
-            min(2 * state.forced_nick_s, _FORCED_NICK_S[1]) if is_again else _FORCED_NICK_S[0]
-        )
-        state.nick_kept_until_s = now_s + state.forced_nick_s
-        self._polled_s = state.nick_kept_until_s - _NICK_POLL_S
-        self._is_nick_forced = self._is_nick_polled = True
-        problem, wait_s = self.nick_problem(), state.forced_nick_s
-        logger.warning("%s: %s; it is taken back in %.0f s", self._session.name, problem, wait_s)
-
     def _follow_nick(self, line: IrcLine, *, is_ours: bool) -> None:
-        """Process a line that may be about our nick; `is_ours`: after the line we have it."""
-        fold, nick = self._fold, self._fold(self._config.nick)
+        """Process a line that may be about our nick; `is_ours`: after the line we have it.
+
+        A nick that an operator (SANICK) or services have given us is kept for a while: undone at
+        once, they would do it again at once. https://docs.inspircd.org/3/modules/sanick/
+        """
+        fold = self._fold
         if is_ours:
-            if self._is_nick_watched:
-                self._session.outgoing.queue_line(format_line("MONITOR", "-", self._config.nick))
-            self._is_nick_watched = self._is_nick_polled = self._is_nick_forced = False
+            self._is_nick_forced = False
         elif line.command == "NICK" and fold(line.param(0)) == fold(self._session.nick):
-            self._keep_forced_nick()  # we ask for no other nick than ours
-        elif line.command == "731":  # RPL_MONOFFLINE
-            if nick in {fold(name.partition("!")[0]) for name in line.param(-1).split(",")}:
-                self._request_nick()
-        elif line.command in {"NICK", "QUIT"} and fold(line.source.nick) == nick:
+            self._is_nick_forced = True  # we ask for no other nick than ours
+            self._asked_nick_s = self._session.last_heard_s + _FORCED_NICK_S - _NICK_POLL_S
+            logger.warning("%s: %s", self._session.name, self.nick_problem())
+        elif (
+            line.command in {"NICK", "QUIT"}
+            and fold(line.source.nick) == fold(self._config.nick)
+            and not self._is_nick_forced
+        ):
             self._request_nick()
-        elif line.command in _NICK_REFUSALS and nick in map(fold, line.params):
-            self._is_nick_polled = True
 
     def close(self) -> None:
         """Fail all pending joins: the connection is lost."""

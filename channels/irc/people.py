@@ -9,16 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from channels.aio import RoomSignals
-from channels.irc.tls import StsPolicy
 from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId, Sender, SenderId
 from gateway.core.ratelimit import LruDict
 
 _MAX_EMITTED: Final = 8_192
 _MAX_OWN: Final = 2_048
-_STS_SEPARATOR: Final = " sts="
-NO_CURSOR: Final = "-"
-"""Cursor of a channel that had one, and has nothing to remember any more."""
 _OVERLAP: Final = timedelta(seconds=5)
 """Clocks of one network differ by seconds; repeated messages are recognised by their id."""
 
@@ -34,30 +30,20 @@ class IrcState:
         self.barred_rooms: set[str] = set()
         """Folded rooms that we were kicked from, or told to leave, and must not join by
         ourselves."""
-        self.forced_nick_s, self.nick_kept_until_s = 0.0, 0.0
-        """How long we keep a nick that was forced on us last, and until when; 0: none was."""
+        self.pace = 1.0
+        """Share of the configured pace that is used: each kill for flooding halves it."""
         self.rights = RoomSignals()
         """Notified with a room, in lower case, when what we may do there may have changed."""
-        time_text, _, policy = (cursor or "").partition(_STS_SEPARATOR)
-        self._newest = self.complete_until = _parse_cursor_time(time_text)
+        self._newest = self.complete_until = _parse_cursor_time(cursor)
         """Time up to which all messages are emitted; None: unknown."""
         self.has_gap = False
         """Some messages sent while we were away are not emitted yet."""
-        self.sts_policy = StsPolicy(policy)
 
     @property
     def cursor(self) -> str | None:
-        """Time up to which all messages are emitted, and the STS policy; None: neither is known."""
-        time_text = (
-            ""
-            if self.complete_until is None
-            else self.complete_until.isoformat(timespec="milliseconds")
-        )
-        return (
-            time_text
-            + (_STS_SEPARATOR + self.sts_policy.serialized if self.sts_policy.serialized else "")
-            or None
-        )
+        """Time up to which all messages are emitted; None: unknown."""
+        until = self.complete_until
+        return until.isoformat(timespec="milliseconds") if until is not None else None
 
     def record_time(self, sent: datetime, now: datetime) -> None:
         """Record that an event with this server time was emitted. A server clock that is ahead is
@@ -73,10 +59,8 @@ class IrcState:
         self.has_gap, self.complete_until = False, self._newest
 
     def missing_since(self, now: datetime, age_s: float) -> datetime | None:
-        """Return the time from which messages may be missing; None: unknown, or history is not
-        wanted.
-        """
-        if self.complete_until is None or age_s <= 0:
+        """Return the time from which messages may be missing; None: unknown."""
+        if self.complete_until is None:
             return None
         return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
 
@@ -139,6 +123,11 @@ class IrcUsers:
         self._accounts: dict[str, str] = {}
         self._masks: dict[str, str] = {}
         """Nick -> `nick!user@host`, or the nick where no more is known."""
+
+    @property
+    def rooms(self) -> tuple[str, ...]:
+        """Folded rooms that we are in."""
+        return tuple(self._rooms)
 
     def account(self, nick: str) -> str | None:
         """Return the services account of a visible person, as far as known."""

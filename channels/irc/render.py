@@ -1,27 +1,27 @@
-"""Markdown to lines with mIRC formatting, and back (https://modern.ircdocs.horse/formatting). Pure.
+"""Markdown to lines with mIRC formatting (https://modern.ircdocs.horse/formatting), and pages of
+them. Pure.
 
-Outgoing, only bold and italic become codes: they lose nothing where a client ignores them. Marks
-that would be lost there stay Markdown: `~~wrong~~`, `||secret||` and the backticks of `code`.
+Only bold and italic become codes: they lose nothing where a client ignores them. Marks that would
+be lost there stay Markdown: `~~wrong~~`, `||secret||` and the backticks of `code`. Formatting of
+people is left out.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from channels.markdown import BULLET, Mark, TextRun, parse_markdown
 from channels.split import split_text
 from channels.text import clean_text
+from gateway.core.i18n import _
 
 BOLD, ITALIC = "\x02", "\x1d"
-_RESET = "\x0f"
-_MARKS = {BOLD: "**", ITALIC: "*", "\x1e": "~~", "\x11": "`"}
 FORMATTING = (
     "IRC shows plain lines: lists and `code` survive, headings become bold, code blocks lose their "
     "fences, tables are aligned. Use **bold** and *italic* seldom. Each line is a separate "
     "message, and long answers are paged: aim for 1 to 4 lines."
 )
-BLANK_LINE: Final = f" {_RESET}"
+BLANK_LINE: Final = " \x0f"
 """Blank line of code: a space, and a code that changes nothing, for servers (ngIRCd) drop white
 space at the end."""
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
@@ -31,51 +31,32 @@ _TICKS = re.compile("`+")
 _COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])")
 _STARTS_COMMAND = re.compile(rf"[\s{BOLD}{ITALIC}]*{_COMMAND.pattern}")
 _GUARD = BULLET
+_LINE_BYTES: Final = 512
+_NICK_BYTES: Final = 30
+_USERHOST_BYTES: Final = 12 + 64
+"""Longest user name, with the `~` of a failed ident check, and host of common servers."""
 _TOGGLE_BYTES = 4
 """Room to close and reopen formatting at a cut: two toggles, one byte each, on either side."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedLine:
-    """One line to show: not empty, without CR, LF or NUL."""
-
-    text: str
-    is_code: bool = False
-    """The line is part of a code block: no formatting, and nothing changed but for
-    `guard_command`."""
-    after_blank: bool = False
-    """A blank line was before it."""
-    starts_line: bool = True
-    """False: it continues the line before it."""
-
-    @property
-    def is_blank(self) -> bool:
-        """True for a blank line inside a code block."""
-        return self.text == BLANK_LINE
-
-
 def strip_formatting(text: str) -> str:
     """Return IRC text on one line, without formatting and control characters."""
-    return clean_text(strip_colours(text)).replace("\t", " ").replace("\n", " ")
+    return clean_text(_COLOURS.sub("", text)).replace("\t", " ").replace("\n", " ")
 
 
-def strip_colours(text: str) -> str:
-    """Return `text` without codes that take arguments."""
-    return _COLOURS.sub("", text)
+def render(markdown: str) -> tuple[str, ...]:
+    """Return the lines to show, at least one, without CR, LF or NUL. Formatting ends with each line
+    and begins again on the next.
 
-
-def render(markdown: str) -> tuple[RenderedLine, ...]:
-    """Return the lines to show, at least one. Formatting ends with each line and begins again on
-    the next.
-
-    Blank lines are left out, but for those inside a code block; code blocks lose their fences.
+    Blank lines are left out, but for those inside a code block; code blocks lose their fences, and
+    nothing in them is changed but for `guard_command`.
     """
     writer = _LineWriter()
     runs = parse_markdown(markdown)
     for index, run in enumerate(runs):
         last = index + 1 == len(runs) or runs[index + 1].href != run.href
         writer.write(run, runs[index - 1] if index else None, ends_link=last)
-    return writer.lines() or (RenderedLine(text="\ufffd"),)
+    return writer.lines() or ("\ufffd",)
 
 
 def guard_command(line: str) -> str:
@@ -117,16 +98,48 @@ def _split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
     return tuple(pieces)
 
 
+def max_body_bytes(nick: str, target: str) -> int:
+    """Return the text limit of a message to `target`.
+
+    RFC 1459 section 2.3 counts the line as the receiver gets it, with the sender's mask in front:
+    the longest that servers give counts. `nick` is the configured one.
+    """
+    names = max(len(nick.encode()) + 3, _NICK_BYTES) + max(
+        len(target.encode("utf-8", "replace")), _NICK_BYTES
+    )
+    return max(_LINE_BYTES - len(":!@ PRIVMSG  :\r\n") - names - _USERHOST_BYTES, 64)
+
+
+def paginate(
+    markdown: str, limit_bytes: int, page_lines: int, more: str
+) -> tuple[tuple[str, ...], ...]:
+    """Return the pages of a text, at least one, as lines of at most `limit_bytes`; together they
+    are all of it.
+
+    A page has `page_lines` lines (0: all), plus one that says how to ask for the next (`more`); or
+    one line more, if that is the last.
+    """
+    lines = [piece for line in render(markdown) for piece in split_line(line, limit_bytes)]
+    starts = range(0, max(len(lines) - 1, 1), page_lines or len(lines))
+    note = _('(page {page} of {pages}; write "{more}")')
+    return tuple(
+        (
+            *(lines[start:] if page == len(starts) else lines[start : start + page_lines]),
+            *([note.format(page=page, pages=len(starts), more=more)] if page < len(starts) else []),
+        )
+        for page, start in enumerate(starts, 1)
+    )
+
+
 class _LineWriter:
     """Builder of lines from runs."""
 
     def __init__(self) -> None:
-        self._lines: list[RenderedLine] = []
+        self._lines: list[str] = []
         self._line: list[str] = []
         self._active_codes: list[str] = []
         """Active formatting codes, in the order of their beginning."""
         self._is_code = False
-        self._after_blank = False
         self._active_signs: list[str] = []
         self._label: list[str] = []
         """Text of the current link so far."""
@@ -142,7 +155,7 @@ class _LineWriter:
                 self._is_code = True
                 self._add_text(line, run)
                 if not line.strip() and filled and filled[0] < index < filled[-1]:
-                    self._lines.append(RenderedLine(text=BLANK_LINE, is_code=True))
+                    self._lines.append(BLANK_LINE)
             return
         text = _in_backticks(run.text) if "code" in run.marks else run.text
         for index, line in enumerate(text.split("\n")):
@@ -154,7 +167,7 @@ class _LineWriter:
             if ends_link and (target := _link_target("".join(self._label), run.href)):
                 self._add_text(target, run)
 
-    def lines(self) -> tuple[RenderedLine, ...]:
+    def lines(self) -> tuple[str, ...]:
         self._toggle_literal(None)
         self._end_line()
         return tuple(self._lines)
@@ -205,16 +218,7 @@ class _LineWriter:
         text = "".join(self._line)
         text = text if self._is_code else text.rstrip(" \t")
         if text.strip().strip(BOLD + ITALIC).strip():
-            self._lines.append(
-                RenderedLine(
-                    text=guard_command(text + "".join(self._active_codes)),
-                    is_code=self._is_code,
-                    after_blank=self._after_blank and bool(self._lines),
-                )
-            )
-            self._after_blank = False
-        else:
-            self._after_blank = True
+            self._lines.append(guard_command(text + "".join(self._active_codes)))
         self._line, self._active_codes, self._is_code = [], [], False
 
 
@@ -233,91 +237,3 @@ def _link_target(label: str, href: str) -> str:
     """Return the target to write behind a link's label; empty if the label is the target."""
     target = " ".join(href.split())
     return "" if label in {href, href.removeprefix("mailto:")} else f" ({target})"
-
-
-@dataclass(frozen=True, slots=True)
-class _FormatSpan:
-    start: int
-    end: int
-    mark: str
-
-    def nests_with(self, other: "_FormatSpan") -> bool:
-        """Return whether both can be marked: apart from each other, or nested, and no marks inside
-        code.
-        """
-        if self.start > other.end or other.start > self.end:
-            return True
-        outer, inner = sorted(
-            (self, other), key=lambda span: (span.start - span.end, span.mark == "`")
-        )
-        return outer.start <= inner.start and inner.end <= outer.end and outer.mark != "`"
-
-
-def to_markdown(text: str) -> str:
-    """Return IRC text with bold, italic, struck and monospaced text as Markdown, where that is
-    unambiguous.
-
-    Without the marks it is `strip_formatting(text)`. Formatting that would be unclear as Markdown
-    (inside a word, around that very mark, crossing another) is left unmarked, and so are colours,
-    underlining and reverse video.
-    """
-    if not any(code in text for code in _MARKS):
-        return strip_formatting(text)
-    plain, spans = _parse_spans(strip_colours(text))
-    nested: list[_FormatSpan] = []
-    for span in spans:
-        if _is_unambiguous(plain, span) and all(span.nests_with(other) for other in nested):
-            nested.append(span)
-    # Opening marks from the outside in, closing marks from the inside out. None begins where
-    # another ends.
-    nested.sort(key=lambda span: (span.start, -span.end, span.mark == "`"))
-    begins = [(span.start, 1, depth, span.mark) for depth, span in enumerate(nested)]
-    ends = [(span.end, 0, -depth, span.mark) for depth, span in enumerate(nested)]
-    pieces, done = [], 0
-    for at, *_, mark in sorted(ends + begins):
-        pieces += [plain[done:at], mark]
-        done = at
-    return "".join([*pieces, plain[done:]])
-
-
-def _parse_spans(text: str) -> tuple[str, list[_FormatSpan]]:
-    """Return the plain text and its formatted spans, in order of their beginnings.
-
-    Open formatting ends with the line.
-    """
-    pieces: list[str] = []
-    opened: dict[str, int] = {}
-    spans: list[_FormatSpan] = []
-    length = 0
-    for piece in re.split(f"([{''.join(_MARKS)}{_RESET}])", text + _RESET):
-        if piece in _MARKS and piece not in opened:
-            opened[piece] = length
-        elif piece in _MARKS or piece == _RESET:
-            ended = [piece] if piece in _MARKS else list(opened)
-            spans += [_FormatSpan(opened.pop(code), length, _MARKS[code]) for code in ended]
-        else:
-            pieces.append(strip_formatting(piece))
-            length += len(pieces[-1])
-    plain = "".join(pieces)
-    return plain, sorted(_trim_spans(plain, spans), key=lambda span: (span.start, -span.end))
-
-
-def _trim_spans(plain: str, spans: list[_FormatSpan]) -> list[_FormatSpan]:
-    """Return the spans without white space at their edges, and without empty ones."""
-    tight = []
-    for span in spans:
-        inside = plain[span.start : span.end]
-        if inside.strip():
-            start = span.start + len(inside) - len(inside.lstrip())
-            tight.append(_FormatSpan(start, start + len(inside.strip()), span.mark))
-    return tight
-
-
-def _is_unambiguous(plain: str, span: _FormatSpan) -> bool:
-    """Return whether marks there are read as marks: not inside a word, and not around their own
-    kind.
-    """
-    edges = plain[span.start - 1 : span.start] + plain[span.end : span.end + 1]
-    return span.mark[0] not in plain[span.start : span.end] + edges and not any(
-        char.isalnum() or char in "_\\" for char in edges
-    )

@@ -5,37 +5,33 @@ notifications.
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Coroutine, Iterable
 
-from channels.aio import BackpressureBuffer, with_timeout
+from channels.aio import BackpressureBuffer, RoomSignals, with_timeout
 from channels.base import Denied, Emit, Unreachable
 from channels.irc.bouncer import is_from_bouncer, says_network_is_lost
-from channels.irc.compose import HostmaskTracker, MultilineLimits, TypingState
 from channels.irc.config import IrcConfig
 from channels.irc.connection import IrcConnection
 from channels.irc.history import PING_PREFIX, IrcEmitter
 from channels.irc.identity import IdentityState, NickIdentities
 from channels.irc.inbound import CtcpResponder, IrcLineContext
 from channels.irc.membership import IrcMembership, RoomModes
-from channels.irc.outgoing import FloodPace, IrcOutgoing
-from channels.irc.people import NO_CURSOR, IrcState, IrcUsers, NetsplitTracker, who_query
-from channels.irc.registration import IrcRegistration, LoginHistory, NickServLogin, StsUpgrade
+from channels.irc.outgoing import IrcOutgoing
+from channels.irc.people import IrcState, IrcUsers, NetsplitTracker, who_query
+from channels.irc.registration import IrcRegistration
 from channels.irc.render import strip_formatting
 from channels.irc.wire import (
+    Batch,
     BatchCollector,
-    BatchEvent,
-    HistoryBatch,
     IrcLine,
     Isupport,
-    ReceivedLine,
     classify_goodbye,
     format_line,
     parse_line,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
-from gateway.core.ratelimit import TokenBuckets
+from gateway.core.ratelimit import Rate
 
 logger = logging.getLogger("reverie.irc")
 BATCH_SIZE = 256
@@ -122,16 +118,10 @@ def _is_addressed(notification: Notification | None) -> bool:
 
 _WHOIS_TIMEOUT_S = 15.0
 """Longer than servers take to answer WHOIS."""
-_CAP_TIMEOUT_S = 10.0
-"""Longer than servers take to answer CAP."""
 _MOTD_WAIT_S = 5.0
 _JOIN_WAIT_S = 10.0
-_IDENTIFY_WAIT_S = 15.0
 _TICK_S = 10.0
-_LABEL_PATIENCE_S = 10.0
-"""Time for the answer to a labelled line, before the server is asked whether it has got so far."""
-_LOGGED_OUT_TIMEOUT_S = 60.0
-"""Time that services have to accept a new login."""
+_MIN_PACE = 1 / 16
 
 
 class IrcSession:
@@ -145,15 +135,8 @@ class IrcSession:
         inbox: IrcNotificationQueue,
         *,
         state: IrcState,
-        logins: LoginHistory,
-        pace: FloodPace,
-        secure_port: int | None,
     ) -> None:
-        """Start logged out.
-
-        `state`, `logins` and `pace` outlive the connection; `secure_port` is its TLS port, None
-        without TLS.
-        """
+        """Start logged out. `state` outlives the connection."""
         self.name, self._config, self.clock, self.inbox, self.state = (
             name,
             config,
@@ -161,40 +144,34 @@ class IrcSession:
             inbox,
             state,
         )
-        self._secure_port = secure_port
         self.connection = IrcConnection(self)
-        self.registration = IrcRegistration(
-            config, self.connection, logins, secure=secure_port is not None
-        )
+        self.registration = IrcRegistration(config, self.connection)
         self.isupport = Isupport()
-        self._nickserv, self._logins = NickServLogin(config, logins, self.isupport.fold), logins
-        self._is_identified = asyncio.Event()
-        """Nothing more is expected of the services."""
         self.nick = config.nick
-        self.last_heard_s = self._logged_in_s = clock.monotonic()
+        self.last_heard_s = clock.monotonic()
         self.users, self.room_modes = IrcUsers(self.isupport), RoomModes(self.isupport)
         self.identities = NickIdentities(self.users, self.isupport)
         self._batches, self._netsplits = BatchCollector(), NetsplitTracker(self.isupport)
-        self._hostmask, self.typing_state = HostmaskTracker(), TypingState()
-        self._emitter = IrcEmitter(self, config.history_age)
+        self._emitter = IrcEmitter(self)
         self._ctcp = CtcpResponder(config.contact)
-        self.outgoing = IrcOutgoing(self, TokenBuckets(pace.rate(config.flood, clock.monotonic())))
+        flood = config.flood
+        self.outgoing = IrcOutgoing(
+            self,
+            Rate(max(1, int(flood.burst * state.pace)), 60 * flood.per_s * state.pace),
+        )
         self.membership = IrcMembership(self, config)
-        self._whois_waiters: dict[str, list[asyncio.Future[None]]] = {}
-        """Folded nick -> who waits for the end of its WHOIS."""
+        self._whois_ends = RoomSignals()
+        """Notified with a folded nick when its WHOIS has ended."""
         self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
         self._is_ready = asyncio.Event()
         """Welcomed, and the server has sent everything it sends unasked (end of MOTD)."""
         self.welcomed = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
-        self._pace = pace
         self._error_text = ""
         """Text of the server's ERROR."""
         self._kill_text = ""
         """Who threw us off with KILL, and why."""
-        self.upgrade_port: int | None = None
-        """Set if the connection ended because the server wants TLS on this port."""
 
     @property
     def caps(self) -> set[str]:
@@ -228,10 +205,8 @@ class IrcSession:
         """
         nick, state = self.resolve_target(chat)
         while state == "unknown":
-            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._whois_waiters.setdefault(self.isupport.fold(nick), []).append(answered)
             self.queue_lines(self.identities.whois_lines(nick))
-            await answered
+            await self._whois_ends.wait(self.isupport.fold(nick))
             nick, state = self.resolve_target(chat)
         return state != "other"
 
@@ -244,24 +219,6 @@ class IrcSession:
         finally:
             self._waiters.remove((chat, waiter))
 
-    @property
-    def multiline(self) -> MultilineLimits | None:
-        """Limits of one multiline message; None: the server has none."""
-        agreed = {"batch", "draft/multiline"} <= self.caps
-        return (
-            MultilineLimits.parse(self.registration.offered_value("draft/multiline") or "")
-            if agreed
-            else None
-        )
-
-    def max_body_bytes(self, target: str) -> int:
-        """Return the text limit of a message to `target`.
-
-        Computed with the longer of our current and configured nick.
-        """
-        nick = max(len(self.nick.encode()), len(self._config.nick.encode()))
-        return self._hostmask.max_body_bytes(target, nick, self.isupport)
-
     def mark_lost(self, reason: str) -> None:
         """Record that the connection is lost, or must be treated so."""
         reason += f": {self._error_text}" if self._error_text else ""
@@ -270,18 +227,11 @@ class IrcSession:
             return
         cause = classify_goodbye(self._error_text)
         if cause == "flooded":
-            wait_s = self._pace.record_kill(self.clock.monotonic())
+            self.state.pace = max(self.state.pace / 2, _MIN_PACE)
             logger.warning(
-                "%s: the server says that we send too fast; half as fast from now on", self.name
+                "%s: thrown off for sending too fast; half as fast from now on", self.name
             )
-            if not wait_s:
-                self.lost.set_result(reason)
-                return
-            reason = (
-                "thrown off three times in an hour for sending too fast: lower `flood` "
-                f"({self._error_text})"
-            )
-            self.lost.set_exception(Denied(reason, retry_after_s=wait_s))
+            self.lost.set_result(f"{reason}; lower `flood`")
         elif cause == "removed" or self._kill_text:
             self.lost.set_exception(
                 Denied(f"thrown off the network: {self._error_text or self._kill_text}")
@@ -297,7 +247,7 @@ class IrcSession:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def on_line(self, raw: str) -> None:
+    def on_line(self, raw: str) -> None:  # noqa: C901 - one case per command
         """Handle one line. May raise for unexpected input: the connection logs that and goes on."""
         self.last_heard_s = self.clock.monotonic()
         line = parse_line(raw)
@@ -325,7 +275,10 @@ class IrcSession:
             return
         if self.welcomed.is_set():
             for event in self._batches.feed(line):
-                self._handle_event(event)
+                if isinstance(event, Batch):
+                    self._handle_history(event)
+                else:
+                    self._handle_line(event)
 
     def _handle_welcome(self) -> None:
         if self.welcomed.is_set():
@@ -344,47 +297,23 @@ class IrcSession:
             self.lost.set_exception(denied)
         except Unreachable as unreachable:
             self.mark_lost(unreachable.reason)
-        except StsUpgrade as upgrade:
-            self.upgrade_port = upgrade.port
-            self.mark_lost(str(upgrade))
         if line.command == "CAP":
-            self._save_sts_policy()
-            self.outgoing.uses_labels = {"batch", "labeled-response"} <= self.caps
             self._emitter.has_history = {"batch", "draft/chathistory", "server-time"} <= self.caps
             if had_account_tag and "account-tag" not in self.caps:
-                for room in self.membership.entered_rooms:
+                for room in self.users.rooms:
                     self._query_who(room)
-        if not self.registration.is_logged_out:
-            self._logged_in_s = self.last_heard_s
         return not self.lost.done()
 
-    def _save_sts_policy(self) -> None:
-        """Store the policy at once, across restarts: https://ircv3.net/specs/extensions/sts."""
-        offered, sts = self.registration.offered_value("sts"), self.state.sts_policy
-        if self._secure_port is None or offered is None:
-            return
-        before = sts.serialized
-        sts.record_policy(self._config.host, self._secure_port, offered, self.clock.now())
-        if sts.serialized != before:
-            self.inbox.put_notification(None, self.state.cursor or NO_CURSOR)
+    def _handle_history(self, batch: Batch) -> None:
+        lines, target = len(batch.lines), batch.target
+        logger.info("%s: %d lines of %s are read again", self.name, lines, target[:100] or "people")
+        place = self.isupport.fold(target)
+        self._emitter.emit_history(batch, self._line_context(history_place=place))
 
-    def _handle_event(self, event: BatchEvent) -> None:
-        if isinstance(event, HistoryBatch):
-            lines, target = len(event.lines), event.target
-            logger.info(
-                "%s: %d lines of %s are read again", self.name, lines, target[:100] or "people"
-            )
-            self._emitter.emit_history(
-                event, self._line_context(history_place=self.isupport.fold(target))
-            )
-            return
-        self.outgoing.feed(event)
-        if isinstance(event, ReceivedLine):
-            self._handle_line(event)
-
-    def _handle_line(self, received: ReceivedLine) -> None:  # noqa: C901, PLR0912 - one case per command
+    def _handle_line(self, line: IrcLine) -> None:  # noqa: C901, PLR0912 - one case per command
         """Update the state and emit events for one line after the login."""
-        line, fold = received.line, self.isupport.fold
+        self.outgoing.feed(line)
+        fold = self.isupport.fold
         if self.registration.is_bouncer and says_network_is_lost(
             line, self.isupport.bouncer_network
         ):
@@ -395,7 +324,7 @@ class IrcSession:
         if line.command.isdecimal() or line.command == "PONG" or (mine and line.command == "JOIN"):
             self._emitter.sync_clock(line)
         is_netsplit = self._netsplits.is_netsplit(
-            line, self.last_heard_s, batched=received.is_netsplit
+            line, self.last_heard_s, batched=self._batches.is_netsplit(line)
         )
         if line.command == "JOIN":
             self.users.feed(line, self.nick)
@@ -407,7 +336,6 @@ class IrcSession:
             self.users.feed(line, self.nick)
         self._update_identities(line)
         self.queue_lines(format_line("NAMES", room) for room in self.users.take_doubted_rooms())
-        self._hostmask.feed(line, mine=mine)
         match line.command:
             case "005":
                 self.isupport.load(line.params)
@@ -423,37 +351,14 @@ class IrcSession:
             case "PRIVMSG" if not mine:
                 if answer := self._ctcp.answer(line, self.last_heard_s):
                     self.outgoing.queue_line(answer, fold(line.source.nick))
-            case "421" | "FAIL" if "TAGMSG" in line.params:
-                self.typing_state.is_unsupported = True
+            case "900":  # rooms for those who are logged in may let us in now
+                self.membership.join_missing()
             case "JOIN" if mine and "time" in line.tags:
                 self._emitter.record_time(line)
         self.room_modes.feed(line, self.nick)
         self.membership.feed(line)
-        if mine and line.command == "JOIN" and self.membership.is_wanted(line.param(0)):
-            self._emitter.request_recent(line.param(0))
-        self._feed_nickserv(line)
         if line.command in {"366", "MODE"}:
             self._query_modes()
-
-    def _feed_nickserv(self, line: IrcLine) -> None:
-        refused_before = self._logins.nickserv_refusal
-        self.queue_lines(self._nickserv.feed(line, self.nick, self.registration.account))
-        if self._nickserv.is_answered:
-            self._is_identified.set()
-        if (refusal := self._logins.nickserv_refusal) != refused_before:
-            logger.error(
-                "%s: the services refuse `nickserv.password`; it is not sent again: %s",
-                self.name,
-                refusal,
-            )
-
-    @property
-    def login_problem(self) -> str:
-        """Why we are not logged in to the services as configured by `nickserv`. Empty: we are, or
-        nothing is known.
-        """
-        refusal = self._logins.nickserv_refusal
-        return f"the services refuse `nickserv.password`: {refusal}" if refusal else ""
 
     def _query_modes(self) -> None:
         """Ask for room modes while nothing else is queued: nothing waits for the answer."""
@@ -465,16 +370,22 @@ class IrcSession:
     def _update_identities(self, line: IrcLine) -> None:
         """Continue sends that wait for WHOIS or for a person to return."""
         if nick := self.identities.feed_whois(line, self.last_heard_s):
-            self.outgoing.handle_whois(nick)
-            for answered in self._whois_waiters.pop(nick, ()):
-                if not answered.done():
-                    answered.set_result(None)
+            self._end_whois(nick)
         elif line.command == "421" and line.param(1).upper() == "WHOIS":
-            self.identities.is_whois_unsupported = True
-            self.outgoing.release_unanswered(math.inf)
+            self._give_up_whois(self.last_heard_s + 1)
         for chat, waiter in self._waiters:
             if not waiter.done() and self.identities.is_sign_of(chat, line):
                 waiter.set_result(None)
+
+    def _end_whois(self, nick: str) -> None:
+        self.outgoing.handle_whois(nick)
+        self._whois_ends.notify(nick)
+
+    def _give_up_whois(self, before_s: float) -> None:
+        """Go on without the answers to WHOIS that was requested before that."""
+        for nick in self.outgoing.unanswered_whois(before_s):
+            self.identities.mark_absent(nick, self.clock.monotonic())
+            self._end_whois(nick)
 
     def _query_who(self, room: str) -> None:
         """Ask for the accounts of people who joined before us, if the server reports changes but
@@ -508,7 +419,7 @@ class IrcSession:
         lost.
         """
         try:
-            await with_timeout(self.clock, CONNECT_TIMEOUT_S, self._wait_for_welcome())
+            await with_timeout(self.clock, CONNECT_TIMEOUT_S, self.welcomed.wait())
         except TimeoutError:
             away = "the bouncer has no connection to the network"
             self.mark_lost(
@@ -521,36 +432,16 @@ class IrcSession:
             await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
         if self.isupport.bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
             self.outgoing.queue_line(format_line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
-        await self._log_in_to_services()
-        self._emitter.hold_rooms(self.membership.join_configured())
-        if self.isupport.monitors:
-            self.membership.recover_nick()
+        self.queue_lines(
+            line.get_secret_value().replace("{nick}", self.nick) for line in self._config.on_connect
+        )
+        self._emitter.hold_rooms(self._config.rooms)
+        self.membership.join_configured()
         try:
             await with_timeout(self.clock, _JOIN_WAIT_S, self.membership.initial_joins_done.wait())
         except TimeoutError:
             logger.warning("%s: some rooms did not answer our JOIN", self.name)
         return True
-
-    async def _log_in_to_services(self) -> None:
-        """Send the lines of `on_connect`, and return once NickServ has answered, or will not."""
-        self.queue_lines(
-            line.get_secret_value().replace("{nick}", self.nick) for line in self._config.on_connect
-        )
-        self.queue_lines(self._nickserv.start(self.nick, self.registration.account))
-        if self._nickserv.is_answered:
-            return
-        self._is_identified.clear()
-        try:
-            await with_timeout(self.clock, _IDENTIFY_WAIT_S, self._is_identified.wait())
-        except TimeoutError:
-            logger.warning("%s: the services do not answer; joining rooms without them", self.name)
-
-    async def _wait_for_welcome(self) -> None:
-        while not self.welcomed.is_set():
-            with contextlib.suppress(TimeoutError):
-                await with_timeout(self.clock, _CAP_TIMEOUT_S, self.welcomed.wait())
-                return
-            self.registration.handle_silence()
 
     async def work_periodically(self) -> None:
         """Request the missed messages, then do the periodic work. Ends only by cancellation."""
@@ -562,16 +453,10 @@ class IrcSession:
             self._tick()
 
     def _tick(self) -> None:
-        now_s = self.clock.monotonic()
         self.membership.tick()
-        self.outgoing.set_rate(self._pace.rate(self._config.flood, now_s))
-        self.outgoing.probe_labels(_LABEL_PATIENCE_S)
         self._emitter.check_timeout()
         self._query_modes()
-        if self.outgoing.release_unanswered(now_s - _WHOIS_TIMEOUT_S):
-            self.identities.is_whois_unsupported = not self.identities.has_whois_answer
-        if self.registration.is_logged_out and now_s - self._logged_in_s > _LOGGED_OUT_TIMEOUT_S:
-            self.mark_lost("the services logged us out and do not let us in again")
+        self._give_up_whois(self.clock.monotonic() - _WHOIS_TIMEOUT_S)
 
     async def watch_silence(self) -> None:
         """End the session when the server is silent, or answers everything but our PINGs.
@@ -587,8 +472,6 @@ class IrcSession:
                     and self.outgoing.oldest_ping_age_s() > PING_INTERVAL_S + PING_TIMEOUT_S
                 ):
                     self.mark_lost("the server does not answer PING")
-                if not self.inbox.is_full:
-                    self.outgoing.expire_labels(PING_INTERVAL_S + PING_TIMEOUT_S)
                 continue
             heard_s = self.last_heard_s
             self.outgoing.queue_ping()

@@ -4,8 +4,7 @@ that are pure parsing.
 - Lines: RFC 1459 section 2.3.1, https://modern.ircdocs.horse,
   https://ircv3.net/specs/extensions/message-tags.
 - `Isupport`: numeric 005, https://modern.ircdocs.horse/#rplisupport-005.
-- `BatchCollector`: https://ircv3.net/specs/extensions/batch and
-  https://ircv3.net/specs/extensions/labeled-response.
+- `BatchCollector`: https://ircv3.net/specs/extensions/batch.
 - Refusals: the numerics and FAIL lines that reject a command of ours.
 
 Parsing never raises: a server may send anything. Pure.
@@ -26,9 +25,7 @@ from irc.message import Tag
 
 from channels.base import RateLimited, Rejected, SendError
 
-DEFAULT_LINE_BYTES = 512
-"""Including CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
-_MAX_LINE_BYTES = 16_384
+_MAX_TOPIC_BYTES = 16_384
 _MAX_MONITORS = 100
 _DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
 _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
@@ -36,9 +33,8 @@ _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 _MAX_HISTORY_LINES = 10_000
 # fmt: off
 _FEATURES: Final = frozenset({
-    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "CLIENTTAGDENY",
-    "HOSTLEN", "LINELEN", "MONITOR", "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN",
-    "USERLEN", "WHOX", "draft/CHATHISTORY",
+    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "MONITOR",
+    "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN", "WHOX", "draft/CHATHISTORY",
 })
 # fmt: on
 
@@ -126,20 +122,6 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         return lists, always, when_set, never
 
     @property
-    def line_bytes(self) -> int:
-        return max(DEFAULT_LINE_BYTES, self._number("linelen", DEFAULT_LINE_BYTES, _MAX_LINE_BYTES))
-
-    @property
-    def user_bytes(self) -> int:
-        """Longest user name, without the `~` of a failed ident check."""
-        return self._number("userlen", 10, 99)
-
-    @property
-    def host_bytes(self) -> int:
-        """Longest host that is shown; 63 if the server does not say, as in sopel."""
-        return max(63, self._number("hostlen", 63, 255))
-
-    @property
     def bot_mode(self) -> str:
         """User mode that marks a bot; empty: none."""
         mode = self._text("bot")
@@ -181,15 +163,7 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         Counted as bytes, the stricter reading: servers do not say whether they count bytes or
         characters.
         """
-        return self._number("topiclen", 0, _MAX_LINE_BYTES)
-
-    def relays_tag(self, tag: str) -> bool:
-        """Return whether a client tag (its name without `+`) is relayed.
-
-        See the message-tags page, section CLIENTTAGDENY.
-        """
-        denied = self._text("clienttagdeny").split(",")
-        return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
+        return self._number("topiclen", 0, _MAX_TOPIC_BYTES)
 
     def fold(self, name: str) -> str:
         """Return a key that is equal for names that the server considers the same. Keeps the
@@ -218,9 +192,6 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         return target if self.is_room(target) else None
 
 
-_TO_ESCAPE = str.maketrans({";": "\\:", " ": "\\s", "\r": "\\r", "\n": "\\n", "\\": "\\\\"})
-_MAX_TAG_BYTES = 4094
-"""Tag data that a client may send: https://ircv3.net/specs/extensions/message-tags#size-limit."""
 _WIRE_BREAKS = re.compile(r"[\r\n]+")
 _NOBODY: Final = NickMask("")
 
@@ -273,24 +244,8 @@ def _parse_tags(head: str) -> dict[str, str]:
     return tags
 
 
-def add_tags(raw: str, tags: Mapping[str, str]) -> str:
-    """Return `raw` with more tags in front.
-
-    A tag that would make the line too long for a server is left out: a line without a tag is better
-    than none.
-    """
-    head, _, rest = raw[1:].partition(" ") if raw.startswith("@") else ("", "", raw)
-    items = head.split(";") if head else []
-    for key, value in tags.items():
-        item = f"{key}={_printable(value).translate(_TO_ESCAPE)}" if value else key
-        if len(";".join([*items, item]).encode()) <= _MAX_TAG_BYTES:
-            items.append(item)
-    return f"@{';'.join(items)} {rest}" if items else rest
-
-
 def format_line(command: str, *middles: str, trailing: str | None = None) -> str:
-    """Build a line to send, without CR LF; `add_tags` puts tags in front. Only logins use the
-    library's commands.
+    """Build a line to send, without CR LF. Only logins use the library's commands.
 
     No parameter can end the line or become another one: CR and LF become a space in `trailing`, and
     are removed elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle
@@ -375,143 +330,55 @@ def split_relayed(text: str) -> tuple[str, str] | None:
 
 
 _NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})
-_MULTILINE: Final = "draft/multiline"
 _HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})
 _MAX_OPEN = 32
-_MAX_LINES = 2_000
+_MAX_LINES = 500
 """Lines of one collected batch. Servers answer with at most a few hundred."""
-_MAX_BYTES = 1_000_000
-_MAX_DEPTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedLine:
-    """One line to handle now."""
-
-    line: IrcLine
-    is_netsplit: bool = False
-    """The line is part of a netsplit or netjoin: nobody acted."""
-    label: str = ""
-    """Label of the command that it answers; empty: none."""
-    is_complete: bool = True
-    """The line is the whole answer; False: `LabelClosed` follows when the rest has arrived."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelClosed:
-    """End of a labelled batch."""
-
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryBatch:
-    """Complete answer to CHATHISTORY."""
-
-    kind: str
-    target: str
-    """As sent by the server; empty for a list of targets."""
-    lines: tuple[IrcLine, ...]
-
-
-BatchEvent = ReceivedLine | LabelClosed | HistoryBatch
 
 
 @dataclass(slots=True)
-class _OpenBatch:
+class Batch:
+    """Batch as the server has opened it; of an answer to CHATHISTORY also its lines."""
+
     kind: str
-    opening: IrcLine
-    parent: str
-    label: str
+    target: str
+    """Room or person of a history; empty for a list of targets."""
     lines: list[IrcLine] = field(default_factory=list)
-    size: int = 0
 
 
 class BatchCollector:
-    """Resolver of batches: fed with every line, it returns the lines and batches to handle.
-
-    Lines of netsplit and netjoin batches are marked; history and multiline batches are collected
-    and returned whole; all other batches, and lines of batches that were never opened, are plain
-    lines. A line that answers a labelled command has its label, also through its batch.
-    """
+    """Collector of the answers to CHATHISTORY. Lines of all other batches are plain lines."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _OpenBatch] = {}
+        self._open: dict[str, Batch] = {}
 
-    def feed(self, line: IrcLine) -> list[BatchEvent]:
-        """Process one line."""
-        if line.command == "BATCH":
-            reference = line.param(0)
-            if reference.startswith("+") and len(reference) > 1:
-                return self._open_batch(reference[1:], line)
-            return self._close_batch(reference[1:]) if reference.startswith("-") else []
-        return self._route_line(line, line.tags.get("batch", ""))
+    def is_netsplit(self, line: IrcLine) -> bool:
+        """Return whether the line is part of a netsplit or netjoin: nobody acted."""
+        batch = self._open.get(line.tags.get("batch", ""))
+        return batch is not None and batch.kind in _NETSPLIT_BATCHES
 
-    def _open_batch(self, name: str, line: IrcLine) -> list[BatchEvent]:
-        parent = line.tags.get("batch", "")
-        label = line.tags.get("label", "")
-        # An unfinished batch of the same name, or one too many, is closed.
-        over = self._close_batch(name) if name in self._open else []
-        if len(self._open) >= _MAX_OPEN:
-            over += self._close_batch(next(iter(self._open)))
-        self._open[name] = _OpenBatch(line.param(1).lower(), line, parent, label)
-        return over
-
-    def _close_batch(self, name: str) -> list[BatchEvent]:
-        batch = self._open.pop(name, None)
-        if batch is None:
-            return []
-        out: list[BatchEvent] = []
-        if batch.kind == _MULTILINE:
-            message = _join_multiline(batch)
-            out += self._route_line(message, batch.parent) if message else []
-            if message and batch.label:
-                out = [ReceivedLine(message, label=batch.label)]
-            return out
-        if batch.kind in _HISTORY_BATCHES:
-            target = batch.opening.param(2) if batch.kind == "chathistory" else ""
-            out.append(HistoryBatch(batch.kind, target, tuple(batch.lines)))
-        if batch.label:
-            out.append(LabelClosed(batch.label))
-        return out
-
-    def _route_line(self, line: IrcLine, name: str) -> list[BatchEvent]:
-        label, is_netsplit, is_complete = line.tags.get("label", ""), False, True
-        for _ in range(_MAX_DEPTH):
+    def feed(self, line: IrcLine) -> list[IrcLine | Batch]:
+        """Process a line; return what is to be handled now."""
+        sign, name = line.param(0)[:1], line.param(0)[1:]
+        if line.command != "BATCH":
+            name = line.tags.get("batch", "")
             batch = self._open.get(name)
-            if batch is None:
-                break
-            if batch.kind in _HISTORY_BATCHES or batch.kind == _MULTILINE:
-                return self._collect(name, batch, line)
-            is_netsplit = is_netsplit or batch.kind in _NETSPLIT_BATCHES
-            if batch.label and not label:
-                label, is_complete = batch.label, False
-            name = batch.parent
-        return [ReceivedLine(line, is_netsplit, label, is_complete)]
+            if batch is None or batch.kind not in _HISTORY_BATCHES:
+                return [line]
+            batch.lines.append(line)
+            # Longer than any real answer: the rest are plain lines.
+            return self._close(name) if len(batch.lines) >= _MAX_LINES else []
+        closed = self._close(name)  # also an unfinished one of the same name
+        if sign == "+" and name:
+            if len(self._open) >= _MAX_OPEN:
+                closed += self._close(next(iter(self._open)))
+            kind = line.param(1).lower()
+            self._open[name] = Batch(kind, line.param(2) if kind == "chathistory" else "")
+        return closed
 
-    def _collect(self, name: str, batch: _OpenBatch, line: IrcLine) -> list[BatchEvent]:
-        batch.size += sum(map(len, line.params))
-        batch.lines.append(line)
-        if len(batch.lines) < _MAX_LINES and batch.size < _MAX_BYTES:
-            return []
-        # Longer than any real answer: the collected lines are returned, the rest are plain lines.
-        return self._close_batch(name)
-
-
-def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
-    """Return the batch as one message with the tags of its opening:
-    https://ircv3.net/specs/extensions/multiline.
-    """
-    lines = [line for line in batch.lines if line.command in {"PRIVMSG", "NOTICE"}]
-    if not lines:
-        return None
-    text = lines[0].param(1)
-    for line in lines[1:]:
-        text += ("" if "draft/multiline-concat" in line.tags else "\n") + line.param(1)
-    opening = batch.opening
-    source = opening.source or lines[0].source
-    tags = {key: value for key, value in opening.tags.items() if key != "batch"}
-    return IrcLine(lines[0].command, (opening.param(2) or lines[0].param(0), text), source, tags)
+    def _close(self, name: str) -> list[IrcLine | Batch]:
+        batch = self._open.pop(name, None)
+        return [batch] if batch is not None and batch.kind in _HISTORY_BATCHES else []
 
 
 _FLOODED = re.compile(r"excess flood|flooding|recvq", re.IGNORECASE)
@@ -558,7 +425,7 @@ _TOO_FAST: Final = "(439)"
 _TOO_FAST_S: Final = 120.0
 _SECONDS: Final = re.compile(r"\b([0-9]{1,4}) *s(?:ec|econds?)?\b")
 _UNKNOWN_COMMAND: Final = "421"
-_FAIL_COMMANDS: Final = frozenset({"PRIVMSG", "NOTICE", "BATCH", "*"})
+_FAIL_COMMANDS: Final = frozenset({"PRIVMSG", "NOTICE", "*"})
 
 
 def is_message_refusal(line: IrcLine) -> bool:

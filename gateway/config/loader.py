@@ -77,6 +77,14 @@ _PATH_KEYS: tuple[Keys, ...] = (
 _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.realname": "it is the contact now; take this line out",
     "channels.*.source": "the answer to CTCP SOURCE is fixed now; take this line out",
+    "channels.*.username": "it is made of the nick now; take this line out",
+    "channels.*.nickserv": (
+        "use `sasl`, or write `PRIVMSG NickServ :IDENTIFY ACCOUNT PASSWORD` under `on_connect`"
+    ),
+    "channels.*.rejoin_after_kick": (
+        "thrown out of a room, it stays out until an admin has it join; take this line out"
+    ),
+    "channels.*.history_age": "it is always 1 h now; take this line out",
     "channels.*.connect_timeout": "it is always 60 s now; take this line out",
     "channels.*.ping_interval": "it is always 60 s now; take this line out",
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",

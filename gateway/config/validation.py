@@ -141,9 +141,7 @@ def _sends_password_unchecked(channel: IrcConfig) -> bool:
     """Return whether a password goes to a server whose certificate is not checked."""
     if isinstance(channel.tls, bool) or channel.tls.verify:
         return False
-    return bool(channel.password) or any(
-        one and one.password for one in (channel.sasl, channel.nickserv)
-    )
+    return bool(channel.password or (channel.sasl and channel.sasl.password))
 
 
 def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.servers.ircd import Client, Ircd, read_tags
+from tests.servers.ircd import Client, Ircd
 
 REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"
@@ -109,7 +109,7 @@ class Wire(Ircd):
         lines = list(zip(self.stamps, self.lines, strict=False))[
             after:
         ]  # a line is stamped as it is dealt with
-        return next((at for at, line in lines if read_tags(line)[1].startswith(head)), None)
+        return next((at for at, line in lines if line.startswith(head)), None)
 
     async def said_s(self, head: str, *, after: int) -> float:
         """When it came, as soon as it has."""

@@ -8,16 +8,15 @@
 
 It registers clients (with or without CAP and SASL), relays JOIN, PART, NICK, TOPIC, QUIT, PRIVMSG
 and NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers
-PING. Of younger IRCv3 it knows labels, history, multiline messages, client tags, MONITOR and WHOX.
+PING. Of younger IRCv3 it knows history, MONITOR and WHOX.
 
 Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and targets, ISUPPORT
 tokens. With `Ircd(tls=server_context())` it speaks TLS, with certificates that are good for nothing
 else. Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as
 received, without CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all
 clients in order of arrival). Faults, at any time: `ircd.faults.drop_on = r"PRIVMSG"` (after
-recording, before relaying; once), `.hold_pongs` (until `release_pongs()`), `.hold_labels`,
-`.silent` (read, record, answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()`
-resets.
+recording, before relaying; once), `.hold_pongs` (until `release_pongs()`), `.silent` (read, record,
+answer nothing); `client.raw(b"...")` sends any bytes, `client.drop()` resets.
 """
 
 import asyncio
@@ -42,8 +41,8 @@ CAPS = (
     "server-time userhost-in-names"
 )
 MODERN = (
-    f"{CAPS} draft/chathistory draft/event-playback draft/message-redaction "
-    "draft/multiline=max-bytes=4096,max-lines=24 extended-monitor labeled-response standard-replies"
+    f"{CAPS} draft/chathistory draft/event-playback draft/message-redaction extended-monitor "
+    "standard-replies"
 )
 """As a server offers them that knows all that we do."""
 
@@ -58,12 +57,6 @@ class Options:
     """Over how many lines CAP LS is spread."""
     nak: frozenset[str] = frozenset()
     """Capabilities that are offered, but refused when asked for."""
-    nak_names: Literal["all", "refused", "none"] = "all"
-    """Which of the capabilities asked for the refusal repeats; the specification says all."""
-    cap_endless: bool = False
-    """The last line of CAP LS says that there is more to come; none does."""
-    cap_deaf: frozenset[str] = frozenset()
-    """A request for any of these capabilities is not answered."""
     sasl: Mapping[str, str] = field(default_factory=dict)
     """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL
     EXTERNAL."""
@@ -71,11 +64,6 @@ class Options:
     """Numeric with which every SASL login is refused."""
     scram_proof: Literal["true", "false", "none", "error"] = "true"
     """Whether the server proves that it knows the password, too."""
-    nickserv: Mapping[str, str] | None = None
-    """Account -> password, for NickServ: IDENTIFY, REGAIN and GHOST. None: there is no NickServ
-    (401)."""
-    nickserv_numerics: bool = True
-    """Who identifies is told so by 900, too."""
     isupport: tuple[str, ...] = (
         "NETWORK=Fakenet",
         "CASEMAPPING=rfc1459",
@@ -98,10 +86,6 @@ class Options:
     """Target -> numeric with which PRIVMSG is refused."""
     opless: frozenset[str] = frozenset()
     """Rooms whose topic only operators may set (482)."""
-    redact_fails: str = ""
-    """Code of the FAIL that answers every REDACT."""
-    tagless: Literal["", "421", "FAIL"] = ""
-    """How every TAGMSG is refused; empty: it is not."""
     voiceless: set[str] = field(default_factory=set)
     """User names of clients that may say nothing in rooms (404)."""
     muted_texts: frozenset[str] = frozenset()
@@ -121,15 +105,10 @@ class Options:
     """Code of the FAIL that answers every CHATHISTORY."""
     history_deaf: bool = False
     """CHATHISTORY is not answered."""
-    multiline_fails: str = ""
-    """Code of the FAIL that answers every multiline batch."""
     accounts: Mapping[str, str] = field(default_factory=dict)
     """Nick -> account, for WHO with WHOX fields."""
     whois: Literal["", "421", "deaf"] = ""
     """How every WHOIS is refused; empty: it is answered."""
-    joins_timed: bool = True
-    """False: what people say carries a time, and no JOIN does, so there is no telling how this
-    server's clock goes."""
     pong_token: bool = True
     """False: PONG without the token, as jaraco's server does."""
 
@@ -146,8 +125,6 @@ class Faults:
     read yet."""
     flooder: str = ""
     """Nick that alone is thrown off; empty: anybody."""
-    hold_labels: bool = False
-    """Answers to labelled commands are late (until `release_labels()`)."""
 
 
 LOCALHOST = Path(__file__).with_name("localhost.test-only.pem")
@@ -242,57 +219,16 @@ class Login:
             self._done(finished.value)
 
 
-def read_tags(line: str) -> tuple[dict[str, str], str]:
-    """Tags (not unescaped) and the rest of a line from a client."""
-    if not line.startswith("@"):
-        return {}, line
-    head, _, rest = line[1:].partition(" ")
-    return {key: value for key, _, value in (item.partition("=") for item in head.split(";"))}, rest
-
-
-@dataclass
-class _Multiline:
-    target: str
-    tags: Mapping[str, str]
-    lines: list[tuple[str, bool]] = field(default_factory=list)
-
-
 class V3:
     """Of one server."""
 
     def __init__(self, ircd: "Ircd") -> None:
         self._ircd = ircd
-        self._open: dict[tuple[int, str], _Multiline] = {}
-        self._refused: set[tuple[int, str]] = set()
-        self._numbers = 0
+        self._numbers = itertools.count(1)
 
-    def _name(self) -> str:
-        self._numbers += 1
-        return f"s{self._numbers}"
-
-    def answer(
-        self, client: "Client", tags: Mapping[str, str], command: str, params: list[str]
-    ) -> bool:
+    def answer(self, client: "Client", command: str, params: list[str]) -> bool:
         """Deal with a line; False: it is not one of these."""
-        key = (id(client), tags.get("batch", ""))
-        if command == "BATCH":
-            self._batch(client, tags, params)
-        elif command in {"PRIVMSG", "NOTICE"} and key in self._open:
-            self._open[key].lines.append((params[1], "draft/multiline-concat" in tags))
-        elif command in {"PRIVMSG", "NOTICE"} and key in self._refused:
-            pass
-        elif command == "TAGMSG" and self._ircd.options.tagless:
-            client.send(
-                "FAIL TAGMSG NO :no"
-                if self._ircd.options.tagless == "FAIL"
-                else f":irc.test 421 {client.nick} TAGMSG :no"
-            )
-        elif command == "REDACT" and "draft/message-redaction" in client.caps:
-            self._redact(client, *params[:2])
-        elif command == "TAGMSG":
-            shown = {name: value for name, value in tags.items() if name.startswith("+")}
-            self._ircd.relay(params[0], f":{client.mask} TAGMSG {params[0]}", shown, client)
-        elif command == "CHATHISTORY":
+        if command == "CHATHISTORY":
             self._history(client, params)
         elif command == "MONITOR" and params[0] == "+":
             taken = params[1] in self._ircd.options.taken
@@ -325,65 +261,6 @@ class V3:
             return False
         return True
 
-    def _redact(self, client: "Client", target: str, message: str) -> None:
-        """Everybody may take back what they said, and nothing else."""
-        author = self._ircd.said.get(message)
-        code = self._ircd.options.redact_fails or (
-            "" if author == client.nick else "REDACT_FORBIDDEN"
-        )
-        if author is None:
-            code = "UNKNOWN_MSGID"
-        if code:
-            client.send(f"FAIL REDACT {code} {target} {message} :no")
-            return
-        del self._ircd.said[message]
-        for other in self._ircd.rooms.get(target.lower(), []):
-            if "draft/message-redaction" in other.caps and (
-                other is not client or "echo-message" in client.caps
-            ):
-                other.send(
-                    f":{client.mask} REDACT {target} {message}",
-                    {"time": "2026-01-01T00:00:00.000Z"},
-                )
-
-    def _batch(self, client: "Client", tags: Mapping[str, str], params: list[str]) -> None:
-        key = (id(client), params[0][1:])
-        if params[0].startswith("+"):
-            if self._ircd.options.multiline_fails:
-                self._refused.add(key)
-                label = {"label": tags["label"]} if "label" in tags else {}
-                client.send(f"FAIL BATCH {self._ircd.options.multiline_fails} :no", label)
-            else:
-                self._open[key] = _Multiline(params[2], tags)
-            return
-        batch = self._open.pop(key, None)
-        if batch is None:
-            return
-        target, name = batch.target, self._name()
-        stamped = self._ircd.stamp({k: v for k, v in batch.tags.items() if k.startswith("+")})
-        self._ircd.said[stamped["msgid"]] = client.nick
-        label = {"label": batch.tags["label"]} if "label" in batch.tags else {}
-        if target in self._ircd.options.muted:
-            client.send(f":irc.test 404 {client.nick} {target} :Cannot send", label)
-            return
-        people = [one for one in self._ircd.here() if one.nick.lower() == target.lower()]
-        if not target.startswith("#") and not people:
-            client.send(f":irc.test 401 {client.nick} {target} :No such nick", label)
-            return
-        for other in (
-            self._ircd.rooms.get(target.lower(), [])
-            if target.startswith("#")
-            else [*people, client]
-        ):
-            other.send(
-                f":{client.mask} BATCH +{name} draft/multiline {target}",
-                stamped | (label if other is client else {}),
-            )
-            for text, concat in batch.lines:
-                more = {"draft/multiline-concat": ""} if concat else {}
-                other.send(f":{client.mask} PRIVMSG {target} :{text}", {"batch": name} | more)
-            other.send(f":irc.test BATCH -{name}")
-
     def _history(self, client: "Client", params: list[str]) -> None:
         if self._ircd.options.history_deaf:
             return
@@ -392,7 +269,7 @@ class V3:
                 f"FAIL CHATHISTORY {self._ircd.options.history_fails} {' '.join(params[:2])} :no"
             )
             return
-        name, limit = self._name(), int(params[-1])
+        name, limit = f"s{next(self._numbers)}", int(params[-1])
         if params[0] == "TARGETS":
             client.send(f":irc.test BATCH +{name} draft/chathistory-targets")
             for target in dict.fromkeys(
@@ -409,9 +286,7 @@ class V3:
                 if place.lower() == target.lower()
             ]
             kind, _, value = reference.partition("=")
-            if params[0] == "LATEST":
-                said = said[-limit:]
-            elif kind == "timestamp":
+            if kind == "timestamp":
                 said = [(tags, line) for tags, line in said if tags["time"] > value]
             else:
                 ids = [tags.get("msgid") for tags, _ in said]
@@ -420,25 +295,6 @@ class V3:
             for tags, line in said[:limit]:
                 client.send(line, {"batch": name, **tags})
         client.send(f":irc.test BATCH -{name}")
-
-
-def labelled(label: str, answers: list[bytes], name: str) -> bytes:
-    """What was said to one command, as one answer to its label: ACK, one line, or a batch."""
-    if not answers:
-        return f"@label={label} :irc.test ACK\r\n".encode()
-    if len(answers) == 1:
-        return _with(f"label={label}", answers[0])
-    head = f"@label={label} :irc.test BATCH +{name} labeled-response\r\n".encode()
-    inner = b"".join(_with(f"batch={name}", answer) for answer in answers)
-    return head + inner + f":irc.test BATCH -{name}\r\n".encode()
-
-
-def _with(tag: str, line: bytes) -> bytes:
-    return (
-        b"@" + tag.encode() + b";" + line[1:]
-        if line.startswith(b"@")
-        else b"@" + tag.encode() + b" " + line
-    )
 
 
 class Client:
@@ -457,11 +313,8 @@ class Client:
         self.negotiating = self.registered = self.closed = False
         self.password = ""
         self.held: list[str] = []
-        self.late: list[bytes] = []
         self.lost = False
         """The network between has gone: nothing arrives, and neither side is told so."""
-        self.captured: list[bytes] | None = None
-        """While a labelled command is dealt with: the answers to it."""
 
     @property
     def mask(self) -> str:
@@ -469,9 +322,7 @@ class Client:
 
     def raw(self, data: bytes) -> None:
         """Send bytes as they are."""
-        if self.captured is not None:
-            self.captured.append(data)
-        elif not self._writer.is_closing() and not self.lost:
+        if not self._writer.is_closing() and not self.lost:
             self._writer.write(data)
 
     def send(self, line: str, tags: Mapping[str, str] | None = None) -> None:
@@ -481,7 +332,6 @@ class Client:
             "account": "account-tag",
             "msgid": "message-tags",
             "batch": "batch",
-            "label": "labeled-response",
         }
         told = {
             k: v for k, v in (tags or {}).items() if capability.get(k, "message-tags") in self.caps
@@ -564,9 +414,7 @@ class Door:
                 size = -(-len(names) // lines) or 1
                 chunks = [names[i : i + size] for i in range(0, len(names), size)] or [[]]
                 for chunk in chunks:
-                    star = (
-                        "" if chunk is chunks[-1] and not self._ircd.options.cap_endless else "* "
-                    )
+                    star = "" if chunk is chunks[-1] else "* "
                     client.send(f":irc.test CAP * LS {star}:{' '.join(chunk)}")
             case "REQ":
                 self._request(client, params[1].split())
@@ -579,18 +427,11 @@ class Door:
     def _request(self, client: Client, names: list[str]) -> None:
         options = self._ircd.options
         offered = {name.partition("=")[0] for name in (options.caps or "").split()} - options.nak
-        if not options.cap_deaf.isdisjoint(names):
-            return
         if offered.issuperset(names):
             client.caps |= set(names)
             client.send(f":irc.test CAP * ACK :{' '.join(names)}")
             return
-        named = {
-            "all": names,
-            "refused": [name for name in names if name not in offered],
-            "none": [],
-        }
-        client.send(f":irc.test CAP * NAK :{' '.join(named[options.nak_names])}")
+        client.send(f":irc.test CAP * NAK :{' '.join(names)}")
 
     def authenticate(self, client: Client, payload: str) -> None:
         proof = self._ircd.options.scram_proof
@@ -625,29 +466,6 @@ class Door:
             client.numeric("903", ":SASL authentication successful")
         else:
             client.numeric("904", ":SASL authentication failed")
-
-    def nickserv(self, client: Client, text: str) -> None:
-        """Answer as Atheme does. The password is the last word."""
-        options, (command, *words) = self._ircd.options, text.split()
-        name = words[0] if len(words) > 1 else client.nick
-
-        def tell(text: str) -> None:
-            client.send(f":NickServ!NickServ@services. NOTICE {client.nick} :{text}")
-
-        if (options.nickserv or {}).get(name) != words[-1] and client.account != name:
-            tell(f"Invalid password for \x02{name}\x02.")
-        elif command == "IDENTIFY":
-            client.account = name
-            if options.nickserv_numerics:
-                client.numeric("900", client.mask, name, ":You are now logged in")
-            tell(f"You are now identified for \x02{name}\x02.")
-        elif command in {"REGAIN", "GHOST"}:
-            options.taken.discard(name)
-            tell(f"\x02{name}\x02 has been {command.lower()}ed.")
-            if command == "REGAIN":
-                self.nick(client, name)
-        else:
-            tell("Invalid command.")
 
     def nick(self, client: Client, nick: str) -> None:
         if len(nick) > self._ircd.options.nick_length or nick in self._ircd.options.reserved:
@@ -703,8 +521,6 @@ class Ircd:
         self.topics: dict[str, str] = {}
         self.people: dict[str, tuple[str, str]] = {}
         """Folded nick -> mask and account, as they spoke last by `say`, and as WHOIS tells it."""
-        self.said: dict[str, str] = {}
-        """Message -> the nick of its author; without those that were taken back."""
         self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -795,7 +611,6 @@ class Ircd:
         self, target: str, line: str, tags: Mapping[str, str], sender: Client | None = None
     ) -> None:
         stamped = self.stamp(tags)
-        self.said[stamped["msgid"]] = line[1:].partition("!")[0]
         there = self.rooms.get(target.lstrip("@+").lower())
         for client in (
             there
@@ -809,13 +624,6 @@ class Ircd:
 
     def stamp(self, tags: Mapping[str, str]) -> dict[str, str]:
         return {"msgid": f"m{next(self._ids)}", "time": _now(), **tags}
-
-    def release_labels(self) -> None:
-        """Send what `hold_labels` held back."""
-        self.faults.hold_labels = False
-        for client in self.clients:
-            client.raw(b"".join(client.late))
-            client.late.clear()
 
     def release_pongs(self) -> None:
         """Send what `hold_pongs` held back."""
@@ -837,25 +645,11 @@ class Ircd:
 
     def handle(self, client: Client, line: str) -> None:
         """Answer one line."""
-        tags, line = read_tags(line)
-        if "label" in tags and "labeled-response" in client.caps and not line.startswith("BATCH"):
-            client.captured = []
-            self._answer(client, tags, line)
-            answers, client.captured = client.captured, None
-            answer = labelled(tags["label"], answers, f"l{next(self._ids)}")
-            if self.faults.hold_labels:
-                client.late.append(answer)
-            else:
-                client.raw(answer)
-        else:
-            self._answer(client, tags, line)
-
-    def _answer(self, client: Client, tags: Mapping[str, str], line: str) -> None:
         head, colon, trailing = line.partition(" :")
         command, *params = head.split() or [""]
         params += [trailing] if colon else []
         params += [""] * (2 - len(params))
-        if client.registered and self._v3.answer(client, tags, command.upper(), params):
+        if client.registered and self._v3.answer(client, command.upper(), params):
             return
         match command.upper():
             case "CAP":
@@ -881,12 +675,7 @@ class Ircd:
             case "QUIT":
                 client.send(f"ERROR :Closing link ({params[0]})")
             case "JOIN" | "PART" | "TOPIC" | "PRIVMSG" | "NOTICE" if client.registered:
-                self._talk(
-                    client,
-                    command.upper(),
-                    params,
-                    {k: v for k, v in tags.items() if k.startswith("+")},
-                )
+                self._talk(client, command.upper(), params)
             case "MODE" if self.options.modes is not None and params[0].startswith("#"):
                 modes = self.options.modes.get(params[0])
                 client.numeric("324" if modes else "403", params[0], modes or ":No such channel")
@@ -913,10 +702,8 @@ class Ircd:
             client.numeric("401", nick, ":No such nick")
         client.numeric("318", nick, ":End of /WHOIS list")
 
-    def _talk(
-        self, client: Client, command: str, params: list[str], tags: Mapping[str, str]
-    ) -> None:
-        tags = {**tags, "account": client.account} if client.account else tags
+    def _talk(self, client: Client, command: str, params: list[str]) -> None:
+        tags = {"account": client.account} if client.account else {}
         for target in params[0].split(","):
             members = self.rooms.setdefault(target.lower(), []) if target.startswith("#") else []
             if command == "JOIN" and target in self.options.refused:
@@ -929,14 +716,11 @@ class Ircd:
                     extended = (
                         f" {client.account or '*'} :real" if "extended-join" in member.caps else ""
                     )
-                    stamped = {"time": _now()} if self.options.joins_timed else {}
-                    member.send(f":{client.mask} JOIN {target}{extended}", stamped)
+                    member.send(f":{client.mask} JOIN {target}{extended}", {"time": _now()})
                 client.numeric(
                     "353", "=", target, ":" + " ".join(member.nick for member in members)
                 )
                 client.numeric("366", target, ":End of /NAMES list")
-            elif target.partition("@")[0] == "NickServ" and self.options.nickserv is not None:
-                self._door.nickserv(client, params[1])
             elif (
                 target in self.options.muted
                 or params[1] in self.options.muted_texts

@@ -361,7 +361,7 @@ _TLS_PORT: Final = 6697
 """RFC 7194."""
 _PLAIN_PORT: Final = 6667
 """RFC 1459, 8.11.1."""
-_REVIEWED_WARNINGS: Final = ("irc.nick", "irc.sts")
+_REVIEWED_WARNINGS: Final = ("irc.nick",)
 """Codes of warnings that are asked about."""
 _YES, _NO = ("yes", "y", "on", "true"), ("no", "n", "off", "false")
 
@@ -456,8 +456,12 @@ class _IrcPage:
             for one in findings
             if one.level == "bad" or (one.level == "warning" and one.code in _REVIEWED_WARNINGS)
         }
-        about = {"irc.nick": "nick", "irc.sasl": "account", "irc.password": "password"}
-        about |= dict.fromkeys(("irc.sts", "irc.tls"), "server")
+        about = {
+            "irc.nick": "nick",
+            "irc.sasl": "account",
+            "irc.password": "password",
+            "irc.tls": "server",
+        }
         found = {"server" if code.startswith("net.") else about.get(code) for code in wrong}
         for name, ask in self._questions.items():
             if name in found or (not found & self._questions.keys() and name != "password"):

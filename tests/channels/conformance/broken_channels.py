@@ -411,6 +411,7 @@ TWINS: Mapping[type[Twin], str] = {
 
 BEYOND: Mapping[tuple[str, type[Twin]], str] = {
     ("console", TurnsPartsRound): "its posts have one part",
+    ("irc", DropsFormatting): "the adapter itself leaves it out",
     ("irc", FreshIds): "the adapter itself drops what the server sends twice",
     ("discord", FreshIds): "the adapter itself drops what the gateway sends twice",
 }

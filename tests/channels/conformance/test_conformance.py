@@ -13,7 +13,6 @@ from tests.channels.conformance.platforms.base import Bench, Kit, bench
 from tests.channels.conformance.platforms.console import ConsoleKit
 from tests.channels.conformance.platforms.discord import DiscordKit
 from tests.channels.conformance.platforms.irc import (
-    BY_SERVER,
     InspircdKit,
     NgircdKit,
     PlainIrcKit,
@@ -99,6 +98,6 @@ def test_every_ability_of_the_contract_has_a_check() -> None:
 def test_no_adapter_can_do_what_its_kit_says_is_lacking(kit: type[Kit]) -> None:
     channel = kit().make()
     for name, ability in _ABILITY_OF.items():
-        if name in kit.lacks and kit.lacks[name] not in BY_SERVER:
+        if name in kit.lacks:
             assert not isinstance(channel, ability), name
     assert bool(channel.capabilities.max_file_bytes) is ("it_sends_files" not in kit.lacks)

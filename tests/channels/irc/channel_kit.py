@@ -5,13 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import pytest
-
-from channels.base import Part, Uncertain
+from channels.base import Part
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
 from channels.irc.wire import Isupport
-from gateway.core.clock import Clock, ManualClock, SystemClock
+from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Receipt, RoomId
 from tests.kits.channels import Run
 from tests.servers.ircd import Client, Ircd
@@ -47,19 +45,6 @@ async def settled(bot: Client, token: str) -> None:
     """Return once the channel has read all that was sent to it."""
     bot.send(f"PING :{token}")
     await bot.ircd.received(f"PONG :{token}")
-
-
-async def never_answered(ircd: Ircd, run: Running, clock: ManualClock) -> None:
-    """Send a part whose label the server forgets, and wait until nobody knows what became of it."""
-    ircd.faults.hold_labels = True
-    sending = asyncio.create_task(run.channel.send(part("a")))
-    await ircd.received("@label=r1 ")
-    for number in range(40):
-        await settled(ircd.clients[0], f"t{number}")
-        clock.advance(5)
-        await asyncio.sleep(0)
-    with pytest.raises(Uncertain, match="did not answer"):
-        await sending
 
 
 async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | BaseException]:

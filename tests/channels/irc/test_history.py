@@ -7,7 +7,6 @@ from typing import Any
 
 from channels.irc.channel import IrcChannel
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.servers.ircd import MODERN, Ircd, Options
 
@@ -161,15 +160,11 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
         await _ended(run)
 
 
-async def test_nothing_is_asked_without_a_cursor_or_a_history_or_a_wish() -> None:
+async def test_nothing_is_asked_without_a_cursor_or_a_history() -> None:
     old = [_said("#room", "old", 5)]
-    for caps, minutes_ago, age in (
-        (MODERN, None, "1h"),
-        (MODERN, 20, 0),
-        (MODERN.replace("draft/chathistory ", ""), 20, "1h"),
-    ):
+    for caps, minutes_ago in ((MODERN, None), (MODERN.replace("draft/chathistory ", ""), 20)):
         async with Ircd(Options(caps=caps, history=old)) as ircd:
-            run = _from(ircd, minutes_ago, history_age=age)
+            run = _from(ircd, minutes_ago)
             await run.up()
             await ircd.say("#room", "live")
             await run.message()
@@ -185,45 +180,6 @@ async def test_a_refused_question_does_not_hold_the_room_back() -> None:
         await ircd.say("#room", "live")
         assert (await run.message()).text == "live"
         await run.until(lambda: bool(run.cursors))
-        await _ended(run)
-
-
-async def test_a_room_that_is_entered_later_brings_its_last_lines_as_context() -> None:
-    old = [_said("#new", f"line {number}", 20 - number / 10) for number in range(40)]
-    earlier = [
-        _said("#new", "hours ago", 100),
-        _said("#new", "reverie: !help", 10),
-        _said("#new", "reverie: hi", 9),
-    ]
-    joined = ("#new", {"time": _at(8), "msgid": "j"}, ":al!a@h JOIN #new")
-    async with Ircd(Options(caps=MODERN, history=[*old, earlier[0], *earlier[1:], joined])) as ircd:
-        run = _from(ircd, None)
-        await run.up()
-        bot = await ircd.joined("reverie", "#room")
-        await settled(bot, "started")
-        assert not _asked(ircd), "nothing is missing in the rooms of the start"
-        entering = asyncio.create_task(run.channel.join(Address(channel=NAME, room=RoomId("#new"))))
-        await ircd.received(r"CHATHISTORY LATEST #new \* 30$")
-        await ircd.say("#new", "live", msgid="l")
-        await entering
-        await run.message(29)
-        await settled(bot, "done")
-        assert _texts(run) == [
-            *(f"line {number}" for number in range(14, 40)),
-            "reverie: !help",
-            "reverie: hi",
-            "live",
-        ]
-        *past, live = run.messages
-        assert all(message.history and message.kind == "room" for message in past)
-        assert not live.history
-        assert len(_asked(ircd)) == 1
-        await run.channel.leave(Address(channel=NAME, room=RoomId("#new")))
-        await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
-        await ircd.received(r"CHATHISTORY LATEST #new", times=2)
-        await ircd.say("#new", "again live", msgid="l2")
-        await run.message(30)
-        assert _texts(run)[29:] == ["again live"], "what is known already comes only once"
         await _ended(run)
 
 

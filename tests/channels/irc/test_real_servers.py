@@ -205,29 +205,22 @@ async def test_the_right_password_logs_in_and_a_wrong_one_stops_the_channel(tmp_
             assert refused.links == [False]
 
 
-@pytest.mark.parametrize("recover", ["regain", "ghost"])
-async def test_nickserv_logs_in_and_takes_the_nick_back_from_a_connection_that_was_left(
-    recover: str, tmp_path: Path
+async def test_lines_of_the_operator_log_in_and_take_the_nick_back_from_a_connection_that_was_left(
+    tmp_path: Path,
 ) -> None:
+    lines = [f"PRIVMSG NickServ :{what} reverie correcthorse" for what in ("REGAIN", "IDENTIFY")]
     with network(tmp_path) as port:
         await _register(port)
         left = await Raw.joined(port)
         left.say("NICK reverie")
         await left.until(r":alice\S* NICK ")
-        watcher = await Raw.joined(port)
-        async with running(port, nickserv={"password": "correcthorse", "recover": recover}) as run:
+        async with running(port, on_connect=lines) as run:
             await run.up()
             session = run.channel._session
             assert session is not None
-            assert (session.nick, session.registration.account) == ("reverie", "reverie")
-            entered = await watcher.until(r":reverie\S* JOIN ")
-            assert entered.endswith("#room"), (
-                "it is in the room by that nick, not by another before"
+            await until(
+                lambda: (session.nick, session.registration.account) == ("reverie", "reverie")
             )
-        async with running(port, nickserv={"password": "wrong-horse"}) as refused:
-            await refused.up()
-            assert "Invalid password for reverie" in str(refused.seen)
-        await watcher.close()
         await left.close()
 
 

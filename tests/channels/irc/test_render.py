@@ -9,28 +9,21 @@ from hypothesis import strategies as st
 
 from channels.base import CanPage
 from channels.irc.channel import IrcChannel
-from channels.irc.compose import _split_exactly, paginate, paginate_lines
 from channels.irc.config import IrcConfig
 from channels.irc.render import (
     BLANK_LINE,
     BOLD,
     ITALIC,
-    RenderedLine,
-    guard_command,
+    max_body_bytes,
+    paginate,
     render,
     split_line,
     strip_formatting,
-    to_markdown,
 )
-from channels.markdown import parse_markdown
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 
 B, I = BOLD, ITALIC  # noqa: E741 - as in every IRC client's menu
-
-
-def texts(markdown: str) -> tuple[str, ...]:
-    return tuple(line.text for line in render(markdown))
 
 
 @pytest.mark.parametrize(
@@ -79,12 +72,12 @@ def texts(markdown: str) -> tuple[str, ...]:
     ],
 )
 def test_renders(markdown: str, lines: tuple[str, ...]) -> None:
-    assert texts(markdown) == lines
+    assert render(markdown) == lines
 
 
 @given(st.text(max_size=200))
 def test_lines_are_lines(markdown: str) -> None:
-    lines = texts(markdown)
+    lines = render(markdown)
     assert lines
     for shown in lines:
         assert strip_formatting(shown).strip() or shown == BLANK_LINE
@@ -102,7 +95,7 @@ def test_code_is_never_touched(code: str) -> None:
         else ()
     )
     if kept and not any(line.lstrip(" ").startswith("~~~") for line in kept):
-        assert tuple(line.removeprefix("•") for line in texts(f"~~~\n{code}\n~~~")) == kept
+        assert tuple(line.removeprefix("•") for line in render(f"~~~\n{code}\n~~~")) == kept
 
 
 COMMANDS = ["!op mallory", ".ban bob", "@kick bob", ",cmd", "~x", "/quit", "-flood", "  !op me"]
@@ -112,27 +105,17 @@ COMMANDS = ["!op mallory", ".ban bob", "@kick bob", ",cmd", "~x", "/quit", "-flo
 def test_no_line_is_a_command_of_another_bot(command: str) -> None:
     """Anope drops spaces before a word, and bots drop formatting: neither is a guard."""
     for markdown in (command, f"```\n{command}\n```", f"text\n{command}"):
-        assert re.match(r"[\s\x02\x1d]*•", texts(markdown)[-1]), markdown
-    assert texts("**!op** me") == (f"•{B}!op{B} me",)
+        assert re.match(r"[\s\x02\x1d]*•", render(markdown)[-1]), markdown
+    assert render("**!op** me") == (f"•{B}!op{B} me",)
     for plain in ("... well", "-1", "- item", "3.5", "!", "2 + !op", "!?", "~/x", "$5"):
-        assert texts(plain) in ((plain,), ("• item",))
+        assert render(plain) in ((plain,), ("• item",))
 
 
 @given(st.text("ab !.@\x02", max_size=200), st.integers(20, 40))
 def test_no_piece_of_a_line_is_one_either(line: str, limit: int) -> None:
-    for pieces in (split_line(line, limit), _split_exactly(guard_command(line), limit)):
-        assert not any(re.match(r"[\s\x02\x1d]*[!.@][ab]", piece) for piece in pieces)
-        assert all(len(piece.encode()) <= limit for piece in pieces)
-
-
-def test_knows_where_code_and_blank_lines_were() -> None:
-    assert render("a\n```\nb\n\nc\n```\n\nd") == (
-        RenderedLine(text="a"),
-        RenderedLine(text="b", is_code=True),
-        RenderedLine(text=BLANK_LINE, is_code=True),
-        RenderedLine(text="c", is_code=True, after_blank=True),
-        RenderedLine(text="d", after_blank=True),
-    )
+    pieces = split_line(line, limit)
+    assert not any(re.match(r"[\s\x02\x1d]*[!.@][ab]", piece) for piece in pieces)
+    assert all(len(piece.encode()) <= limit for piece in pieces)
 
 
 @pytest.mark.parametrize("code", [B, I])
@@ -156,40 +139,6 @@ def test_reads_without_formatting() -> None:
         == "b red x 1 2 "
     )
     assert strip_formatting("\x0312") == ""
-
-
-@pytest.mark.parametrize(
-    ("said", "markdown"),
-    [
-        ("plain *as* `it` is", "plain *as* `it` is"),
-        (
-            "\x02bold\x02 \x1ditalic\x1d \x11code\x11 \x1egone\x1e",
-            "**bold** *italic* `code` ~~gone~~",
-        ),
-        ("\x02 spaces \x02", " **spaces** "),
-        ("\x02open", "**open**"),
-        ("\x02a\x0f b", "**a** b"),
-        ("\x02\x1dboth\x1d\x02", "***both***"),
-        ("\x02a \x1db\x1d c\x02", "**a *b* c**"),
-        ("\x02\x11x\x11 y\x02", "**`x` y**"),
-        ("\x11\x02x\x02 y\x11", "`x y`"),
-        ("\x02a \x1db\x02 c\x1d", "**a b** c"),
-        ("wo\x02r\x02d", "word"),
-        ("\x022*3\x02 \x11a`b\x11", "2*3 a`b"),
-        ("\x02a*\x02*", "a**"),
-        ("\x02\x0304,12red\x03\x02 \x1funder\x1f \x16rev\x16", "**red** under rev"),
-        ("\x02\x02 \x02 \x02", "   ".replace(" ", "", 1)),
-        ("\x1d(\x1d\x02)\x02", "*(*)"),
-    ],
-)
-def test_formatting_comes_out_as_markdown(said: str, markdown: str) -> None:
-    assert to_markdown(said) == markdown
-
-
-@given(st.text("ab ,(\x02\x1d\x1e\x11\x0f\x031", max_size=30))
-def test_formatting_corrupts_nothing(said: str) -> None:
-    again = "".join(run.text for run in parse_markdown("x, " + to_markdown(said)))
-    assert again == ("x, " + strip_formatting(said)).rstrip(" ")
 
 
 NAME = ChannelName("irc.test")
@@ -243,33 +192,6 @@ def test_zero_means_all_of_it() -> None:
     assert irc.split(post(text, 5)) == tuple(numbered(0, 100))
 
 
-def first_page(markdown: str, page_lines: int = 6) -> tuple[str, ...]:
-    return paginate_lines(render(markdown), 100, page_lines)[0][:-1]
-
-
-def code(lines: int) -> str:
-    return "\n".join(["```", *(f"code {number}" for number in range(lines)), "```"])
-
-
-@pytest.mark.parametrize(
-    ("markdown", "last"),
-    [
-        ("a\nb\nc\nd\n\ne\nf\ng\nh", "d"),
-        ("a\n\nb\nc\nd\ne\nf\ng\nh", "f"),
-        ("a\n\nb\n\nc\n\nd\n\ne\n\nf\n\ng\n\nh", "f"),
-        (f"a\nb\nc\nd\n{code(3)}\nz\nz", "d"),
-        (f"a\nb\nc\nd\n{code(9)}", "d"),
-        (f"a\nb\n{code(5)}\n{'z ' * 80}", "code 2"),
-        (f"{code(7)}\nz", "code 4"),
-        (f"{code(20)}", "code 5"),
-        ("```\na\nb\nc\nd\n\ne\nf\ng\nh\ni\nj\n```", "d"),
-        ("a\nb\nc\nd\n" + "words " * 60, "d"),
-    ],
-)
-def test_a_page_ends_in_a_good_place(markdown: str, last: str) -> None:
-    assert first_page(markdown)[-1] == last
-
-
 @given(
     st.text("ab `*#->\n", max_size=300),
     st.text("a \n", max_size=60),
@@ -277,17 +199,9 @@ def test_a_page_ends_in_a_good_place(markdown: str, last: str) -> None:
     st.integers(30, 60),
 )
 def test_pages_are_all_of_it(markdown: str, code: str, page_lines: int, limit: int) -> None:
-    lines = render(f"{markdown}\n```\n{code}\n```")
-    pages = paginate_lines(lines, limit, page_lines)
-    (whole,) = paginate_lines(lines, limit, 0)
-    paged = [*(body for page in pages[:-1] for body in page[:-1]), *pages[-1]]
-    assert [body for body in whole if body != BLANK_LINE] == [
-        body for body in paged if body != BLANK_LINE
-    ]
-    assert all(BLANK_LINE not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), (
-        "no page begins or ends so"
-    )
-    assert len(pages) > 1 or tuple(paged) == whole
+    text = f"{markdown}\n```\n{code}\n```"
+    pages, (whole,) = paginate(text, limit, page_lines, "more"), paginate(text, limit, 0, "more")
+    assert whole == (*(body for page in pages[:-1] for body in page[:-1]), *pages[-1])
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
     assert all(
         page[-1] == f'(page {number} of {len(pages)}; write "more")'
@@ -296,14 +210,11 @@ def test_pages_are_all_of_it(markdown: str, code: str, page_lines: int, limit: i
     assert all(len(body.encode()) <= limit for page in pages for body in page)
 
 
-def test_what_fits_a_page_in_the_room_there_is_is_not_paged() -> None:
-    text = "\n".join(f"{number} " + "word " * 20 for number in range(8))
-    assert len(paginate(text, 64, 64, 10)) > 1
-    assert len(paginate(text, 64, 400, 10)) == 1
-    assert len(paginate(text, 400, 64, 10)) == 1
-    assert paginate(text, 64, 90, 10) == paginate(text, 64, 64, 10), (
-        "pages do not depend on our mask"
-    )
+@pytest.mark.parametrize(("nick", "target"), [("reverie", "#room"), ("я" * 40, "#" + "r" * 60)])
+def test_a_line_fits_whatever_masks_the_server_gives(nick: str, target: str) -> None:
+    mask = f"{nick}_20!~{'u' * 11}@{'h' * 64}"
+    line = f":{mask} PRIVMSG {target} :{'x' * max_body_bytes(nick, target)}\r\n"
+    assert len(line.encode()) <= 512
 
 
 def test_a_notice_is_never_cut_into_pages_for_who_approves_must_have_seen_all_of_it() -> None:

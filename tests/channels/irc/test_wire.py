@@ -92,45 +92,35 @@ def test_folds_as_the_server_does(
 
 
 def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
-    tokens = (
-        "PREFIX=@+ CASEMAPPING=klingon LINELEN=2048 USERLEN=x HOSTLEN=5 = - STATUSMSG=@+ "
-        "BOT=B WHOX MONITOR"
-    )
+    tokens = "PREFIX=@+ CASEMAPPING=klingon TOPICLEN=x = - STATUSMSG=@+ BOT=B WHOX MONITOR"
     isupport = features(*tokens.split(" "), "")
     assert isupport.rank_modes == {"@": "o", "+": "v"}
-    assert (isupport.line_bytes, isupport.user_bytes, isupport.host_bytes) == (2048, 10, 63)
+    assert isupport.topic_bytes == 0
     assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("B", True, 100)
     assert (isupport.fold("A["), isupport.status_prefix("@#c")) == ("a{", "@")
-    isupport.load(
-        ["me", "-LINELEN", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "-USERLEN", "x"]
-    )
+    isupport.load(["me", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "x"])
     assert isupport.rank_modes == {"@": "o", "+": "v"}
-    assert (isupport.line_bytes, isupport.bot_mode, isupport.has_whox, isupport.monitors) == (
-        512,
-        "",
-        False,
-        0,
-    )
+    assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("", False, 0)
     assert isupport.status_prefix("@#c") == ""
-    assert features("LINELEN=" + "9" * 5000).line_bytes == 512
+    assert features("TOPICLEN=" + "9" * 5000).topic_bytes == 0
     assert not features("PREFIX=").rank_modes
     assert features("NETWORK=A\\x20b").network_name == "A b"
     assert features("NETWORK=12").network_name == "12"
 
 
 @pytest.mark.parametrize(
-    "name", ["LOAD_FEATURE", "SET", "FOLD", "LINE_BYTES", "__CLASS__", "MODE_GROUPS"]
+    "name", ["LOAD_FEATURE", "SET", "FOLD", "TOPIC_BYTES", "__CLASS__", "MODE_GROUPS"]
 )
 def test_no_feature_replaces_what_reads_them(name: str) -> None:
     isupport = features(f"{name}=x", name, f"-{name}")
     isupport.load(["me", "BOT=B", "x"])
-    assert (isupport.bot_mode, isupport.fold("A"), isupport.line_bytes) == ("B", "a", 512)
+    assert (isupport.bot_mode, isupport.fold("A"), isupport.topic_bytes) == ("B", "a", 0)
     assert isupport.mode_groups == ("beI", "k", "l", "imnpst")
 
 
 @given(st.lists(ANY))
 def test_isupport_survives_anything(tokens: list[str]) -> None:
-    assert features(*tokens).line_bytes >= 512
+    assert features(*tokens).topic_bytes >= 0
 
 
 @pytest.mark.parametrize(

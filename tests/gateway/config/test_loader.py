@@ -451,10 +451,10 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="age",
         ),
         pytest.param(
-            f"{IRC}    history-age: 1",
+            f"{IRC}    page-lines: 1",
             6,
-            "channels.i.history-age",
-            "unknown key; did you mean `history_age`?",
+            "channels.i.page-lines",
+            "unknown key; did you mean `page_lines`?",
             id="dash",
         ),
         pytest.param(
@@ -488,9 +488,9 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             f"{IRC}    port: 99999", 6, "channels.i.port", "must be at most 65535", id="too large"
         ),
         pytest.param(
-            f"{IRC}    username: 5",
+            f"{IRC}    password: 5",
             6,
-            "channels.i.username",
+            "channels.i.password",
             "must be text; put it in quotes",
             id="number",
         ),

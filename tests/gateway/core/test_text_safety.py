@@ -342,4 +342,4 @@ def discord_render(text: str) -> str:
 def irc_render(text: str) -> str:
     from channels.irc.render import render as rendered  # noqa: PLC0415 - the same
 
-    return rendered(text)[0].text
+    return rendered(text)[0]

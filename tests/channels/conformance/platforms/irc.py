@@ -17,10 +17,11 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId
 from tests.channels.conformance.platforms.base import Kit, Where
 from tests.channels.irc.channel_kit import config
-from tests.servers.ircd import MODERN, Ircd, Options, read_tags
+from tests.servers.ircd import MODERN, Ircd, Options
 from tests.servers.real_ircd import inspircd, ngircd
 
 _MARKS = re.compile("[\x02\x1d\x1e\x11\x1f\x0f]")
+_PLAIN = "it sends plain lines"
 _NOT_THERE = {
     "no_text_becomes_a_mass_mention": "IRC has no mass mentions",
     "a_rate_limit_says_how_long": "IRC servers delay or disconnect; the channel keeps its own pace",
@@ -28,6 +29,9 @@ _NOT_THERE = {
     "it_downloads": "IRC carries no files",
     "it_sends_files": "IRC carries no files",
     "it_edits": "nothing can be edited on IRC",
+    "it_types": _PLAIN,
+    "it_reacts": _PLAIN,
+    "it_deletes": _PLAIN,
     "it_completes": "servers see a line when it is done",
     "it_offers": "clients know no commands of ours",
 }
@@ -44,11 +48,6 @@ _REAL = {
 }
 
 
-_NO_TAGS = "there are no message tags"
-_NO_REDACTION = "this server lets nothing be taken back"
-BY_SERVER = frozenset({_NO_TAGS, _NO_REDACTION})
-"""What a server lacks, and not the adapter."""
-
 PAGE = 200
 """Lines: more than any check says but the one about pages."""
 
@@ -60,8 +59,6 @@ class Person:
         self.nick = nick
         self.lines: list[str] = []
         """Without their tags."""
-        self.tagged: list[str] = []
-        """As they came."""
         self._changed = asyncio.Condition()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -90,8 +87,7 @@ class Person:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 line = (await reader.readuntil(b"\r\n")).decode().rstrip("\r\n")
-                self.tagged.append(line)
-                self.lines.append(read_tags(line)[1])
+                self.lines.append(re.sub(r"^@\S+ ", "", line))
                 if self.lines[-1].startswith("PING"):
                     self.do("PONG" + self.lines[-1][4:])
                 async with self._changed:
@@ -173,7 +169,7 @@ class IrcKit(Kit):
 
     async def formatted(self) -> str:
         await self.say("this is \x02bold\x02, \x1ditalic\x1d and \x0304red\x03")
-        return "this is **bold**, *italic* and red"
+        return "this is bold, italic and red"
 
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         target = "alice" if where == "direct" else f"#{where}"
@@ -193,8 +189,6 @@ class IrcKit(Kit):
 
     def replied(self, where: Where) -> bool:
         del where
-        # Readers that know tags are shown a reply; most do not, so `replies` is not declared, and
-        # nothing relies on it.
         return False
 
     async def overheard(self) -> list[str]:
@@ -220,22 +214,8 @@ class IrcKit(Kit):
         await self._caught_up()
         return (await self.alice.until(r":reverie!\S+ TOPIC #room :"))[-1].partition(" :")[2]
 
-    async def reactions(self) -> list[str]:
-        await self._caught_up()
-        there: list[str] = []
-        for line in self.alice.tagged:
-            tags, said = read_tags(line)
-            if said.startswith(":reverie!") and " TAGMSG " in said:
-                there += [tags["+draft/react"]] if "+draft/react" in tags else []
-                there = [one for one in there if one != tags.get("+draft/unreact")]
-        return list(dict.fromkeys(there))
-
     async def gone(self) -> None:
         await self.alice.until(r":reverie!\S+ QUIT ")
-
-    async def typing_seen(self) -> None:
-        await self.alice.until(r":reverie!\S+ TAGMSG :?#room")
-        assert "typing=active" in self.alice.tagged[-1]
 
     async def invited(self) -> Address:
         self.alice.do("JOIN #third")
@@ -293,20 +273,6 @@ class ScriptedIrcKit(IrcKit):
         for client in self.ircd.here():
             client.account = account or "" if client.nick == "alice" else client.account
 
-    async def seen(self, where: Where, count: int = 1) -> list[str]:
-        told = await super().seen(where, count)
-        return self._there(r":reverie!\S+ (PRIVMSG|NOTICE) #room :") if where == "room" else told
-
-    async def theirs(self) -> list[str]:
-        await self._caught_up()
-        return self._there(r":(alice|bob)!\S+ PRIVMSG #room :")
-
-    def _there(self, pattern: str) -> list[str]:
-        """What was said so, without what was taken back."""
-        lines = [(tags.get("msgid"), line) for tags, line in map(read_tags, self.alice.tagged)]
-        kept = [line for msgid, line in lines if msgid is None or msgid in self.ircd.said]
-        return [line.partition(" :")[2] for line in kept if re.match(pattern, line)]
-
     async def again(self) -> None:
         self.ircd.relay("#room", self._newest, {"msgid": f"said{self._count}"})
 
@@ -357,9 +323,6 @@ class PlainIrcKit(ScriptedIrcKit):
         "own_messages_never_come_in": "messages are not echoed there",
         "what_was_said_meanwhile_arrives": "no history is kept there",
         "a_restart_goes_on_from_the_cursor": "no history is kept there",
-        "it_types": _NO_TAGS,
-        "it_reacts": _NO_TAGS,
-        "it_deletes": _NO_REDACTION,
     }
 
     def __init__(self) -> None:
@@ -390,7 +353,7 @@ class InspircdKit(_RealIrcKit):
     """InspIRCd."""
 
     label = "irc-inspircd"
-    lacks: ClassVar = _NOT_THERE | _REAL | {"it_deletes": _NO_REDACTION}
+    lacks: ClassVar = _NOT_THERE | _REAL
     server = staticmethod(inspircd)
 
 
@@ -398,9 +361,5 @@ class NgircdKit(_RealIrcKit):
     """ngIRCd, which knows no message tags."""
 
     label = "irc-ngircd"
-    lacks: ClassVar = (
-        _NOT_THERE
-        | _REAL
-        | {"it_types": _NO_TAGS, "it_reacts": _NO_TAGS, "it_deletes": _NO_REDACTION}
-    )
+    lacks: ClassVar = _NOT_THERE | _REAL
     server = staticmethod(ngircd)

@@ -866,12 +866,6 @@ async def a_wrong_password_of_the_server(here: World, stack: contextlib.AsyncExi
     channel |= {"port": ircd.port, "password": "wrong-sesame-2"}
 
 
-@fault_of_server("irc.sts", "warning", "irc.test", "tls: true")
-def a_server_that_wants_tls(here: World, _: Any) -> None:
-    del only(here, "irc.test")["sasl"]
-    here.ircd.options.caps = "sts=port=6697"
-
-
 @fault_of_server("irc.login", "bad", "irc.test", "port")
 async def a_server_that_hangs_up(here: World, stack: contextlib.AsyncExitStack) -> None:
     channel = only(here, "irc.test")

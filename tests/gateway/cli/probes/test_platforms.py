@@ -150,7 +150,7 @@ SASL = {"mechanism": "plain", "account": "bot", "password": "wrong horse"}
 @pytest.mark.parametrize(
     ("options", "more", "code", "level"),
     [
-        (Options(reserved={"reverie", "reverie_"}), {}, "irc.nick", "bad"),
+        (Options(nick_length=3), {}, "irc.nick", "bad"),
         (Options(), {"sasl": SASL}, "irc.sasl", "bad"),
     ],
 )

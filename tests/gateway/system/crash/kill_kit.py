@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.kits.delivery_judge import Evidence, Shown
 from tests.kits.gateway_process import Program, so
-from tests.servers.ircd import Client, Ircd, read_tags
+from tests.servers.ircd import Client, Ircd
 from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOMS = ("#one", "#two")
@@ -187,7 +187,7 @@ async def world(directory: Path, seed: int, sabotage: str = "") -> AsyncIterator
 
 
 def _shown(bot: Client) -> list[Shown]:
-    lines = (read_tags(line)[1] for line in list(bot.lines))
+    lines = list(bot.lines)
     cut = (line.split(" ", 2) for line in lines if line.startswith("PRIVMSG "))
     return [Shown(target, text.removeprefix(":")) for _, target, text in cut]
 
