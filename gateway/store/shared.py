@@ -89,12 +89,18 @@ class SharedStore(Store):
             raise self._read_error(error) from error
 
     async def follow(self) -> None:
-        """See `Store.follow`."""
+        """See `Store.follow`. Raises StoreClosed once the store is given up."""
         self._is_following = True
         upto = await self.last_position()
         self._look()
         while self.last < upto:
+            if self.given_up:
+                raise StoreClosed("given up before the log was read to its end")
             await self._published.wait()
+
+    def give_up(self) -> None:
+        super().give_up()
+        self._published.set()  # nothing follows any more
 
     def follow_soon(self) -> None:
         """Read what other processes have appended: it was announced. Returns at once.

@@ -152,6 +152,21 @@ async def test_who_does_not_follow_yet_sees_all_that_others_appended_once_it_doe
             assert third.positions == [1, 2, 3, 4]
 
 
+async def test_who_waits_to_have_followed_is_told_that_the_store_is_given_up(
+    tmp_path: Path,
+) -> None:
+    async with processes(tmp_path / "s.db", 1) as (first,):
+        late = await Store.open(
+            located(tmp_path / "s.db"), SystemClock(), patient=True, is_shared=True
+        )
+        async with late:
+            await Process(late).join(follows=False)
+            await first.store.append(heard(1))
+            late.give_up()  # a stop while the process still starts
+            with pytest.raises(StoreClosed):
+                await late.follow()
+
+
 async def test_a_key_is_written_once_whoever_writes_it(tmp_path: Path) -> None:
     async with processes(tmp_path / "s.db", 3) as found:
         results = await asyncio.gather(
