@@ -207,8 +207,8 @@ class StreamStart:
 
 
 StreamChunk = StreamStart | PartialText | ThinkingDelta | TextPart | ToolCall | StreamEnd
-"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only from
-a `FailoverModel`, before everything else; `ThinkingDelta` at any time. `StreamStart` comes only
+"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only
+before the first `TextPart`; `ThinkingDelta` at any time. `StreamStart` comes only
 from providers that report the start: before all but these two, once for each attempt, and once more
 right before an error if more is billed by then."""
 

@@ -270,16 +270,14 @@ class FailoverModel:
         """Yield what is shown at once of an attempt, and add the rest to `answer`, its text as one
         chunk.
         """
-        text, shown_chars = "", 0
+        text = shown = ""
         async with aclosing(self._stream_in_time(model, request, index, began_s)) as chunks:
             async for chunk in chunks:
-                if isinstance(chunk, TextPart):
-                    text += chunk.text
-                    if (
-                        len(text) > shown_chars * _GROWTH
-                    ):  # so that all of them together cost little
-                        shown_chars = len(text)
-                        yield PartialText(text=text)
+                if isinstance(chunk, TextPart | PartialText):
+                    text += chunk.text if isinstance(chunk, TextPart) else ""
+                    if len(whole := text or chunk.text) > len(shown) * _GROWTH:
+                        shown = whole  # so that all of them together cost little
+                        yield PartialText(text=shown)
                 elif (update := _keep_chunk(chunk, answer, lost)) is not None:
                     yield update
         if text:

@@ -1,7 +1,7 @@
 """HTTP client that all remote models share, with its errors and its parser of server-sent events.
 
-Errors are classified by status and body; sources: platform.claude.com/docs/en/api/errors and
-/rate-limits; platform.openai.com/docs/guides/error-codes; llama.cpp tools/server/README.md
+Errors are classified by status and body; sources: platform.claude.com/docs/en/api/errors;
+platform.openai.com/docs/guides/error-codes; llama.cpp tools/server/README.md
 (`exceed_context_size_error`); RFC 9110 section 10.2.3 (Retry-After). Patterns for compatible
 servers carry their names.
 
@@ -16,10 +16,8 @@ import json
 import logging
 import re
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -47,8 +45,6 @@ _EventT = TypeVar("_EventT", bound=BaseModel)
 _REASON_CHARS = 240
 """Characters of a reason: enough for a provider's sentence, short enough for one log line."""
 
-_RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
-"""Limits in Anthropic's rate limit headers (docs/en/api/rate-limits) that may be used up."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 
 _BUSY_STATUSES = frozenset({408, 409, 425, 429})
@@ -124,7 +120,7 @@ class _ErrorBody(NamedTuple):
 
 
 def error_from_response(
-    status: int, headers: Mapping[str, str], body: bytes, *, where: str, secret: str, now: datetime
+    status: int, headers: Mapping[str, str], body: bytes, *, where: str, secret: str
 ) -> ModelError:
     """Return the error for a response that is not 200. `headers` has lower-case names.
 
@@ -136,9 +132,7 @@ def error_from_response(
         parsed = parsed._replace(
             request_id=headers.get("request-id") or headers.get("x-request-id") or ""
         )
-    return _build_error(
-        status, parsed, where=where, secret=secret, hint_s=retry_after_s(headers, now)
-    )
+    return _build_error(status, parsed, where=where, secret=secret, hint_s=_retry_after_s(headers))
 
 
 def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
@@ -171,41 +165,13 @@ def is_window_full(end: StreamEnd, *, has_content: bool, requested: int, window:
     )
 
 
-def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds that the server asks us to wait; None if it gives none, or not in a known
-    form.
-
-    Without a hint for this request: until the last of Anthropic's used-up limits is reset.
-    """
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that the server asks us to wait; None if it gives none, or as a date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
             return float(value) * scale
-    dates = [_parse_moment(parsedate_to_datetime, headers.get("retry-after", ""))]
-    if dates == [None]:
-        used_up = [
-            limit
-            for limit in _RATE_LIMITS
-            if headers.get(f"anthropic-ratelimit-{limit}-remaining", "").strip() == "0"
-        ]
-        dates = [
-            _parse_moment(
-                datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", "")
-            )
-            for limit in used_up
-        ]
-    return max(
-        (max(0.0, (moment - now).total_seconds()) for moment in dates if moment is not None),
-        default=None,
-    )
-
-
-def _parse_moment(read: Callable[[str], datetime], written: str) -> datetime | None:
-    try:
-        moment = read(written)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):  # OverflowError: a year or an offset out of range
-        return None
+    return None
 
 
 def _build_error(
@@ -603,14 +569,8 @@ class ModelHttpClient:
                 f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
                 "check base_url"
             )
-        now = datetime.now(UTC)
         raise error_from_response(
-            response.status_code,
-            response.headers,
-            body,
-            where=self.host,
-            secret=self._secret,
-            now=now,
+            response.status_code, response.headers, body, where=self.host, secret=self._secret
         )
 
     def _to_model_error(self, error: Exception) -> ModelError:

@@ -7,7 +7,7 @@ come first, then responses, both without IO, then the model.
 
 Thinking comes as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or
 both and `reasoning_details` (OpenRouter), or as parts of the content (Mistral); it is never part of
-the text. Servers that do not parse a model's reasoning leave it in the text, and `ThinkingFilter`
+the text. Servers that do not parse a model's reasoning leave it in the text, and `strip_thinking`
 takes it out. The marks are those of SGLang's parsers (srt/parser/reasoning_parser.py): `<think>` of
 DeepSeek, Qwen and most others, `[THINK]` of Mistral. Where the chat template writes the opening
 mark itself (DeepSeek-R1), the text holds only the closing one.
@@ -23,7 +23,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pydantic import BaseModel, SecretStr
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, SecretStr
 
 from agent.models.anthropic_wire import Json, find_tool_loop_start, parse_tool_input
 from agent.models.base import (
@@ -31,6 +31,7 @@ from agent.models.base import (
     ModelBusy,
     ModelMessage,
     ModelRequest,
+    PartialText,
     PromptTooLong,
     RequestRefused,
     StreamChunk,
@@ -414,15 +415,11 @@ _STOP_REASONS: dict[str, StopReason] = {
 }
 
 
-class _FunctionDelta(BaseModel):
-    name: StreamText | None = None
-    arguments: StreamText | None = None
-
-
 class _ToolCallDelta(BaseModel):
     index: int | None = None
     id: StreamText | None = None
-    function: _FunctionDelta | None = None
+    name: StreamText | None = Field(None, validation_alias=AliasPath("function", "name"))
+    arguments: StreamText | None = Field(None, validation_alias=AliasPath("function", "arguments"))
     extra_content: object | None = None
     """Gemini's signature of its thinking, which comes back with the call (ai.google.dev,
     thought-signatures)."""
@@ -442,17 +439,19 @@ class _ChatChoice(BaseModel):
     finish_reason: str | None = None
 
 
-class _PromptTokensDetails(BaseModel):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
 class _ChatUsage(BaseModel):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptTokensDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-    """DeepSeek's own name for the tokens read from its cache."""
+    cached_tokens: int | None = Field(
+        None,
+        validation_alias=AliasChoices(
+            AliasPath("prompt_tokens_details", "cached_tokens"),
+            "prompt_cache_hit_tokens",  # DeepSeek's own name
+        ),
+    )
+    cache_write_tokens: int | None = Field(
+        None, validation_alias=AliasPath("prompt_tokens_details", "cache_write_tokens")
+    )
 
 
 class _LlamaCppTimings(BaseModel):
@@ -564,14 +563,13 @@ class ChatCompletionResponse:
         )
         # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin
         # another call.
-        if call.id and piece.id and piece.id != call.id and piece.function and piece.function.name:
+        if call.id and piece.id and piece.id != call.id and piece.name:
             self._index_map[index] = max(self._calls) + 1
             call = self._calls[self._index_map[index]] = _PartialToolCall(id="", name="")
         call.id = call.id or piece.id or ""
         call.extra = piece.extra_content or call.extra
-        if piece.function is not None:
-            call.name = call.name or piece.function.name or ""
-            call.arguments.append(piece.function.arguments or "")
+        call.name = call.name or piece.name or ""
+        call.arguments.append(piece.arguments or "")
 
     def tool_calls(self) -> list[ToolCall]:
         """Return the calls in their order. A call without an id gets one that the conversation does
@@ -631,9 +629,7 @@ def _usage_from_chat(usage: _ChatUsage) -> Usage:
     """Convert the usage. `prompt_tokens` includes tokens read from and written to the cache; ours
     do not overlap.
     """
-    details = usage.prompt_tokens_details or _PromptTokensDetails()
-    read = details.cached_tokens or usage.prompt_cache_hit_tokens or 0
-    written = details.cache_write_tokens or 0
+    read, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
     return Usage(
         input_tokens=max(0, (usage.prompt_tokens or 0) - read - written),
         cache_read_tokens=read,
@@ -645,93 +641,38 @@ def _usage_from_chat(usage: _ChatUsage) -> Usage:
 _THINKING_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _CLOSING_MARK = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
 """Not in quotes, as in an answer about such marks."""
-_MARK_CHARS = 16
-"""Characters that hold a closing mark and the character before it."""
 
 
-class UnmarkedThinking(Exception):
-    """Text that was already returned was thinking: the opening mark was missing."""
-
-
-class ThinkingFilter:
-    """Removes thinking from the text of an answer while it streams.
-
-    Thinking stands before the answer; marks behind the first words are part of the answer. `held`:
-    return nothing before the end, because the opening mark may be missing. Otherwise a closing mark
-    without an opening one raises `UnmarkedThinking`: text that was returned cannot be taken back,
-    so the answer must be requested again, held.
+def strip_thinking(text: str) -> str:
+    """Return the answer in a text that may have thinking in front, also without its opening mark or
+    without an end.
     """
-
-    def __init__(self, *, held: bool) -> None:
-        self._holds_text = held
-        self._text = ""
-        """Not returned yet."""
-        self._close = ""
-        """Mark that ends the current thinking; empty: outside of thinking."""
-        self._is_answering = False
-        """True once the first words of the answer have come."""
-        self._tail = ""
-        """End of the returned text."""
-
-    def feed(self, text: str) -> str:
-        """Process text. Return the part that is certain to be the answer."""
-        self._text += text
-        return "" if self._holds_text else self._release(final=False)
-
-    def finish(self) -> str:
-        """Return the rest. Thinking without an end is not part of it."""
-        if not self._holds_text:
-            return self._release(final=True)
-        rest = self._release(final=True, closing=False)
-        closed = _CLOSING_MARK.search(rest)
-        return rest[closed.end() :].lstrip() if closed else rest
-
-    def _release(self, *, final: bool, closing: bool = True) -> str:
-        while not self._is_answering:
-            if self._close:
-                found = self._text.find(self._close)
-                if found < 0:
-                    self._text = self._text[-_MARK_CHARS:]
-                    return ""
-                self._text, self._close = self._text[found + len(self._close) :], ""
-            self._text = self._text.lstrip()
-            opened = next((mark for mark in _THINKING_MARKS if self._text.startswith(mark)), "")
-            if opened:
-                self._text, self._close = self._text.removeprefix(opened), _THINKING_MARKS[opened]
-            elif not self._text or (
-                not final and any(mark.startswith(self._text) for mark in _THINKING_MARKS)
-            ):
-                return ""
-            else:
-                self._is_answering = True
-        out, self._text = self._text, ""
-        if closing:
-            joined = self._tail + out
-            closed = _CLOSING_MARK.search(joined)
-            if closed and (final or closed.end() < len(joined)):
-                raise UnmarkedThinking
-            self._tail = joined[-_MARK_CHARS:]
-        return out
+    text = text.lstrip()
+    while opened := next((mark for mark in _THINKING_MARKS if text.startswith(mark)), ""):
+        text = text.partition(_THINKING_MARKS[opened])[2].lstrip()
+    if any(mark in text for mark in _THINKING_MARKS.values()) and (
+        closed := _CLOSING_MARK.search(text)
+    ):
+        return text[closed.end() :].lstrip()
+    return text
 
 
 _CUT_ENDING = (SseEvent(name="", data='{"choices": [{"finish_reason": "length"}]}'),)
 """End of an answer that was broken off because it went on behind its limit."""
-_THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
-"""Matches models whose template writes `<think>` itself, so a server without a parser sends only
-`</think>`."""
 
 
 class OpenAIModel:
     """One model behind `/v1/chat/completions`.
 
     Only the answer is yielded as text, never the thinking, in a field of its own or marked in the
-    text. `StreamEnd` has the thinking in front of calls. Within a tool loop it is sent back to
-    servers that send it in a field; to one that refuses a request without it, always. Tool calls
-    are yielded right before `StreamEnd`, and only if the model stopped for them or was stopped by
-    the output limit, which leaves the last one incomplete. A stream without a finish reason was
-    cut, and raises `ModelBusy`. A stream that turns out to have been unmarked thinking does so,
-    too, but only once: from then on text is held back until the end. With `max_output_tokens` 0
-    nothing is sent: such servers cache what they have answered, and cannot answer nothing.
+    text. A server other than OpenAI's may leave thinking in the text whose mark comes behind it, so
+    of its answers only `PartialText` comes before the end. `StreamEnd` has the thinking in front of
+    calls. Within a tool loop it is sent back to servers that send it in a field; to one that
+    refuses a request without it, always. Tool calls are yielded right before `StreamEnd`, and only
+    if the model stopped for them or was stopped by the output limit, which leaves the last one
+    incomplete. A stream without a finish reason was cut, and raises `ModelBusy`. With
+    `max_output_tokens` 0 nothing is sent: such servers cache what they have answered, and cannot
+    answer nothing.
     """
 
     def __init__(
@@ -770,9 +711,6 @@ class OpenAIModel:
         self._model = model
         self._may_leak_calls = may_leak_calls
         self._sampling = dict(sampling or {})
-        self._holds_text = (
-            not self._dialect.is_openai and _THINKS_UNMARKED.search(model) is not None
-        )
         self.name = name
         self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
@@ -793,7 +731,7 @@ class OpenAIModel:
                     self.stream_body(body, earlier_calls=count_tool_calls(request))
                 ) as chunks:
                     async for chunk in chunks:
-                        begun = begun or isinstance(chunk, TextPart)
+                        begun = begun or isinstance(chunk, TextPart | PartialText)
                         yield (
                             replace(chunk, ephemeral_from=self._find_ephemeral_from(request))
                             if isinstance(chunk, StreamEnd)
@@ -835,12 +773,10 @@ class OpenAIModel:
             if field not in self._dialect.dropped_fields
         }
 
-    async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
+    async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901, PLR0912 - in their order
         """Stream the answer to a request that is built already, as `stream`."""
         answer = ChatCompletionResponse(earlier_calls=earlier_calls, model=self._model)
-        thinking_filter = ThinkingFilter(held=self._holds_text)
-        done, raw, unread = False, self._dialect.is_openai, 0
-        pieces: list[str] = []
+        done, unread, said = False, 0, ""
         asked = body.get("max_tokens") or body.get("max_completion_tokens")
         requested = asked if isinstance(asked, int) else 0
         async with aclosing(
@@ -858,21 +794,20 @@ class OpenAIModel:
                 text = answer.add_chunk(chunk)
                 if answer.new_thinking:
                     yield ThinkingDelta(text=answer.new_thinking)
-                if not text:
-                    continue
-                if (
-                    text := text
-                    if raw or answer.has_thinking
-                    else self._filter_thinking(thinking_filter, text)
-                ):
-                    pieces.append(text)
+                said += text
+                if text and self._dialect.is_openai:
                     yield TextPart(text=text)
+                elif text:
+                    shown = said if answer.has_thinking else strip_thinking(said)
+                    yield PartialText(text=shown)
         if answer.stop_reason is None and not (done and unread):
             raise ModelBusy(f"{self._api.host} cut the answer off")
-        if text := self._filter_thinking(thinking_filter, None) + answer.finish_text():
-            pieces.append(text)
-            yield TextPart(text=text)
-        has_content = bool(pieces or answer.tool_calls())
+        rest = answer.finish_text()
+        if not self._dialect.is_openai:
+            said = rest = said + rest if answer.has_thinking else strip_thinking(said + rest)
+        if rest:
+            yield TextPart(text=rest)
+        has_content = bool(said or answer.tool_calls())
         if unread:
             report_unread(unread, where=self.label, has_content=has_content)
         end = answer.build_end()
@@ -895,14 +830,6 @@ class OpenAIModel:
 
     async def aclose(self) -> None:
         await self._api.aclose()
-
-    def _filter_thinking(self, thinking_filter: ThinkingFilter, text: str | None) -> str:
-        """Return the part of `text` (None: the end) that is not thinking."""
-        try:
-            return thinking_filter.finish() if text is None else thinking_filter.feed(text)
-        except UnmarkedThinking:
-            self._holds_text = True
-            raise ModelBusy(f"{self.label} was thinking aloud") from None
 
     def _parse_chunk(self, data: str) -> ChatCompletionChunk | None:
         chunk = parse_event(ChatCompletionChunk, data)

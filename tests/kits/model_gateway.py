@@ -102,9 +102,7 @@ class Provider:
             else:
                 self.complaints.append(wrong.message)
             told = json.dumps(wrong.wire("req_0")).encode()
-            raise error_from_response(
-                wrong.status, {}, told, where="fake", secret="", now=datetime.now(UTC)
-            )
+            raise error_from_response(wrong.status, {}, told, where="fake", secret="")
         reply = self.side.reply(self.answer(body), headers, body)
         reply.began()
         assert reply.ticket is not None

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -20,6 +19,7 @@ from agent.models.base import (
     ModelBusy,
     ModelError,
     ModelUnusable,
+    PartialText,
     PromptTooLong,
     RequestRefused,
     StreamChunk,
@@ -35,7 +35,6 @@ from agent.models.http import (
     error_from_stream,
     is_window_full,
     join_endpoint,
-    retry_after_s,
     strip_version,
 )
 from agent.models.openai import OpenAIModel
@@ -44,7 +43,6 @@ from tests.kits.models import KEY, against, ask, end, make, request, text
 from tests.servers.model_api import Answer
 
 KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +88,13 @@ async def test_a_status_says_what_to_do(
         ({"retry-after": "7"}, 7.0),
         ({"retry-after": "0.5"}, 0.5),
         ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"}, 30.0),
-        ({"retry-after": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0.0),
-        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 GMT"}, None),
         ({"retry-after": "-3"}, None),
-        ({"retry-after": "Sat, 21 Nov 99999999999 12:00:30 GMT"}, None),
-        ({"retry-after": "Sat, 21 Nov 2026 12:00:30 +99999999999999"}, None),
         ({}, None),
     ],
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after_s(headers, NOW) == seconds
-    error = error_from_response(429, headers, b"", where="x", secret="", now=NOW)
+    error = error_from_response(429, headers, b"", where="x", secret="")
     assert isinstance(error, ModelBusy)
     assert error.retry_after_s == seconds
 
@@ -114,9 +107,7 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     ],
 )
 def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
-    assert isinstance(
-        error_from_response(429, {}, body, where="x", secret="", now=NOW), ModelUnusable
-    )
+    assert isinstance(error_from_response(429, {}, body, where="x", secret=""), ModelUnusable)
 
 
 @pytest.mark.parametrize("fault", [{"cut_after": n} for n in range(9)] + [{"garbled_after": 3}])
@@ -158,7 +149,7 @@ async def test_leaving_a_stream_closes_the_connection_at_once(kind: str, how: st
 
         async def consume() -> None:
             async for chunk in client.stream(request()):
-                assert isinstance(chunk, StreamStart | TextPart)
+                assert isinstance(chunk, StreamStart | PartialText | TextPart)
                 begun.set()
 
         if how == "close":
@@ -373,9 +364,7 @@ OTHERS = (
 
 def named(status: int, message: str) -> Exception:
     body = json.dumps({"error": {"message": message}}).encode()
-    return error_from_response(
-        status, {}, body, where="here", secret=KEY, now=datetime(2026, 1, 1, tzinfo=UTC)
-    )
+    return error_from_response(status, {}, body, where="here", secret=KEY)
 
 
 @pytest.mark.parametrize(("status", "message"), OVERFLOWS)

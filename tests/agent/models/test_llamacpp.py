@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.models.base import ModelMessage, ModelRequest, PromptTooLong, SystemBlock, TextPart
+from agent.models.base import ModelMessage, ModelRequest, PartialText, PromptTooLong, SystemBlock
 from agent.models.llamacpp import LlamaCppModel
 from tests.kits.models import ask, assistant, end, request, text, user
 from tests.kits.waiting import until
@@ -178,7 +178,7 @@ async def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
         for _ in range(5):
             api.then(Answer(text="a longer answer in pieces", silent_after=3))
             stream = model.stream(of("a"))
-            assert isinstance(await anext(stream), TextPart)
+            assert isinstance(await anext(stream), PartialText)
             await stream.aclose()
         chunks = await ask(model, of("a"))
         assert text(chunks) == "You said: hi"

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.models.base import (
     CacheBreakpoint,
@@ -26,8 +24,6 @@ from agent.models.openai import (
     ChatCompletionResponse,
     OpenAIDialect,
     OpenAIModel,
-    ThinkingFilter,
-    UnmarkedThinking,
     build_chat_request,
     find_dialect,
 )
@@ -421,12 +417,6 @@ def test_the_same_request_gives_the_same_bytes() -> None:
     assert TextPart(text="hi") in asked.conversation[0].parts
 
 
-def said(*pieces: str, held: bool = False) -> str:
-    filtered = ThinkingFilter(held=held)
-    return "".join([filtered.feed(piece) for piece in pieces] + [filtered.finish()])
-
-
-@pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize(
     ("told", "words"),
     [
@@ -441,38 +431,18 @@ def said(*pieces: str, held: bool = False) -> str:
         ("<th", "<th"),
         ("Write `</think>` to end it.", "Write `</think>` to end it."),
         ("It begins with <think> there.", "It begins with <think> there."),
-        ("", ""),
+        ("hm, hm\n</think>\n\nHello.", "Hello."),
+        ("hm</think>", ""),
+        ("hm[/THINK]Hello.", "Hello."),
     ],
 )
-def test_what_is_said(told: str, words: str, *, held: bool) -> None:
-    assert said(told, held=held) == words
-    assert said(*told, held=held) == words
-
-
-@pytest.mark.parametrize("told", ["hm, hm\n</think>\n\nHello.", "hm</think>", "hm[/THINK]Hello."])
-def test_a_thought_whose_beginning_is_missing(told: str) -> None:
-    with pytest.raises(UnmarkedThinking):
-        said(*told)
-    assert (
-        said(*told, held=True)
-        == told.replace("[/THINK]", "</think>").partition("</think>")[2].strip()
-    )
-
-
-@given(st.text(), st.text(alphabet="<>/think\n "), st.lists(st.integers(0, 40)))
-def test_how_it_is_cut_does_not_matter(words: str, thought: str, cuts: list[int]) -> None:
-    whole = f"<think>{thought}</think>{words}"
-    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
-    pieces = [whole[a:b] for a, b in itertools.pairwise(places)]
-    assert said(*pieces, held=True) == said(whole, held=True)
-
-
-@given(st.text(alphabet=st.characters(exclude_characters="<[")), st.integers(1, 5))
-def test_words_without_marks_come_through_at_once(words: str, size: int) -> None:
-    filtered = ThinkingFilter(held=False)
-    out = "".join(filtered.feed(words[at : at + size]) for at in range(0, len(words), size))
-    assert out == words.lstrip()
-    assert filtered.finish() == ""
+async def test_thinking_in_the_text_is_no_answer(told: str, words: str) -> None:
+    async with against(client) as (api, model):
+        api.then(Answer(deltas=tuple({"content": char} for char in told), text=""))
+        chunks = await ask(model)
+        assert text(chunks) == words
+        assert not isinstance(chunks[0], TextPart)
+        assert len(api.seen) == 1
 
 
 def chunk(**delta: object) -> str:
