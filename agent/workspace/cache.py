@@ -12,7 +12,7 @@ its own.
 import asyncio
 import logging
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -150,10 +150,6 @@ def is_persona_file(path: str) -> bool:
     return name.endswith(".md") or name in CARD_FILES
 
 
-MAX_ENTRIES = 64
-"""Limit of bundles in memory: agents by scopes by families. One has at most 60,000 characters and
-headings."""
-
 BundleKey = tuple[Path, PersonaScope, str, Path | None]
 """Workspace, scope, family, and the agent's own directory."""
 
@@ -177,17 +173,16 @@ class WorkspaceCounts:
         }
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _CachedBundle:
     bundle: PersonaBundle
-    marks: FileMarks
+    marks: FileMarks | None
+    """None: a file has changed since."""
     is_linked: bool
     read_at: float
     """Time by the clock's `monotonic`."""
-    change_count: int
-    """`change_count` of the workspace, from before this was read or compared."""
-    session: int
-    """`session` of the workspace, from before this was read or compared."""
+    version: int
+    """`version` of the workspace, from before this was read or compared."""
 
 
 @dataclass(slots=True)
@@ -196,13 +191,10 @@ class _WatchedWorkspace:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     watcher: DirectoryWatcher | None = None
-    watcher_count: int = 0
-    """Number of watchers so far, this one included."""
     is_watching: bool = False
-    change_count: int = 0
-    """Number of changes that the watcher reported."""
-    session: int = 0
-    """Number of times that a watcher became active. It may have missed earlier changes."""
+    version: int = 0
+    """Changes when a watcher reports a change, or becomes active: it may have missed earlier
+    ones."""
 
 
 class WorkspaceCache:
@@ -222,9 +214,9 @@ class WorkspaceCache:
         self._clock = clock
         self._debounce_ms = watch_debounce_ms
         self._max_age_s = max_age_seconds
-        self._entries: OrderedDict[BundleKey, _CachedBundle] = OrderedDict()
+        self._entries: dict[BundleKey, _CachedBundle] = {}
         self._workspaces: dict[Path, _WatchedWorkspace] = {}
-        self._logged_notes: OrderedDict[BundleKey, tuple[str, ...]] = OrderedDict()
+        self._logged_notes: dict[BundleKey, tuple[str, ...]] = {}
         self._ending: list[DirectoryWatcher] = []
         """Watchers that were asked to stop."""
         self._closed = False
@@ -232,15 +224,9 @@ class WorkspaceCache:
     def reconfigure(self, *, watch_debounce_ms: int, max_age_seconds: float) -> None:
         """Use these settings from now on. Returns at once."""
         self._max_age_s = max_age_seconds
-        if watch_debounce_ms == self._debounce_ms:
-            return
-        self._debounce_ms = watch_debounce_ms
-        for (
-            workspace
-        ) in self._workspaces.values():  # until a new watcher is active the files are compared
-            if workspace.watcher is not None:
-                self._end_watcher(workspace.watcher)
-            workspace.watcher, workspace.is_watching = None, False
+        if watch_debounce_ms != self._debounce_ms:
+            self._debounce_ms = watch_debounce_ms
+            self._end_watchers()  # until a new one is active the files are compared
 
     async def get(
         self,
@@ -279,17 +265,17 @@ class WorkspaceCache:
     async def aclose(self) -> None:
         """End the threads. Afterwards `get` still works, by comparing. Safe to call twice."""
         self._closed = True
-        for workspace in self._workspaces.values():
-            if workspace.watcher is not None:
-                self._end_watcher(workspace.watcher)
-            workspace.is_watching = False
-            workspace.watcher = None
+        self._end_watchers()
         while self._ending:
             await asyncio.to_thread(self._ending.pop().join)
 
-    def _end_watcher(self, watcher: DirectoryWatcher) -> None:
-        watcher.stop()
-        self._ending.append(watcher)
+    def _end_watchers(self) -> None:
+        """Ask all watchers to stop; what they still report counts for nothing."""
+        for workspace in self._workspaces.values():
+            if workspace.watcher is not None:
+                workspace.watcher.stop()
+                self._ending.append(workspace.watcher)
+            workspace.watcher, workspace.is_watching = None, False
 
     def _is_fresh(self, key: BundleKey, workspace: _WatchedWorkspace) -> bool:
         """Return whether memory is known to agree with the files, without looking at the disk."""
@@ -298,8 +284,7 @@ class WorkspaceCache:
             entry is not None
             and workspace.is_watching
             and not entry.is_linked
-            and entry.session == workspace.session
-            and entry.change_count == workspace.change_count
+            and entry.version == workspace.version
             and not self._is_expired(entry)
         )
 
@@ -308,25 +293,21 @@ class WorkspaceCache:
 
     def _count_hit(self, key: BundleKey) -> PersonaBundle:
         self.counts.hits[str(key[0])] += 1
-        self._entries.move_to_end(key)
         return self._entries[key].bundle
 
     async def _is_unchanged(self, key: BundleKey, workspace: _WatchedWorkspace) -> bool:
         """Return whether the files on the disk are as they were when they were read."""
-        entry = self._entries.get(key)
-        if entry is None or entry.change_count != workspace.change_count or self._is_expired(entry):
+        entry, version = self._entries.get(key), workspace.version
+        if entry is None or entry.marks is None or self._is_expired(entry):
             return False
-        session = workspace.session
         if await asyncio.to_thread(read_marks, *key) != entry.marks:
-            self._invalidate(key[0], workspace)
+            self._invalidate(key[0])
             return False
-        entry.session = session
-        return key in self._entries and entry.change_count == workspace.change_count
+        entry.version = version
+        return True
 
     async def _read(self, key: BundleKey, workspace: _WatchedWorkspace) -> PersonaBundle:
-        root = key[0]
-        entry = self._entries.get(key)
-        changes, session = workspace.change_count, workspace.session
+        root, entry, version = key[0], self._entries.get(key), workspace.version
         self.counts.misses[str(root)] += 1
         try:
             reading = await asyncio.to_thread(read_workspace, *key)
@@ -344,60 +325,42 @@ class WorkspaceCache:
         if entry is not None and entry.bundle != reading.bundle:
             logger.info("%s has changed and was read again", root)
         self._entries[key] = _CachedBundle(
-            bundle=reading.bundle,
-            marks=reading.marks,
-            is_linked=reading.is_linked,
-            read_at=self._clock.monotonic(),
-            change_count=changes,
-            session=session,
+            reading.bundle, reading.marks, reading.is_linked, self._clock.monotonic(), version
         )
-        self._entries.move_to_end(key)
-        self._evict()
         return reading.bundle
 
-    def _evict(self) -> None:
-        """Drop the bundles that were not used for longest, and watchers of directories without
-        any.
-        """
-        while len(self._entries) > MAX_ENTRIES:
-            (root, *_), _ = self._entries.popitem(last=False)
-            if not any(root == other for other, *_ in self._entries):
-                watcher = self._workspaces.pop(root).watcher
-                if watcher is not None:
-                    self._end_watcher(watcher)
-
     def _watch(self, root: Path, workspace: _WatchedWorkspace) -> DirectoryWatcher:
-        loop, number = asyncio.get_running_loop(), workspace.watcher_count + 1
-        workspace.watcher_count = number
+        loop = asyncio.get_running_loop()
+
+        def on_report(watch_report: WatchReport) -> None:
+            if workspace.watcher is not watcher:
+                return
+            workspace.version += 1
+            if watch_report is WatchReport.CHANGED:
+                self._invalidate(root)
+            else:
+                workspace.is_watching = watch_report is WatchReport.WATCHING
 
         def report(watch_report: WatchReport) -> bool:
             try:
-                loop.call_soon_threadsafe(self._on_report, root, workspace, number, watch_report)
+                loop.call_soon_threadsafe(on_report, watch_report)
             except RuntimeError:  # the loop is closed
                 return False
             return True
 
-        return DirectoryWatcher(root, self._debounce_ms, report)
+        watcher = DirectoryWatcher(root, self._debounce_ms, report)
+        return watcher
 
-    def _on_report(
-        self, root: Path, workspace: _WatchedWorkspace, number: int, watch_report: WatchReport
-    ) -> None:
-        if workspace.watcher is None or number != workspace.watcher_count:
-            return  # from a watcher that was stopped
-        if watch_report is WatchReport.CHANGED:
-            self._invalidate(root, workspace)
-            return
-        workspace.is_watching = watch_report is WatchReport.WATCHING
-        if workspace.is_watching:
-            workspace.session += 1
-
-    def _invalidate(self, root: Path, workspace: _WatchedWorkspace) -> None:
-        if any(
-            key[0] == root and entry.change_count == workspace.change_count
-            for key, entry in self._entries.items()
-        ):
-            self.counts.invalidations[str(root)] += 1
-        workspace.change_count += 1
+    def _invalidate(self, root: Path) -> None:
+        """Have the files read again."""
+        known = [
+            entry
+            for (place, *_), entry in self._entries.items()
+            if place == root and entry.marks is not None
+        ]
+        for entry in known:
+            entry.marks = None
+        self.counts.invalidations[str(root)] += bool(known)
 
     def _log_notes(self, key: BundleKey, notes: tuple[str, ...]) -> None:
         """Log notes that are new; the same ones at every turn would be noise."""
@@ -405,6 +368,3 @@ class WorkspaceCache:
             if note not in self._logged_notes.get(key, ()):
                 logger.warning("%s", note)
         self._logged_notes[key] = notes
-        self._logged_notes.move_to_end(key)
-        while len(self._logged_notes) > MAX_ENTRIES:
-            self._logged_notes.popitem(last=False)
