@@ -157,38 +157,9 @@ MAX_EXACT_CHARS = 65_536
 """Characters of a text that are counted as a whole, within 3 ms (20 ms for one letter repeated). Of
 longer texts as many are counted."""
 _SLICES = 16
-_GENERATION_SIZE = 16_384
-"""Texts that are surely remembered: more than the history that fits a window. 2.5 MB when twice as
-many are."""
-
-
-class MemoizedCount:
-    """A counting function that remembers its newest results: at least those of 16,384 texts, at
-    most twice that.
-
-    There are two generations: a text that is counted again moves to the young one, and when that is
-    full the old one goes. Nothing is reordered and no text is kept alive: keys are Python's own
-    hashes, which a string keeps once computed. Two of 32,768 texts share all 64 bits once in 3 *
-    10^10 times, and then an estimate is wrong.
-    """
-
-    def __init__(self, function: Callable[[str], int]) -> None:
-        self._function = function
-        self._young: dict[int, int] = {}
-        self._old: dict[int, int] = {}
-
-    def __call__(self, text: str) -> int:
-        key = hash(text)
-        known = self._young.get(key)
-        if known is not None:
-            return known
-        known = self._old.get(key)
-        if known is None:
-            known = self._function(text)
-        if len(self._young) >= _GENERATION_SIZE:
-            self._old, self._young = self._young, {}
-        self._young[key] = known
-        return known
+MAX_COUNTS = 16_384
+"""Texts whose counts are remembered, by Python's own hash: more than the history that fits a
+window. When there are more, all are forgotten."""
 
 
 class OfflineCounter:
@@ -202,7 +173,7 @@ class OfflineCounter:
         self._file = file
         self._load_after_s = load_after_s
         self._encoding: Encoding | None = None
-        self._count: Callable[[str], int] = count_heuristically
+        self._counts: dict[int, int] = {}
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.method: CountMethod = "heuristic"
@@ -214,8 +185,15 @@ class OfflineCounter:
             self._thread = threading.Thread(target=self._load, name="tokens", daemon=True)
             self._thread.start()
         elif self.method == "heuristic" and self._encoding is not None:
-            self._count, self.method = MemoizedCount(self._count_encoded), "tiktoken"
-        return self._count(text)
+            self.method = "tiktoken"
+        if self.method == "heuristic":
+            return count_heuristically(text)
+        key = hash(text)
+        if key not in self._counts:
+            if len(self._counts) >= MAX_COUNTS:
+                self._counts.clear()
+            self._counts[key] = self._count_encoded(text)
+        return self._counts[key]
 
     def wait_loaded(self, timeout_s: float | None = None) -> None:
         """Wait until loading has ended, if it has begun. For tools and tests that need the better

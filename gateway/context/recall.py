@@ -3,11 +3,11 @@ unasked before a turn.
 
 `RecallSearch` carries out the tool. `AmbientRecall` runs in front of every answer, so it looks up
 little, in the index, and goes without what takes too long. `run_prefetch` runs the operator's
-program that may add texts. `RecallBuilder` builds the text for the prompt. `AgentFileCache` keeps
-the agents' own files ready for repeated searches.
+program that may add texts. `RecallBuilder` builds the text for the prompt.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -34,7 +34,6 @@ from gateway.context.search import (
     find_terms_in,
     match_all_terms,
     normalize_text,
-    note_text,
     quote_text,
     scope_of_hit,
     score_candidates,
@@ -276,48 +275,6 @@ class RecallSearch:
         return found
 
 
-class AgentFileCache:
-    """Normalized lines of agents' own files.
-
-    A file is checked on each call, and processed again only if it has changed.
-    """
-
-    def __init__(self, memory: MemoryStore, journal: JournalStore) -> None:
-        """A file that cannot be read counts as empty."""
-        self._memory = memory
-        self._journal = journal
-        self._memory_lines: dict[str, tuple[str, list[tuple[str, str]]]] = {}
-        self._journal_entries: dict[
-            str, tuple[Sequence[JournalEntry], list[tuple[JournalEntry, str]]]
-        ] = {}
-
-    async def journal_entries(self, agent: str) -> list[tuple[JournalEntry, str]]:
-        """Return the entries that people wrote into the journal, each with its normalized text."""
-        try:
-            entries = await self._journal.read_handwritten(agent)
-        except OSError:  # reported to the operator elsewhere
-            return []
-        if agent not in self._journal_entries or self._journal_entries[agent][0] is not entries:
-            self._journal_entries[agent] = (
-                entries,
-                [(one, normalize_text(note_text(one))) for one in entries],
-            )
-        return self._journal_entries[agent][1]
-
-    async def memory_lines(self, agent: str) -> list[tuple[str, str]]:
-        """Return the lines of the agent's MEMORY.md, each with its normalized text."""
-        try:
-            text = await self._memory.read(agent)
-        except OSError:
-            return []
-        if agent not in self._memory_lines or self._memory_lines[agent][0] != text:
-            self._memory_lines[agent] = (
-                text,
-                [(line.strip(), normalize_text(line)) for line in text.splitlines()],
-            )
-        return self._memory_lines[agent][1]
-
-
 class RecallBuilder:
     """Builder of the recalled text, within a limit of tokens."""
 
@@ -417,7 +374,7 @@ class AmbientRecall:
         self._reader = reader
         self._hit_builder = HitBuilder(reader, places, redactor)
         self._memory = memory
-        self._file_cache = AgentFileCache(memory, journal)
+        self._journal = journal
         self._clock = clock
         self._live = live
         self._redactor = redactor
@@ -614,12 +571,14 @@ class AmbientRecall:
             self._clock.now(),
             list[_RecallCandidate](),
         )
-        entries = [
-            (to_handwritten_hit(entry), text)
-            for entry, text in await self._file_cache.journal_entries(agent)
-        ]
-        for hit, text in visibility.only_visible(entries, lambda pair: pair[0].scope):
-            weight = weights.score(find_terms_in(text, looked_for), noted=True)
+        entries, memory = list[JournalEntry](), ""
+        with contextlib.suppress(OSError):  # reported to the operator elsewhere
+            entries = await self._journal.read_handwritten(agent)
+        with contextlib.suppress(OSError):
+            memory = await self._memory.read(agent) if visibility.can_see(OWNER_SCOPE) else ""
+        hits = [to_handwritten_hit(entry) for entry in entries]
+        for hit in visibility.only_visible(hits, scope_of_hit):
+            weight = weights.score(find_terms_in(hit.text, looked_for), noted=True)
             if (
                 weight
                 and (name := recall_name("j", f"{hit.at} {hit.text}")) not in query.told_names
@@ -627,11 +586,9 @@ class AmbientRecall:
                 found.append(
                     _RecallCandidate(score=apply_age(weight, now - hit.at), name=name, source=hit)
                 )
-        facts = (
-            await self._file_cache.memory_lines(agent) if visibility.can_see(OWNER_SCOPE) else []
-        )
-        for line, text in visibility.only_visible(facts, lambda _: OWNER_SCOPE):
-            weight = weights.score(find_terms_in(text, looked_for), noted=True)
+        lines = [line.strip() for line in memory.splitlines()]
+        for line in visibility.only_visible(lines, lambda _: OWNER_SCOPE):
+            weight = weights.score(find_terms_in(line, looked_for), noted=True)
             if (
                 weight
                 and line not in query.memory_in_prompt

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
@@ -492,14 +492,14 @@ def build_term_phrases(weights: TermWeights) -> list[tuple[str, str]]:
 
 
 def find_terms_in(text: str, looked_for: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the terms that a text outside the index holds.
-
-    `text`: result of `normalize_text`; `looked_for`: result of `build_term_phrases`.
+    """Return the terms that a text outside the index holds. `looked_for`: result of
+    `build_term_phrases`.
     """
-    spaced = f" {text} "
+    spaced = f" {normalize_text(text)} "
     return [term for term, phrase in looked_for if phrase in spaced]
 
 
+@lru_cache(maxsize=32_768)  # the agents' own files are searched again before each turn
 def normalize_text(text: str) -> str:
     """Return the words alone, folded, with one space between them."""
     return " ".join(_WORD.findall(fold_case(text)))

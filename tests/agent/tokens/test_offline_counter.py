@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
 from agent.tokens.counter import (
-    _GENERATION_SIZE,
     FRAME_TOKENS,
     MAX_IMAGE_TOKENS,
     RANKS_FILE,
     RATIO_BOUNDS,
     TOOL_TOKENS,
     Calibration,
-    MemoizedCount,
     OfflineCounter,
     TokenMeter,
     count_heuristically,
@@ -136,26 +134,6 @@ def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
         .getMessage()
         .startswith("tokens are estimated from bytes: cl100k_base.tiktoken.gz ")
     )
-
-
-def test_a_round_over_a_whole_past_counts_each_text_once() -> None:
-    asked: list[str] = []
-
-    def length(text: str) -> int:
-        asked.append(text)
-        return len(text)
-
-    remembered = MemoizedCount(length)
-    for number in range(1_000):
-        remembered(f"before {number}")
-    asked.clear()
-    texts = [str(number) for number in range(_GENERATION_SIZE)]
-    for _ in range(4):
-        assert [remembered(text) for text in texts] == [len(text) for text in texts]
-    assert len(asked) == len(texts)
-    for number in range(5 * _GENERATION_SIZE):
-        remembered(f"other {number}")
-    assert len(remembered._young) + len(remembered._old) <= 2 * _GENERATION_SIZE
 
 
 def test_importing_it_imports_no_tokenizer_and_no_http_client() -> None:
