@@ -53,7 +53,6 @@ from agent.tokens.counter import (
     PromptSize,
     TokenEstimate,
     TokenMeter,
-    common_prefix_length,
     count_prompt_tokens,
 )
 from gateway.core.events import BlockUsage, CacheTtl, RequestUsage, Usage
@@ -83,6 +82,9 @@ LOOK_BACK_POSITIONS = 20
 _SAFE_LOOK_BACK = 17
 """Positions that are relied on: thinking takes a position of its own, and so does each text for one
 request that stays in front of it."""
+
+_IMAGE_LENGTH = 4_000
+"""Bytes of text with as many tokens as an image, roughly."""
 
 Breakpoints = list[tuple[int, CacheTtl]]
 """Segments to mark, ascending, and the lifetime of each."""
@@ -468,78 +470,16 @@ def _account_blocks(
     )
 
 
-def segment_prompt(
-    request: ModelRequest,
-    size: PromptSize,
-    before: tuple[ModelRequest, Sequence[PromptSegment]] | None = None,
-) -> tuple[PromptSegment, ...]:
-    """Divide a request into segments. `size`: its tokens.
-
-    `before`: an earlier request with its segments. Those of the common beginning (the same objects)
-    are reused.
-    """
-    with_images = has_images(request)
-    if before is not None and has_images(before[0]) == with_images:
-        known, parts, segments = _reuse_segments(request, size, *before)
-    else:
-        known, parts, segments = 0, 0, list(_fixed_segments(request, size))
+def segment_prompt(request: ModelRequest, size: PromptSize) -> tuple[PromptSegment, ...]:
+    """Divide a request into segments. `size`: its tokens."""
+    segments = list(_fixed_segments(request, size))
     digest = segments[-1].digest if segments else ROOT_DIGEST
-    if with_images and not known and not parts:
+    if has_images(request):
         digest = extend_digest(digest, b"images")
-    for number in range(known, len(request.conversation)):
-        tokens = size.conversation[number] - sum(
-            [segment.tokens for segment in segments[len(segments) - parts :]]
-        )
-        segments.extend(
-            _message_segments(number, request.conversation[number], digest, tokens, skip=parts)
-        )
-        digest, parts = segments[-1].digest, 0
+    for number, message in enumerate(request.conversation):
+        segments.extend(_message_segments(number, message, digest, size.conversation[number]))
+        digest = segments[-1].digest
     return tuple(segments)
-
-
-def _reuse_segments(
-    request: ModelRequest,
-    size: PromptSize,
-    old: ModelRequest,
-    old_segments: Sequence[PromptSegment],
-) -> tuple[int, int, list[PromptSegment]]:
-    """Return how many messages are known, how many parts of the next one, and the segments of all
-    these.
-    """
-    if old.blocks != request.blocks or old.tools != request.tools:
-        return 0, 0, list(_fixed_segments(request, size))
-    known = common_prefix_length(old.conversation, request.conversation)
-    upto = (
-        bool(request.tools)
-        + len(request.blocks)
-        + sum([len(message.parts) for message in request.conversation[:known]])
-    )
-    measured = size.tools + sum(size.blocks) + sum(size.conversation[:known])
-    if (
-        sum([segment.tokens for segment in old_segments[:upto]]) != measured
-    ):  # counted in another way
-        return 0, 0, list(_fixed_segments(request, size))
-    parts = 0
-    if known < min(
-        len(old.conversation), len(request.conversation)
-    ):  # without an answer, the same side goes on
-        message, new_message = old.conversation[known], request.conversation[known]
-        parts = (
-            common_prefix_length(message.parts, new_message.parts)
-            if message.role == new_message.role
-            else 0
-        )
-        if (
-            sum([segment.tokens for segment in old_segments[upto : upto + parts]])
-            > size.conversation[known]
-        ):
-            parts = 0
-    segments = list(old_segments[: upto + parts])
-    if parts:
-        segments[-1] = segments[-1]._replace(
-            takes_breakpoint=parts == len(request.conversation[known].parts)
-        )
-    return known, parts, segments
 
 
 def _fixed_segments(request: ModelRequest, size: PromptSize) -> Iterator[PromptSegment]:
@@ -559,19 +499,23 @@ def _fixed_segments(request: ModelRequest, size: PromptSize) -> Iterator[PromptS
 
 
 def _message_segments(
-    number: int, message: ModelMessage, digest: Digest, tokens: int, *, skip: int = 0
+    number: int, message: ModelMessage, digest: Digest, tokens: int
 ) -> Iterator[PromptSegment]:
-    """Yield one segment for each part behind the first `skip`.
+    """Yield one segment for each part, with a share of the tokens by its length.
 
-    A later request may continue the message behind this one's last part.
+    A later request may continue the message behind its last part.
     """
-    last, pieces = len(message.parts) - 1, len(message.parts) - skip
-    for place, part in enumerate(message.parts[skip:], start=skip):
-        digest = extend_digest(digest, message.role.encode() + b"\0" + _part_bytes(part))
-        share = tokens // pieces + (tokens % pieces if place == last else 0)
-        yield PromptSegment(
-            "history", "said", number, share, digest, takes_breakpoint=place == last
-        )
+    pieces = [_part_bytes(part) for part in message.parts]
+    lengths = [
+        _IMAGE_LENGTH if isinstance(part, Image) else len(piece)
+        for part, piece in zip(message.parts, pieces, strict=True)
+    ]
+    ends = [round(tokens * end / sum(lengths)) for end in accumulate(lengths)]
+    for place, piece in enumerate(pieces):
+        digest = extend_digest(digest, message.role.encode() + b"\0" + piece)
+        share = ends[place] - (ends[place - 1] if place else 0)
+        is_last = place == len(pieces) - 1
+        yield PromptSegment("history", "said", number, share, digest, takes_breakpoint=is_last)
 
 
 def _part_bytes(part: MessagePart) -> bytes:

@@ -405,22 +405,17 @@ def size(made: ModelRequest) -> PromptSize:
         ["", "yes", "", "no", "", ""],
     ],
 )
-def test_what_is_taken_over_is_what_would_be_made(replies: Replies) -> None:
+def test_a_request_goes_on_where_the_one_before_it_ended(replies: Replies) -> None:
     past = replied_talk(replies)
+    before: list[bytes] = []
     for end in range(2, len(past)):
-        old, new = request(past[:end]), request(past[: end + 1])
-        anew, taken = (
-            segment_prompt(new, size(new)),
-            segment_prompt(new, size(new), (old, segment_prompt(old, size(old)))),
-        )
-        assert [replace_tokens(one) for one in taken] == [replace_tokens(one) for one in anew]
-        assert sum(one.tokens for one in taken) == size(new).total
-        marked = [one.number for one in taken if one.behind == "said" and one.takes_breakpoint]
+        new = request(past[: end + 1])
+        segments = segment_prompt(new, size(new))
+        assert [one.digest for one in segments[: len(before)]] == before
+        before = [one.digest for one in segments]
+        assert sum(one.tokens for one in segments) == size(new).total
+        marked = [one.number for one in segments if one.behind == "said" and one.takes_breakpoint]
         assert marked == list(range(len(new.conversation)))
-
-
-def replace_tokens(unit: object) -> object:
-    return unit._replace(tokens=0)  # type: ignore[attr-defined]  # a named tuple
 
 
 COST = Cost()
