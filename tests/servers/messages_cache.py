@@ -17,8 +17,7 @@ The rules (platform.claude.com/docs/en/build-with-claude/prompt-caching):
   1h, C-B for 5m.
 - A lifetime counts from the start of the request, and anew with each use. Nothing can be read
   before the answer that writes it begins, so parallel cold requests all pay.
-- `tool_choice`, images that come or go, `thinking` and effort cost the messages; `speed` costs the
-  system too.
+- `tool_choice`, images that come or go, `thinking` and effort cost the messages.
 - Each workspace and model has a cache of its own.
 
 Where the documentation is silent this errs to the caller's disadvantage: an entry is the segment
@@ -32,10 +31,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tests.servers.messages_prompt import (
-    THINKING,
     Json,
     canonical,
-    pictures,
     positions,
     profile,
     undated,
@@ -125,21 +122,6 @@ class Ticket:
     before it."""
 
 
-def missed(before: Ticket, now: Ticket) -> tuple[str, int] | None:
-    """Return why `now` cannot read all that `before` has, and how many tokens of it are lost. None:
-    it can."""
-    common = 0
-    for old, new in zip(before.path, now.path, strict=False):
-        if old is not new:
-            break
-        common += 1
-    if common == len(before.path):
-        return None
-    lost = before.path[-1].tokens - (before.path[common - 1].tokens if common else 0)
-    kind = "model" if before.model != now.model else before.path[common].level
-    return f"{kind}_changed", lost
-
-
 class MessagesCache:
     """See the top of the file. Never refuses: a body that the API would not accept is for
     `model_api_rules` to find."""
@@ -205,7 +187,6 @@ class MessagesCache:
         prefix = self._roots.get(key) or self._roots.setdefault(key, Prefix(None, 0, "tools"))
         path: list[Prefix] = []
         marks: list[tuple[int, Literal["5m", "1h"]]] = []
-        markable = -1
         for level, role, block in positions(body):
             if block is None:
                 prefix = _step(prefix, ("", "", level, role), 0, level)
@@ -219,22 +200,12 @@ class MessagesCache:
             prefix = found or _step(prefix, part, self._weigh(block, part[-1]), level)
             if "cache_control" in block:
                 marks.append((len(path), block["cache_control"].get("ttl", "5m")))
-            if block.get("type") not in THINKING:
-                markable = len(path)
             path.append(prefix)
-        automatic = body.get("cache_control")
-        if automatic and markable >= 0 and markable not in dict(marks):
-            marks.append((markable, automatic.get("ttl", "5m")))
         return tuple(path), sorted(marks)
 
     def _weigh(self, block: Json, text: str) -> int:
         if block.get("type") == "image":
             return IMAGE_TOKENS
-        if block.get("type") == "tool_result" and pictures(block):
-            words = [part for part in block["content"] if part.get("type") != "image"]
-            return IMAGE_TOKENS * pictures(block) + max(
-                1, self.tokens(canonical(block | {"content": words}))
-            )
         return max(1, self.tokens(text))
 
 

@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 _DATED = re.compile(r"-20\d{6}$")
 
@@ -38,12 +38,6 @@ class Profile:
     """The levels that `output_config.effort` may have. Empty: it must not be there."""
     effort: str = "high"
     """The default: to say it explicitly changes nothing."""
-    forced_tools: bool = True
-    """Whether `tool_choice` may be `any` or `tool`."""
-    prefill: bool = False
-    """Whether the last message may be the assistant's."""
-    sampling: bool = False
-    """Whether temperature, top_p and top_k may differ from their defaults."""
     system_messages: bool = True
     """Whether `messages` may hold the role `system`."""
     binds: bool = False
@@ -54,25 +48,18 @@ class Profile:
 
 
 _ADAPTIVE = frozenset({"adaptive"})
-_OLD = Profile(
-    thinking=frozenset({"enabled", "disabled"}),
-    efforts=(),
-    prefill=True,
-    sampling=True,
-    system_messages=False,
-)
+_OLD = Profile(thinking=frozenset({"enabled", "disabled"}), efforts=(), system_messages=False)
 _MIDDLE = Profile(
     thinking=frozenset({"adaptive", "enabled", "disabled"}),
     efforts=("low", "medium", "high", "max"),
-    sampling=True,
     system_messages=False,
 )
 _UNKNOWN = Profile(
     thinking=frozenset({"adaptive", "disabled", "enabled", "between_tools"}), system_messages=False
 )
-_NEWEST = Profile(minimum=512, thinking=_ADAPTIVE, forced_tools=False, binds=True)
+_NEWEST = Profile(minimum=512, thinking=_ADAPTIVE, binds=True)
 _NEW = Profile(minimum=512, thinking=_ADAPTIVE)
-_LATER = Profile(thinking=_ADAPTIVE, forced_tools=False, binds=True)
+_LATER = Profile(thinking=_ADAPTIVE, binds=True)
 """Their minimum is not documented: the most common one."""
 
 _PROFILES = {
@@ -80,14 +67,11 @@ _PROFILES = {
     "claude-mythos-5-2": replace(_LATER, binds=False),
     "claude-fable-5-1": _NEWEST,
     "claude-mythos-5-1": replace(_NEWEST, binds=False),
-    "claude-opus-5-5": Profile(
-        minimum=512, thinking=_ADAPTIVE, effort="medium", forced_tools=False, binds=True
-    ),
+    "claude-opus-5-5": Profile(minimum=512, thinking=_ADAPTIVE, effort="medium", binds=True),
     "claude-sonnet-5-5": Profile(
         minimum=512,
         thinking=frozenset({"adaptive", "between_tools"}),
         mild_only=frozenset({"between_tools"}),
-        forced_tools=False,
         binds=True,
     ),
     "claude-haiku-5-5": Profile(
@@ -148,7 +132,7 @@ def positions(body: Json) -> Iterator[tuple[str, str, Json | None]]:
     """Yield level, role and block; without a block, what the level depends on besides."""
     for tool in body.get("tools") or []:
         yield "tools", "tool", tool
-    yield "system", str(body.get("speed") or "standard"), None
+    yield "system", "standard", None
     for block in blocks(body.get("system") or []):
         yield "system", "system", block
     yield "messages", _settings(body), None
@@ -165,14 +149,10 @@ def _settings(body: Json) -> str:
     thinking = body.get("thinking") or {}
     effort = (body.get("output_config") or {}).get("effort") or profile(body["model"]).effort
     choice = {"type": "auto"} | (body.get("tool_choice") or {})
-    seen = any(block["type"] == "image" or pictures(block) for block in content)
+    seen = any(block["type"] == "image" for block in content)
     return canonical(
-        {"choice": choice, "images": seen, "effort": effort, "thinking": _mode(thinking)}
+        {"choice": choice, "images": seen, "effort": effort, "thinking": thinking.get("type")}
     )
-
-
-def _mode(thinking: Json) -> list[Any]:
-    return [thinking.get("type"), thinking.get("budget_tokens")]
 
 
 def _stale(messages: list[Json]) -> int:
@@ -187,29 +167,12 @@ def _stale(messages: list[Json]) -> int:
     return max(said, default=0)
 
 
-def pictures(block: Json) -> int:
-    content = block.get("content") if block.get("type") == "tool_result" else None
-    return sum(part.get("type") == "image" for part in content) if isinstance(content, list) else 0
-
-
-CONTROLS = "thinking-binding-controls-2026-08-01"
 UNCHECKED = "c2lnbmVk"
 _PARTS = {
     "tools": "The `tools` differ",
     "system": "The `system` prompt differs",
     "messages": "An earlier message differs",
 }
-
-
-class Verdict(NamedTuple):
-    """What becomes of a request's thinking."""
-
-    wrong: str | None
-    """Why the request is refused."""
-    body: Json
-    """Without the blocks that are dropped."""
-    dropped: list[Json]
-    """`input_transformations`."""
 
 
 def sign(body: Json, said: list[Json], thought: str) -> str:
@@ -225,53 +188,35 @@ def sign(body: Json, said: list[Json], thought: str) -> str:
     return _seal({"model": undated(body["model"]), "thought": _hash(thought), **behind})
 
 
-def verify(body: Json, betas: list[str]) -> Verdict:
-    """Check all thinking that is sent back."""
+def verify(body: Json) -> str | None:
+    """Check all thinking that is sent back. Return why the request is refused; None: it is not."""
     if not known(body["model"]):
-        return Verdict(None, body, [])
-    mild = ((body.get("thinking") or {}).get("block_binding") or {}).get(
-        "prefix_mismatch_behavior"
-    ) == "drop_block"
+        return None
     latest = max(
         (i for i, m in enumerate(body["messages"]) if m["role"] == "assistant"), default=-1
     )
-    dropped: list[Json] = []
-    gone: set[tuple[int, int]] = set()
     for (place, index), block, behind in _thoughts(body):
         where = f"messages.{place}.content.{index}"
         told = _open(block)
         if told is None or told["thought"] != _hash(block.get("thinking", "")):
             if place == latest:
-                return Verdict(
+                return (
                     f"{where}: `thinking` or `redacted_thinking` blocks in the latest assistant "
                     "message cannot be modified. These blocks must remain as they were in the "
-                    "original response.",
-                    body,
-                    [],
+                    "original response."
                 )
-            return Verdict(f"{where}: Invalid `signature` in `{block['type']}` block", body, [])
-        reason = ""
-        if told["model"] != undated(body["model"]):
-            reason = "model_binding_mismatch" if profile(told["model"]).binds else ""
-        elif profile(body["model"]).binds and (differs := _difference(told, behind)):
-            if not mild:
-                return Verdict(_bound(where, block, differs), body, [])
-            reason = "prefix_binding_mismatch"
-        if reason:
-            gone.add((place, index))
-            dropped.append({"type": "thinking_dropped", "path": where, "reason": reason})
-    return Verdict(
-        None, _without(body, gone) if gone else body, dropped if CONTROLS in betas else []
-    )
+            return f"{where}: Invalid `signature` in `{block['type']}` block"
+        same_model = told["model"] == undated(body["model"])
+        if same_model and profile(body["model"]).binds and (differs := _difference(told, behind)):
+            return _bound(where, block, differs)
+    return None
 
 
 def _bound(where: str, block: Json, differs: str) -> str:
     return (
         f"{where}: Invalid `signature` in `{block['type']}` block. The block is bound to a "
         "different conversation. "
-        "Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior` to "
-        '"drop_block". That setting '
-        f"requires the `{CONTROLS}` value in the `anthropic-beta` header. {_PARTS[differs]} from "
+        f"Remove the block. {_PARTS[differs]} from "
         "the one this block was created with."
     )
 
@@ -306,17 +251,6 @@ def _difference(told: Json, behind: Json) -> str:
             return part
     kept = behind["run"]
     return "" if not kept or told["run"][-len(kept) :] == kept else "messages"
-
-
-def _without(body: Json, gone: set[tuple[int, int]]) -> Json:
-    messages = []
-    for place, message in enumerate(body["messages"]):
-        content = [
-            b for index, b in enumerate(blocks(message["content"])) if (place, index) not in gone
-        ]
-        if content:
-            messages.append({**message, "content": content})
-    return {**body, "messages": messages}
 
 
 def _seal(told: Json) -> str:

@@ -42,9 +42,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from tests.servers.messages_cache import MessagesCache, Ticket, missed
+from tests.servers.messages_cache import MessagesCache, Ticket
 from tests.servers.messages_prompt import known, profile, sign, verify
-from tests.servers.model_api_rules import MAX_BYTES, Complaint, betas_of, check, openai
+from tests.servers.model_api_rules import MAX_BYTES, Complaint, check, openai
 
 Json = dict[str, Any]
 
@@ -74,8 +74,6 @@ class Answer:
     dropped: tuple[Json, ...] = ()
     """Messages: told in `input_transformations`, as if the server had dropped so much of the
     request."""
-    diagnostics: Json | None = None
-    """Messages: told in place of what the cache would say, if the request asks for any."""
     done: bool = True
     """OpenAI: ends with [DONE]."""
     status: int = 200
@@ -245,12 +243,11 @@ def _content(answer: Answer, body: Json) -> list[Json]:
     scripted += [
         {"type": "tool_use", "id": i, "name": n, "input": _input(a)} for i, n, a in answer.calls
     ]
-    quiet = known(body["model"]) and not profile(body["model"]).sampling
-    shown = (body.get("thinking") or {}).get("display") or ("omitted" if quiet else "summarized")
+    quiet = known(body["model"]) and "enabled" not in profile(body["model"]).thinking
     said: list[Json] = []
     for block in scripted:
         if block["type"] == "thinking":
-            thought = "" if shown == "omitted" else block["thinking"]
+            thought = "" if quiet else block["thinking"]
             said.append(
                 {"type": "thinking", "thinking": thought, "signature": sign(body, said, thought)}
             )
@@ -333,7 +330,7 @@ class Reply:
 
 
 class MessagesSide:
-    """State: the cache, and the messages that `diagnostics` may name."""
+    """State: the cache."""
 
     def __init__(
         self, *, cache: MessagesCache | None, clock: Callable[[], float], window: int | None
@@ -342,7 +339,6 @@ class MessagesSide:
         self._counter = cache or MessagesCache(lambda text: len(text) // 4 + 1)
         self._clock = clock
         self._window = window
-        self._told: dict[str, Ticket] = {}
         self._last = 0
 
     def refuse(
@@ -352,7 +348,7 @@ class MessagesSide:
         if size > MAX_BYTES:
             return Complaint("Request exceeds the maximum size", 413, "request_too_large")
         wrong = check(body, headers, counting=path.endswith(COUNT))
-        if wrong is None and (bound := verify(body, betas_of(headers)).wrong):
+        if wrong is None and (bound := verify(body)):
             wrong = Complaint(bound)
         if wrong is None and self._window and (tokens := self._counter.count(body)) > self._window:
             wrong = Complaint(f"prompt is too long: {tokens} tokens > {self._window} maximum")
@@ -374,23 +370,18 @@ class MessagesSide:
         is called."""
         if answer.status != 200:
             return Reply(answer=answer, events=[])
-        verdict = verify(body, betas_of(headers))
         ticket = None
         if self.cache is not None:
             workspace = headers.get("x-api-key") or headers.get("authorization", "")
-            ticket = self.cache.begin(verdict.body, at_s=self._clock(), workspace=workspace)
+            ticket = self.cache.begin(body, at_s=self._clock(), workspace=workspace)
         if body.get("max_tokens") == 0:
             answer = replace(
                 answer, text="", calls=(), thinking=None, content=(), stop="max_tokens"
             )
-        usage = answer.usage or self._usage(answer, verdict.body, ticket)
-        whole = message(answer, verdict.body, usage, self._ident("msg"))
-        if dropped := [*verdict.dropped, *answer.dropped]:
-            whole["input_transformations"] = dropped
-        if "diagnostics" in body:
-            whole["diagnostics"] = answer.diagnostics or self._diagnose(body["diagnostics"], ticket)
-        if ticket is not None:
-            self._told[whole["id"]] = ticket
+        usage = answer.usage or self._usage(answer, body, ticket)
+        whole = message(answer, body, usage, self._ident("msg"))
+        if answer.dropped:
+            whole["input_transformations"] = answer.dropped
         out = events(answer, whole)
         if not body.get("stream"):
             answer, out = (
@@ -418,20 +409,6 @@ class MessagesSide:
         return ticket.usage.wire(output + thought) | {
             "output_tokens_details": {"thinking_tokens": thought}
         }
-
-    def _diagnose(self, asked: Json | None, ticket: Ticket | None) -> Json | None:
-        """Return why the cache was missed. None: it was not, or nobody asked."""
-        before = (asked or {}).get("previous_message_id")
-        if before is None or ticket is None:
-            return None
-        if before not in self._told:
-            return {"cache_miss_reason": {"type": "previous_message_not_found"}}
-        why = missed(self._told[before], ticket)
-        return (
-            {"cache_miss_reason": {"type": why[0], "cache_missed_input_tokens": why[1]}}
-            if why
-            else None
-        )
 
     def _ident(self, kind: str) -> str:
         self._last += 1

@@ -4,8 +4,9 @@ Sources of the Messages API, below platform.claude.com/docs/en: api/messages, ap
 build-with-claude/vision, prompt-caching, thinking, thinking-troubleshooting,
 mid-conversation-system-messages, handle-tool-calls and models/fable-5-1/whats-new-fable-5-1. Where
 the page quotes the refusal this says it in the same words; complaints name the place as the API
-does, `messages.1.content.0`. Server tools, files and most betas are not played. Of chat
-completions: platform.openai.com/docs/api-reference/chat and guides/images-vision; llama.cpp#13516
+does, `messages.1.content.0`. What this gateway never sends (sampling, budgets and display of
+thinking, betas, forced tools, caching of whole requests, parts in results) is refused as something
+unknown. Of chat completions: platform.openai.com/docs/api-reference/chat and guides/images-vision; llama.cpp#13516
 and vllm#13978 (content, tool_calls).
 """
 
@@ -15,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.servers.messages_prompt import CONTROLS, THINKING, Json, Profile, blocks, profile
+from tests.servers.messages_prompt import THINKING, Json, Profile, blocks, profile
 
 _PDF_URL = "data:application/pdf;base64,"
 _IMAGE_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
@@ -182,10 +183,6 @@ def _openai(body: Json) -> Iterator[str]:
         )
 
 
-_NO_DOCUMENTS_FROM = "2026-10-21"
-"""The version since which assistant messages hold no document
-(docs/en/api/migration-2026-10-21)."""
-_CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
 _MAX_IMAGES = 100
 _MAX_PDF_PAGES = 100
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -207,33 +204,27 @@ _NEEDED = {
 }
 _MAY_SAY = {
     "user": {"text", "image", "document", "tool_result"},
-    "assistant": {"text", "document", "tool_use", *THINKING},
+    "assistant": {"text", "tool_use", *THINKING},
     "system": {"text"},
 }
 
 
-def conversation(
-    messages: list[Json], model: Profile, version: str, betas: list[str]
-) -> Iterator[str]:
+def conversation(messages: list[Json], model: Profile) -> Iterator[str]:
     """Check `messages`."""
     if not messages:
         yield "messages: at least one message is required"
         return
     for place, message in enumerate(messages):
-        yield from _message(f"messages.{place}", message, version, betas)
+        yield from _message(f"messages.{place}", message)
     if messages[0]["role"] == "system":
         yield "messages.0: use the top-level 'system' parameter for the initial system prompt"
     if messages[0]["role"] != "user":
         yield 'messages: first message must use the "user" role'
     if messages[-1]["role"] == "assistant":
-        if not model.prefill:
-            yield (
-                "This model does not support assistant message prefill. The conversation must end "
-                "with a user message."
-            )
-        last = blocks(messages[-1]["content"])
-        if last and last[-1]["type"] == "text" and last[-1]["text"] != last[-1]["text"].rstrip():
-            yield "messages: final assistant content cannot end with trailing whitespace"
+        yield (
+            "This model does not support assistant message prefill. The conversation must end with "
+            "a user message."
+        )
     yield from _systems(messages, model)
     yield from _pairs(messages)
     shown = sum(
@@ -243,16 +234,13 @@ def conversation(
         yield f"Too many images: {shown} > {_MAX_IMAGES}"
 
 
-def _message(where: str, message: Json, version: str, betas: list[str]) -> Iterator[str]:
+def _message(where: str, message: Json) -> Iterator[str]:
     role = message.get("role")
     if role not in _MAY_SAY:
         yield f"{where}.role: Input should be 'user', 'assistant' or 'system'"
         return
     for key in message.keys() - {"role", "content"}:
-        if not (role == "system" and key == "clear_at" and _CLEAR_AT in betas):
-            yield f"{where}.{key}: Extra inputs are not permitted"
-    if message.get("clear_at", "next_user_message") != "next_user_message":
-        yield f"{where}.clear_at: Input should be 'next_user_message'"
+        yield f"{where}.{key}: Extra inputs are not permitted"
     content = message.get("content")
     if not isinstance(content, list | str):
         yield f"{where}.content: Input should be a valid list"
@@ -272,8 +260,6 @@ def _message(where: str, message: Json, version: str, betas: list[str]) -> Itera
                 f"{place}: {block['type']} blocks are only permitted in {_owner(block['type'])} "
                 "messages"
             )
-        if block["type"] == "document" and role == "assistant" and version >= _NO_DOCUMENTS_FROM:
-            yield f"{place}: document blocks are only permitted in user messages"
     if role == "assistant" and content and blocks(content)[-1]["type"] in THINKING:
         yield (
             f"{where}: The final block in an assistant message cannot be "
@@ -315,16 +301,7 @@ def _block(place: str, block: Json) -> Iterator[str]:
         if not _ID.fullmatch(block["id"]):
             yield f"{place}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
     elif kind == "tool_result" and not isinstance(block.get("content", ""), str):
-        for index, inner in enumerate(block["content"]):
-            within = f"{place}.tool_result.content.{index}"
-            if inner.get("type") not in {"text", "image", "document"}:
-                yield (
-                    f"{within}: Input tag '{inner.get('type')}' does not match any of the "
-                    "expected tags"
-                )
-            if "cache_control" in inner:
-                yield f"{within}.{inner['type']}.cache_control: Extra inputs are not permitted"
-            yield from _block(within, inner)
+        yield f"{place}.tool_result.content: Input should be a valid string"
 
 
 def _image(place: str, source: Json) -> Iterator[str]:
@@ -417,19 +394,8 @@ _MAX_MARKS = 4
 def marks(body: Json) -> Iterator[str]:
     """Check every `cache_control`, in the order in which the API reads them."""
     marked = list(_marked(body))
-    automatic = body.get("cache_control")
-    for where, mark in [*marked, *([("", automatic)] if automatic is not None else [])]:
-        yield from _mark(f"{where}.cache_control".lstrip("."), mark)
-    if automatic is not None:
-        last = next((block for block in _backwards(body) if block.get("type") not in THINKING), {})
-        own = last.get("cache_control")
-        if own is None:
-            marked.append(("", automatic))
-        elif own.get("ttl", "5m") != automatic.get("ttl", "5m"):
-            yield (
-                "cache_control: the last cacheable block already has a cache_control with a "
-                "different ttl"
-            )
+    for where, mark in marked:
+        yield from _mark(f"{where}.cache_control", mark)
     if len(marked) > _MAX_MARKS:
         yield (
             f"A maximum of {_MAX_MARKS} blocks with cache_control may be provided. Found "
@@ -440,7 +406,7 @@ def marks(body: Json) -> Iterator[str]:
         ttl = mark.get("ttl", "5m")
         if short and ttl == "1h":
             yield (
-                f"{f'{where}.cache_control.ttl'.lstrip('.')}: a ttl='1h' cache_control block must "
+                f"{where}.cache_control.ttl: a ttl='1h' cache_control block must "
                 "not come after a ttl='5m' cache_control block. Note that blocks are processed in "
                 "the following order: `tools`, `system`, `messages`."
             )
@@ -473,17 +439,10 @@ def _marked(body: Json) -> Iterator[tuple[str, Json]]:
                 yield f"messages.{place}.content.{index}", block["cache_control"]
 
 
-def _backwards(body: Json) -> Iterator[Json]:
-    for message in reversed(body["messages"]):
-        yield from reversed(blocks(message["content"]))
-    yield from reversed(blocks(body.get("system") or []))
-    yield from reversed(body.get("tools") or [])
-
-
 MAX_BYTES = 32 * 1024 * 1024
 MAX_MESSAGES = 100_000
 _MAX_OUTPUT = 128_000
-_VERSIONS = {"2023-01-01", "2023-06-01", "2026-10-21"}
+_VERSIONS = {"2023-01-01", "2023-06-01"}
 _COUNTED = {
     "model",
     "messages",
@@ -492,35 +451,9 @@ _COUNTED = {
     "tool_choice",
     "thinking",
     "output_config",
-    "cache_control",
 }
-_SAMPLING = {"temperature": 1, "top_p": 1, "top_k": None}
-"""What is sent without harm: the defaults. `top_k` has none."""
-_KEYS = _COUNTED | {
-    *_SAMPLING,
-    "max_tokens",
-    "stream",
-    "metadata",
-    "stop_sequences",
-    "service_tier",
-    "diagnostics",
-}
-_BETA_KEYS = {"speed": "fast-mode-"}
-"""Known only to who sends a beta header that begins so."""
-_THINKING_KEYS = {
-    "adaptive": {"display"},
-    "between_tools": {"display"},
-    "enabled": {"display", "budget_tokens"},
-}
-_TOOL_KEYS = {
-    "type",
-    "name",
-    "description",
-    "input_schema",
-    "cache_control",
-    "strict",
-    "input_examples",
-}
+_KEYS = _COUNTED | {"max_tokens", "stream"}
+_TOOL_KEYS = {"name", "description", "input_schema", "cache_control"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,9 +486,8 @@ def check(
     if version not in _VERSIONS:
         said = f'"{version}" is not a valid version' if version else "header is required"
         return Complaint(f"anthropic-version: {said}")
-    betas = betas_of(headers or {})
     try:
-        wrong = next(_wrong(body, version, betas, counting), None)
+        wrong = next(_wrong(body, counting), None)
     except (KeyError, TypeError, AttributeError) as error:
         wrong = (
             f"messages: Input should be of the documented form ({type(error).__name__}: {error})"
@@ -563,16 +495,8 @@ def check(
     return Complaint(wrong) if wrong else None
 
 
-def betas_of(headers: Mapping[str, str]) -> list[str]:
-    """Return what `anthropic-beta` names."""
-    return [beta.strip() for beta in headers.get("anthropic-beta", "").split(",") if beta.strip()]
-
-
-def _wrong(body: Json, version: str, betas: list[str], counting: bool) -> Iterator[str]:
-    known = {
-        key for key, beta in _BETA_KEYS.items() if any(name.startswith(beta) for name in betas)
-    }
-    for key in body.keys() - known - (_COUNTED if counting else _KEYS):
+def _wrong(body: Json, counting: bool) -> Iterator[str]:
+    for key in body.keys() - (_COUNTED if counting else _KEYS):
         yield f"{key}: Extra inputs are not permitted"
     if not isinstance(body.get("model"), str) or not body["model"]:
         yield "model: Field required"
@@ -581,11 +505,10 @@ def _wrong(body: Json, version: str, betas: list[str], counting: bool) -> Iterat
     model = profile(body["model"])
     if not counting:
         yield from _output(body)
-        yield from _sampling(body, model)
     yield from _effort(body, model)
-    yield from _thinking(body, model, betas)
+    yield from _thinking(body, model)
     yield from _tools(body.get("tools") or [])
-    yield from _choice(body, model)
+    yield from _choice(body)
     for place, block in enumerate(blocks(body.get("system") or [])):
         if block.get("type") != "text":
             yield f"system.{place}.type: Input should be 'text'"
@@ -593,7 +516,7 @@ def _wrong(body: Json, version: str, betas: list[str], counting: bool) -> Iterat
             yield "system: text content blocks must contain non-whitespace text"
     if len(body["messages"]) > MAX_MESSAGES:
         yield f"messages: at most {MAX_MESSAGES} messages are permitted"
-    yield from conversation(body["messages"], model, version, betas)
+    yield from conversation(body["messages"], model)
     yield from marks(body)
 
 
@@ -610,32 +533,13 @@ def _output(body: Json) -> Iterator[str]:
             f"max_tokens: {limit} > {_MAX_OUTPUT}, which is the maximum allowed number of output "
             f"tokens for {body['model']}"
         )
-    elif limit == 0:
-        if body.get("stream"):
-            yield "max_tokens: 0 is not supported when `stream` is true"
-        if (body.get("thinking") or {}).get("type") == "enabled":
-            yield 'max_tokens: 0 is not supported with "thinking.type.enabled"'
-        if (body.get("output_config") or {}).get("format"):
-            yield "max_tokens: 0 is not supported with `output_config.format`"
-        if (body.get("tool_choice") or {}).get("type") in {"any", "tool"}:
-            yield "max_tokens: 0 is not supported when `tool_choice` forces tool use"
-
-
-def _sampling(body: Json, model: Profile) -> Iterator[str]:
-    for key, default in _SAMPLING.items():
-        if body.get(key) in {None, default}:
-            continue
-        if not model.sampling:
-            yield f"`{key}` is deprecated for this model."
-        if (body.get("thinking") or {}).get("type") in {"enabled", "adaptive"} and key != "top_p":
-            yield f"`{key}` may only be set to {default or 'its default'} when thinking is enabled."
-    if body.get("temperature") is not None and not 0 <= body["temperature"] <= 1:
-        yield "temperature: range: 0..1"
+    elif limit == 0 and body.get("stream"):
+        yield "max_tokens: 0 is not supported when `stream` is true"
 
 
 def _effort(body: Json, model: Profile) -> Iterator[str]:
     config = body.get("output_config") or {}
-    for key in config.keys() - {"effort", "format"}:
+    for key in config.keys() - {"effort"}:
         yield f"output_config.{key}: Extra inputs are not permitted"
     effort = config.get("effort")
     if effort is None:
@@ -649,30 +553,15 @@ def _effort(body: Json, model: Profile) -> Iterator[str]:
         yield f"This model does not support effort level '{effort}'. Supported levels: {levels}."
 
 
-def _thinking(body: Json, model: Profile, betas: list[str]) -> Iterator[str]:
+def _thinking(body: Json, model: Profile) -> Iterator[str]:
     thinking = body.get("thinking")
     if thinking is None:
         return
     kind = thinking.get("type")
-    if kind not in {"adaptive", "between_tools", "enabled", "disabled"}:
+    if kind not in {"adaptive", "between_tools", "disabled"}:
         yield "thinking: Input tag found using 'type' does not match any of the expected tags"
-    allowed = (
-        {"type"}
-        | _THINKING_KEYS.get(kind, set())
-        | ({"block_binding"} if CONTROLS in betas else set())
-    )
-    for key in thinking.keys() - allowed:
+    for key in thinking.keys() - {"type"}:
         yield f"thinking.{kind}.{key}: Extra inputs are not permitted"
-    if (thinking.get("block_binding") or {}).get("prefix_mismatch_behavior", "error") not in {
-        "error",
-        "drop_block",
-    }:
-        yield (
-            "thinking.block_binding.prefix_mismatch_behavior: Input should be 'error' or "
-            "'drop_block'"
-        )
-    if thinking.get("display", "omitted") not in {"summarized", "omitted"}:
-        yield f"thinking.{kind}.display: Input should be 'summarized' or 'omitted'"
     effort = (body.get("output_config") or {}).get("effort") or model.effort
     if kind not in model.thinking:
         if kind == "adaptive":
@@ -687,23 +576,10 @@ def _thinking(body: Json, model: Profile, betas: list[str]) -> Iterator[str]:
         )
     if kind in model.mild_only and effort in {"xhigh", "max"}:
         yield f'"thinking.type.{kind}" is not supported at effort "{effort}" for this model.'
-    if kind == "enabled":
-        yield from _budget(body, thinking.get("budget_tokens"))
-
-
-def _budget(body: Json, budget: object) -> Iterator[str]:
-    if not isinstance(budget, int):
-        yield "thinking.enabled.budget_tokens: Field required"
-    elif budget < 1024:
-        yield "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
-    elif "max_tokens" in body and budget >= body["max_tokens"]:
-        yield "`max_tokens` must be greater than `thinking.budget_tokens`"
 
 
 def _tools(tools: list[Json]) -> Iterator[str]:
     for place, tool in enumerate(tools):
-        if tool.get("type", "custom") != "custom":
-            yield f"tools.{place}: Input tag '{tool['type']}' is not one that is played here"
         for key in tool.keys() - _TOOL_KEYS:
             yield f"tools.{place}.custom.{key}: Extra inputs are not permitted"
         if not tool.get("name"):
@@ -716,20 +592,11 @@ def _tools(tools: list[Json]) -> Iterator[str]:
         yield "tools: Tool names must be unique."
 
 
-def _choice(body: Json, model: Profile) -> Iterator[str]:
+def _choice(body: Json) -> Iterator[str]:
     choice = body.get("tool_choice")
     if choice is None:
         return
-    kind = choice.get("type")
-    if kind not in {"auto", "any", "tool", "none"}:
+    if choice not in ({"type": "auto"}, {"type": "none"}):
         yield "tool_choice: Input tag found using 'type' does not match any of the expected tags"
     if not body.get("tools"):
         yield "tool_choice: may only be specified while providing tools"
-    if kind in {"any", "tool"} and not model.forced_tools:
-        yield 'tool_choice: type "tool" and "any" are not supported for this model.'
-    if kind in {"any", "tool"} and (body.get("thinking") or {}).get("type") == "enabled":
-        yield "Thinking may not be enabled when tool_choice forces tool use."
-    if kind == "tool" and choice.get("name") not in {
-        tool["name"] for tool in body.get("tools") or []
-    }:
-        yield f"Tool '{choice.get('name')}' not found in provided tools"
