@@ -2,19 +2,18 @@
 
 - `channel`: `IrcChannel`, its actions in rooms, and the splitting of posts. It connects and
   reconnects.
-- `connection`: the `irc` library's asyncio connection and its login, made safe. `tls`: TLS contexts
-  and STS policies.
+- `connection`: the `irc` library's asyncio connection and its login, made safe. `tls`: TLS
+  contexts.
 - `session`: one connection from login to loss; the queue of notifications that holds back reading.
 - `registration`: capabilities, SASL and the end of the login. `membership`: rooms, modes and nick
   recovery.
-- `outgoing`: paced sending, confirmed by PING barriers or labels. `identity`: who has a nick before
-  a private answer goes out.
+- `outgoing`: paced sending, confirmed by PING barriers. `identity`: who has a nick before a private
+  answer goes out.
 - `wire`: lines, ISUPPORT, batches and refusals. `people`: users, accounts, ranks, netsplits, and
   the state that outlives connections.
 - `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, and each event emitted once and
   in order.
-- `render`: Markdown to mIRC formatting and back. `compose`: pages, line lengths, multiline
-  messages.
+- `render`: Markdown to lines with mIRC formatting, their length, and pages.
 
 The parts of a connection hold its `IrcSession`, which has the nick, the server's features and the
 clock; so a line can be followed from the socket to `emit` by method names:
@@ -25,7 +24,7 @@ clock; so a line can be followed from the socket to `emit` by method names:
 all other modules are pure: time and random values are passed in.
 
 IRC has no acknowledgements, sends nothing twice and lets a nick change hands. So a sent part counts
-as accepted only after the answer to a later PING (or to its label), received events are kept while
-`emit` blocks, and a private answer goes to an account or a `user@host`, never to a nick alone.
-Names are compared only after `Isupport.fold`; "folded" means that.
+as accepted only after the answer to a later PING, received events are kept while `emit` blocks, and
+a private answer goes to an account or a `user@host`, never to a nick alone. Names are compared only
+after `Isupport.fold`; "folded" means that.
 """

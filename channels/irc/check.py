@@ -250,28 +250,35 @@ def _explain_tls_files(denied: Denied) -> Finding:
     return bad("irc.tls", denied.reason, "correct the names of the files under tls")
 
 
+_NO_MECHANISM: Final = "choose another mechanism, or remove sasl"
+_REFUSALS: Final = (
+    ("does not offer SASL", "irc.sasl", _NO_MECHANISM),
+    ("without the SASL login", "irc.sasl", _NO_MECHANISM),
+    ("sasl capability", "irc.sasl", _NO_MECHANISM),
+    (
+        "SASL login failed",
+        "irc.sasl",
+        (
+            "correct the account's name ({account}) or its password (for the services, not for the "
+            "server)"
+        ),
+    ),
+    (
+        "password",
+        "irc.password",
+        "correct the server's password (not that of the services, which is under sasl)",
+    ),
+    ("banned", "irc.banned", "ask the network's staff"),
+    ("nick", "irc.nick", "choose another nick"),
+    ("", "irc.login", "try again later, or ask the network"),
+)
+"""Words of a refusal, its code, and what to do; the first that fits counts."""
+
+
 def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
-    if (
-        "does not offer SASL" in reason
-        or "without the SASL login" in reason
-        or "sasl capability" in reason
-    ):
-        return bad("irc.sasl", reason, "choose another mechanism, or remove sasl")
-    if reason.startswith("SASL"):
-        account = config.sasl.account if config.sasl else ""
-        fix = (
-            f"correct the account's name ({account}) or its password (for the services, not for "
-            "the server)"
-        )
-        return bad("irc.sasl", reason.removesuffix(LOGIN_REMEDY), fix)
-    if "password" in reason:
-        fix = "correct the server's password (not that of the services, which is under sasl)"
-        return bad("irc.password", reason, fix)
-    if "banned" in reason:
-        return bad("irc.banned", reason, "ask the network's staff")
-    if "nick" in reason:
-        return bad("irc.nick", reason, "choose another nick")
-    return bad("irc.login", reason, "try again later, or ask the network")
+    code, fix = next((code, fix) for words, code, fix in _REFUSALS if words in reason)
+    account = config.sasl.account if config.sasl else ""
+    return bad(code, reason.removesuffix(LOGIN_REMEDY), fix.format(account=account))
 
 
 def _judge_tls(config: IrcConfig, found: FindingCollector) -> None:

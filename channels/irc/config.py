@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from gateway.core.addresses import is_loopback_host
 from gateway.core.fields import ConfigSection
@@ -19,6 +19,22 @@ _OWN_COMMANDS = frozenset({"AUTHENTICATE", "CAP", "JOIN", "NICK", "PART", "PASS"
 """Commands that other keys of the configuration stand for."""
 _MAX_CONNECT_LINES, _MAX_CONNECT_LINE_BYTES = 20, 400
 _HOST = re.compile(r"[^\s\x00-\x20/@]+")
+
+
+def _matching(pattern: re.Pattern[str], problem: str) -> AfterValidator:
+    """Return the check that a text has this form; `problem` says what it is not."""
+
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"{text!r} {problem}")
+        return text
+
+    return AfterValidator(check)
+
+
+_RoomName = Annotated[
+    str, _matching(_ROOM, 'is not an IRC channel; write it as "#name", in quotes')
+]
 
 
 class TlsConfig(ConfigSection):
@@ -94,7 +110,12 @@ class IrcConfig(ConfigSection):
     (`ALL_PROXY`)."""
     tls: bool | TlsConfig = True
     """TLS. False: without, for servers on this machine."""
-    nick: str
+    nick: Annotated[
+        str,
+        _matching(
+            _NICK, "is not a nick; use letters, digits, _ - [ ] { } \\ | ^ `, no digit first"
+        ),
+    ]
     """Nick of the bot. If somebody else has it, another one is used until it is free again."""
     password: SecretStr | None = None
     """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it
@@ -107,28 +128,21 @@ class IrcConfig(ConfigSection):
     contact: str | None = None
     """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP
     VERSION."""
-    rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    rooms: Annotated[tuple[_RoomName, ...], Field(strict=False)] = ()
     """Rooms that the bot joins after login; it joins no others. A room with a key (`+k`) may be
     written `{name: "#a", key: b}`, which puts the key into `keys`."""
-    keys: dict[str, SecretStr] = Field(default={})
+    keys: dict[_RoomName, SecretStr] = Field(default={})
     """Keys of rooms, by the room's name; also of rooms that are approved later."""
-    bridges: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    bridges: Annotated[
+        tuple[Annotated[str, _matching(_NAME, "is not an account or nick")], ...],
+        Field(strict=False),
+    ] = ()
     """Relay bots, by services account, or by nick on a network without accounts: whoever speaks
     through one (`<kai> mybot: hello`) is a guest by that name."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all
     of it."""
-
-    @field_validator("nick")
-    @classmethod
-    def _nick(cls, nick: str) -> str:
-        if not _NICK.fullmatch(nick):
-            raise ValueError(
-                f"{nick!r} is not a nick; use letters, digits, _ - [ ] {{ }} \\ | ^ `, no digit "
-                "first"
-            )
-        return nick
 
     @field_validator("host")
     @classmethod
@@ -159,22 +173,6 @@ class IrcConfig(ConfigSection):
                 )
         return lines
 
-    @field_validator("bridges")
-    @classmethod
-    def _bridges(cls, bridges: tuple[str, ...]) -> tuple[str, ...]:
-        for name in bridges:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not an account or nick")
-        return bridges
-
-    @field_validator("rooms")
-    @classmethod
-    def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
-        for room in rooms:
-            if not _ROOM.fullmatch(room):
-                raise ValueError(f'{room!r} is not an IRC channel; write it as "#name", in quotes')
-        return rooms
-
     @model_validator(mode="before")
     @classmethod
     def _keys_of_rooms(cls, data: object) -> object:
@@ -200,8 +198,6 @@ class IrcConfig(ConfigSection):
     @classmethod
     def _keys(cls, keys: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for room, key in keys.items():
-            if not _ROOM.fullmatch(room):
-                raise ValueError(f'{room!r} is not an IRC channel; write it as "#name", in quotes')
             if not _KEY.fullmatch(key.get_secret_value()):
                 raise ValueError(
                     f"the key of {room} cannot be sent: take out blanks, commas, and a colon in "

@@ -36,8 +36,6 @@ HISTORY_AGE_S: Final = 3600.0
 """Age of the oldest messages that are requested."""
 _MAX_TARGETS: Final = 50
 _MAX_HELD: Final = 1_000
-_ANSWER_TIMEOUT: Final = timedelta(seconds=120)
-"""The request itself may have had to wait for its turn."""
 DIRECT_PLACE: Final = "\0people"
 """Place of all direct messages, until the people with new messages are known."""
 PING_PREFIX: Final = "history-"
@@ -53,7 +51,6 @@ class HistoryRequests:
         self._places: deque[str] = deque()
         """Places to request, the current one first."""
         self._since: datetime | None = None
-        self._asked_at: datetime | None = None
         self._pages = self._number = 0
         self._last = ""
         self._held: list[tuple[set[str], Notification]] = []
@@ -64,14 +61,6 @@ class HistoryRequests:
     def is_overfull(self) -> bool:
         """True if more is held back than the limit."""
         return len(self._held) > _MAX_HELD
-
-    def is_timed_out(self, now: datetime) -> bool:
-        """Return whether the server has not even answered the PING behind our request."""
-        return (
-            self.is_pending
-            and self._asked_at is not None
-            and now - self._asked_at > _ANSWER_TIMEOUT
-        )
 
     @property
     def is_pending(self) -> bool:
@@ -163,7 +152,6 @@ class HistoryRequests:
         else:
             params = ["AFTER", place, reference, str(self._limit)]
         self._number += 1
-        self._asked_at = now
         return [
             format_line("CHATHISTORY", *params),
             format_line("PING", f"{PING_PREFIX}{self._number}"),
@@ -366,11 +354,6 @@ class IrcEmitter:
             self._state.close_gap()
             if self._cursor is not None:
                 self._session.inbox.put_notification(None, self._cursor)
-
-    def check_timeout(self) -> None:
-        """Stop holding back events if the server does not answer; call it every few seconds."""
-        if self._requests.is_timed_out(self._now()):
-            self.flush()
 
     def flush(self) -> None:
         """Emit all held events, because no answer will come; the gap stays one."""

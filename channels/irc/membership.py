@@ -199,7 +199,11 @@ class IrcMembership:
         Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a
         JOIN.
         """
-        wanted = {self._fold(room): room for room in rooms if not self.is_in_room(room)}
+        wanted = {
+            self._fold(room): room
+            for room in rooms
+            if self._fold(room) in self._leaving or not self.is_in_room(room)
+        }
         keys = {self._fold(room): key.get_secret_value() for room, key in self._config.keys.items()}
         lines = _join_lines({room: keys.get(folded, "") for folded, room in wanted.items()})
         self._requested |= wanted.keys()

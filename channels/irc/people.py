@@ -112,22 +112,16 @@ class IrcUsers:
     The server declares the modes that are ranks, and the modes that take a parameter (PREFIX and
     CHANMODES, https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is unknown
     how many parameters it takes, so the parameters of the other modes in that line are unknown,
-    too: then nobody in that room has a rank until the server has listed them all again.
+    too: then nobody in that room has a rank until we enter it again.
     """
 
     def __init__(self, isupport: Isupport) -> None:
         self._isupport = isupport
         self._rooms: dict[str, dict[str, frozenset[str]]] = {}
         """Room -> nick -> letters of the modes that are ranks."""
-        self._doubted_rooms: dict[str, None] = {}
         self._accounts: dict[str, str] = {}
         self._masks: dict[str, str] = {}
         """Nick -> `nick!user@host`, or the nick where no more is known."""
-
-    @property
-    def rooms(self) -> tuple[str, ...]:
-        """Folded rooms that we are in."""
-        return tuple(self._rooms)
 
     def account(self, nick: str) -> str | None:
         """Return the services account of a visible person, as far as known."""
@@ -137,11 +131,6 @@ class IrcUsers:
         """Return the names of somebody's ranks there, the highest first."""
         modes = self._rooms.get(self._isupport.fold(room), {}).get(self._isupport.fold(nick), ())
         return tuple(name for letter, name in RANK_NAMES.items() if letter in modes)
-
-    def take_doubted_rooms(self) -> tuple[str, ...]:
-        """Return the rooms whose ranks must be requested again; each is returned once."""
-        rooms, self._doubted_rooms = tuple(self._doubted_rooms), {}
-        return rooms
 
     def shared_rooms(self, nick: str) -> tuple[str, ...]:
         """Return the rooms that we share with `nick`, sorted."""
@@ -241,7 +230,6 @@ class IrcUsers:
                 changes.append((letter, on, ""))
         if any(not nick for _, _, nick in changes):  # this line cannot be interpreted
             self._rooms[room] = dict.fromkeys(nicks, frozenset())
-            self._doubted_rooms[room] = None
             return
         for letter, on, nick in changes:
             if nick in nicks:

@@ -289,7 +289,6 @@ class IrcSession:
 
     def _feed_registration(self, line: IrcLine) -> bool:
         """Return whether the connection lives on."""
-        had_account_tag = "account-tag" in self.caps
         try:
             self.registration.feed(line)
         except Denied as denied:
@@ -299,9 +298,6 @@ class IrcSession:
             self.mark_lost(unreachable.reason)
         if line.command == "CAP":
             self._emitter.has_history = {"batch", "draft/chathistory", "server-time"} <= self.caps
-            if had_account_tag and "account-tag" not in self.caps:
-                for room in self.users.rooms:
-                    self._query_who(room)
         return not self.lost.done()
 
     def _handle_history(self, batch: Batch) -> None:
@@ -335,7 +331,6 @@ class IrcSession:
         if line.command != "JOIN":
             self.users.feed(line, self.nick)
         self._update_identities(line)
-        self.queue_lines(format_line("NAMES", room) for room in self.users.take_doubted_rooms())
         match line.command:
             case "005":
                 self.isupport.load(line.params)
@@ -454,7 +449,6 @@ class IrcSession:
 
     def _tick(self) -> None:
         self.membership.tick()
-        self._emitter.check_timeout()
         self._query_modes()
         self._give_up_whois(self.clock.monotonic() - _WHOIS_TIMEOUT_S)
 

@@ -95,11 +95,6 @@ class MessageTwin(Twin):
         raise NotImplementedError
 
 
-class FreshIds(MessageTwin):
-    def told(self, message: Message) -> Message:
-        return replace(message, id=MessageId(new_id(message.sent)))
-
-
 class OneIdForAll(MessageTwin):
     def told(self, message: Message) -> Message:
         return replace(message, id=MessageId("1"))
@@ -120,11 +115,6 @@ class OneRoomForAll(MessageTwin):
 class DeafToMentions(MessageTwin):
     def told(self, message: Message) -> Message:
         return replace(message, kind="room") if message.kind == "mention" else message
-
-
-class TakesAllForMentions(MessageTwin):
-    def told(self, message: Message) -> Message:
-        return replace(message, kind="mention") if message.kind == "room" else message
 
 
 class TellsPrivateAsPublic(MessageTwin):
@@ -150,14 +140,6 @@ class DropsFormatting(MessageTwin):
 class OnlyAscii(MessageTwin):
     def told(self, message: Message) -> Message:
         return replace(message, text=message.text.encode("ascii", "replace").decode())
-
-
-class DropsEverySeventh(MessageTwin):
-    _count = 0
-
-    def told(self, message: Message) -> Message | None:
-        self._count += 1
-        return None if self._count % 7 == 0 else message
 
 
 class DropsOrder(Twin):
@@ -201,13 +183,6 @@ class SendsTwice(Twin):
         return await super().send(replace(part, key=f"{part.key}'"))
 
 
-class SendsNothing(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
-        del part
-        await going()
-        return Receipt()
-
-
 class LosesTheEnd(Twin):
     def split(self, post: Post) -> tuple[str, ...]:
         bodies = super().split(post)
@@ -228,22 +203,6 @@ class NeverGoes(Twin):
     async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         del going
         return await super().send(part)
-
-
-class GoesAfterwards(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
-        receipt = await super().send(part)
-        await going()
-        return receipt
-
-
-class IgnoresWhatGoingSays(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
-        async def shielded() -> None:
-            with contextlib.suppress(Exception):
-                await going()
-
-        return await super().send(part, shielded)
 
 
 class SwallowsErrors(Twin):
@@ -284,14 +243,6 @@ class TakesCutForUnsent(Twin):
             raise Unreachable(error.reason) from error
 
 
-class NoSecondsToWait(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
-        try:
-            return await super().send(part, going)
-        except RateLimited as error:
-            raise RateLimited(error.reason, retry_after_s=0.0) from error
-
-
 class HangsOnDenied(Twin):
     async def run(self, emit: Emit) -> None:
         try:
@@ -317,11 +268,6 @@ class LeavesATask(Twin):
 class TellsNoLoss(Twin):
     def change(self, event: Notification) -> Notification | None:
         return None if isinstance(event, ConnectionChanged) and not event.up else event
-
-
-class NoReasons(Twin):
-    def change(self, event: Notification) -> Notification | None:
-        return replace(event, reason="") if isinstance(event, ConnectionChanged) else event
 
 
 class DropsWhenBlocked(Twin):
@@ -368,30 +314,23 @@ class SaysNothingOfItself(Twin):
 
 
 TWINS: Mapping[type[Twin], str] = {
-    FreshIds: "a_repeat_has_the_same_id",
     OneIdForAll: "a_repeat_has_the_same_id",
     NamesAreNobodys: "senders_keep_their_ids",
     OneRoomForAll: "text_room_and_sender_arrive",
     DeafToMentions: "a_mention_is_told_from_talk",
-    TakesAllForMentions: "a_mention_is_told_from_talk",
     TellsPrivateAsPublic: "a_direct_message_is_direct",
     LocalTime: "times_are_aware_and_utc",
     NoTimeZone: "everything_can_be_written_as_json",
     DropsFormatting: "formatting_comes_out_as_markdown",
     OnlyAscii: "odd_text_arrives_as_it_was",
-    DropsEverySeventh: "order_within_a_room_holds",
     DropsOrder: "order_within_a_room_holds",
     EchoesItself: "own_messages_never_come_in",
     SendsTwice: "said_once_with_a_receipt",
-    SendsNothing: "said_once_with_a_receipt",
     LosesTheEnd: "a_long_text_is_split_and_nothing_is_lost",
     TurnsPartsRound: "code_stays_code",
     BlankBodies: "no_body_is_blank",
     NeverGoes: "going_is_awaited_once_and_first",
-    GoesAfterwards: "going_is_awaited_once_and_first",
-    IgnoresWhatGoingSays: "going_is_awaited_once_and_first",
     SwallowsRateLimits: "a_rate_limit_says_how_long",
-    NoSecondsToWait: "a_rate_limit_says_how_long",
     SwallowsRefusals: "a_refusal_is_rejected_and_nothing_else_is",
     TakesCutForSent: "a_cut_mid_send_is_uncertain",
     TakesCutForUnsent: "a_cut_mid_send_is_uncertain",
@@ -401,7 +340,6 @@ TWINS: Mapping[type[Twin], str] = {
     SlowToEnd: "cancel_ends_it_within_a_second",
     LeavesATask: "no_task_is_left",
     TellsNoLoss: "a_cut_is_told_and_mended",
-    NoReasons: "a_cut_is_told_and_mended",
     DropsWhenBlocked: "a_blocked_emit_loses_nothing",
     ForgetsTheCursor: "a_restart_goes_on_from_the_cursor",
     LiesAboutReplies: "a_reply_is_honoured_or_dropped_as_declared",
@@ -412,15 +350,8 @@ TWINS: Mapping[type[Twin], str] = {
 BEYOND: Mapping[tuple[str, type[Twin]], str] = {
     ("console", TurnsPartsRound): "its posts have one part",
     ("irc", DropsFormatting): "the adapter itself leaves it out",
-    ("irc", FreshIds): "the adapter itself drops what the server sends twice",
-    ("discord", FreshIds): "the adapter itself drops what the gateway sends twice",
 }
 """Twins that do no harm behind that adapter, and why."""
-
-
-class ReactsToNothing(Twin):
-    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        del at, message, reaction, add
 
 
 class LeavesReactions(Twin):
@@ -447,11 +378,6 @@ class TellsOwnReactions(Twin):
         await self._emit([told])
 
 
-class EditsNothing(Twin):
-    async def edit(self, at: Address, message: MessageId, text: str) -> None:
-        del at, message, text
-
-
 class EditsBySaying(Twin):
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
         del message
@@ -465,41 +391,15 @@ class SwallowsRefusedEdits(Twin):
             await self._real.edit(at, message, text)  # type: ignore[attr-defined] # the same
 
 
-class DeletesNothing(Twin):
-    async def delete(self, at: Address, message: MessageId) -> None:
-        del at, message
-
-
 class SwallowsRefusedDeletions(Twin):
     async def delete(self, at: Address, message: MessageId) -> None:
         with contextlib.suppress(Rejected):
             await self._real.delete(at, message)  # type: ignore[attr-defined] # the same
 
 
-class ForgetsTopics(Twin):
-    async def set_topic(self, at: Address, topic: str) -> None:
-        await self._real.set_topic(at, "another")  # type: ignore[attr-defined] # the same
-        del topic
-
-
 class CutsTopics(Twin):
     async def set_topic(self, at: Address, topic: str) -> None:
         await self._real.set_topic(at, topic[:30])  # type: ignore[attr-defined] # the same
-
-
-class ListsUs(Twin):
-    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        told: RoomMembers = await self._real.list_members(at, most=most)  # type: ignore[attr-defined] # the same
-        return replace(
-            told, members=(*told.members, Sender(id=SenderId("me"), name="reverie"))[:most]
-        )
-
-
-class ListsAll(Twin):
-    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        del most
-        told: RoomMembers = await self._real.list_members(at, most=50)  # type: ignore[attr-defined] # the same
-        return told
 
 
 class ListsOthers(Twin):
@@ -508,11 +408,6 @@ class ListsOthers(Twin):
         return replace(
             told, members=tuple(replace(one, id=SenderId(one.name)) for one in told.members)
         )
-
-
-class LosesFiles(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
-        return await super().send(replace(part, file=None), going)
 
 
 class RenamesFiles(Twin):
@@ -548,55 +443,30 @@ class ForgetsWhatWasCut(Twin):
         return event if new else None
 
 
-class LeavesNothing(Twin):
-    async def leave(self, at: Address) -> None:
-        del at
-
-
 class LeavesTheWrongRoom(Twin):
     async def leave(self, at: Address) -> None:
         with contextlib.suppress(SendError):
             await self._real.leave(replace(at, room=RoomId(f"{at.room}0"), thread=None))  # type: ignore[attr-defined] # the same
 
 
-class LeavesWithoutALink(Twin):
-    async def leave(self, at: Address) -> None:
-        with contextlib.suppress(Unreachable):
-            await self._real.leave(at)  # type: ignore[attr-defined] # the same
-
-
 ACTS: Mapping[type[Twin], str] = {
-    ReactsToNothing: "it_reacts",
     LeavesReactions: "it_reacts",
     TellsOwnReactions: "it_reacts",
-    EditsNothing: "it_edits",
     EditsBySaying: "it_edits",
     SwallowsRefusedEdits: "it_edits",
-    DeletesNothing: "it_deletes",
     SwallowsRefusedDeletions: "it_deletes",
-    ForgetsTopics: "it_set_topics",
     CutsTopics: "it_set_topics",
-    ListsUs: "it_lists",
-    ListsAll: "it_lists",
     ListsOthers: "it_lists",
-    LosesFiles: "it_sends_files",
     RenamesFiles: "it_sends_files",
     RunsOnce: "ended_it_can_run_again",
     ForgetsWhatWasCut: "what_was_not_taken_comes_in_the_next_run",
-    LeavesNothing: "it_leaves",
     LeavesTheWrongRoom: "it_leaves",
-    LeavesWithoutALink: "it_leaves",
     SwallowsTheLostLink: "it_acts_only_while_it_is_connected",
 }
 """Each with the check that finds it out."""
 
 
 Offered = Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
-
-
-class SuggestsNothing(Twin):
-    def set_completer(self, suggest: CommandCompleter) -> None:
-        del suggest
 
 
 class ChangesWhatIsTyped(Twin):
@@ -620,11 +490,6 @@ class TakesTypistsForAnother(ChangesWhatIsTyped):
         return replace(typed, sender=replace(typed.sender, id=SenderId("somebody")))
 
 
-class SuggestsAsInARoom(ChangesWhatIsTyped):
-    def changed(self, typed: CommandCompletion) -> CommandCompletion:
-        return replace(typed, direct=False)
-
-
 class GivesUpAfterTrouble(Twin):
     """The trouble of one goes on to all that come behind it."""
 
@@ -644,34 +509,12 @@ class GivesUpAfterTrouble(Twin):
         self._real.set_completer(asked)  # type: ignore[attr-defined] # the same
 
 
-class OffersNothing(Twin):
-    async def set_command_menus(self, to: Offered) -> None:
-        del to
-
-
-class OffersAllToEverybody(Twin):
-    async def set_command_menus(self, to: Offered) -> None:
-        await self._real.set_command_menus([(sender, "owner") for sender, _ in to])  # type: ignore[attr-defined] # the same
-
-
 class NeverTakesBack(Twin):
     _offered: Offered = ()
 
     async def set_command_menus(self, to: Offered) -> None:
         self._offered = [*to, *self._offered]
         await self._real.set_command_menus(self._offered)  # type: ignore[attr-defined] # the same
-
-
-class WhispersAloud(Twin):
-    def direct_room(self, sender: Sender) -> RoomId:
-        del sender
-        return RoomId("#other")
-
-
-class WhispersToAnother(Twin):
-    def direct_room(self, sender: Sender) -> RoomId:
-        del sender
-        return RoomId("bob!bob@test.host")
 
 
 class ConfidesToAnother(Twin):
@@ -691,16 +534,10 @@ class ForgetsAccounts(Twin):
 
 
 ASIDES: Mapping[type[Twin], str] = {
-    SuggestsNothing: "it_completes",
     ForgetsWhatIsBegun: "it_completes",
     TakesTypistsForAnother: "it_completes",
-    SuggestsAsInARoom: "it_completes",
     GivesUpAfterTrouble: "it_completes",
-    OffersNothing: "it_offers",
-    OffersAllToEverybody: "it_offers",
     NeverTakesBack: "it_offers",
-    WhispersAloud: "it_whispers",
-    WhispersToAnother: "it_whispers",
     WhispersToWhoeverHasTheNick: "it_whispers",
     ForgetsAccounts: "it_whispers",
     ConfidesToAnother: "it_confides",

@@ -41,7 +41,7 @@ def test_every_check_that_a_wrapper_can_break_has_a_twin() -> None:
         "unknown_events_are_dropped_quietly",  # what is dropped does not reach a wrapper
         "no_text_becomes_a_command",  # a wrapper stands before the sanitising
         "no_text_becomes_a_mass_mention",  # the same
-        "a_notice_arrives",  # SendsNothing would do
+        "a_notice_arrives",  # SendsTwice would do
         "order_holds_in_each_room",  # the same
         "what_was_said_meanwhile_arrives",  # ForgetsTheCursor is the restart's half of it
         "a_broken_emit_comes_out",  # a wrapper that swallows it has no other way to end
