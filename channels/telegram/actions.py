@@ -553,7 +553,7 @@ class CommandMenus:
         try:
             async with asyncio.timeout(_MENU_TIMEOUT_S):
                 for scope, wanted in scopes:
-                    await _set_menu(api, scope, wanted)
+                    await api.await_call(api.bot.set_my_commands(wanted, scope))
         except (TelegramError, TimeoutError) as error:
             logger.warning(
                 "%s: the command menu is not set: %s",
@@ -607,14 +607,8 @@ class CommandMenus:
             return
         scope = BotCommandScopeChat(chat)
         if wanted:
-            await _set_menu(api, scope, wanted)
+            await api.await_call(api.bot.set_my_commands(wanted, scope))
             self._shown[chat] = wanted
         else:
             await api.await_call(api.bot.delete_my_commands(scope))
             self._shown.pop(chat, None)
-
-
-async def _set_menu(api: TelegramApi, scope: BotCommandScope, wanted: Menu) -> None:
-    """Set the menu if it differs. Raises TelegramError."""
-    if tuple(await api.await_call(api.bot.get_my_commands(scope))) != wanted:
-        await api.await_call(api.bot.set_my_commands(wanted, scope))

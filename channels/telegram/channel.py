@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
-from telegram.constants import ChatMemberStatus, ChatType
+from telegram.constants import ChatMemberStatus
 from telegram.error import BadRequest, ChatMigrated, Forbidden, TelegramError
 
 from channels.aio import cancel_and_wait
@@ -31,18 +31,11 @@ from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import TAP_PREFIX, TelegramCursor
 from channels.telegram.outgoing import (
-    CHANNEL_REFUSAL,
     MAX_FILE_BYTES,
     MAX_TAP_ANSWER_CHARS,
     TelegramOutgoing,
 )
-from channels.telegram.people import (
-    ANY_CHAT,
-    UNSUPPORTED_TEXT,
-    TelegramRanks,
-    TelegramUpdateContext,
-    unsupported_modes,
-)
+from channels.telegram.people import ANY_CHAT, TelegramUpdateContext
 from channels.telegram.rate_limit import TelegramRateLimiter
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, parse_body, render
 from channels.telegram.updates import TelegramReceiver, poll_updates
@@ -109,8 +102,8 @@ class TelegramChannel(TelegramActions):
                 cursor=saved.for_bot(bot),
             ),
             counting=config.webhook is None,
-            ranks=TelegramRanks(ranks),
         )
+        self._ranked_rooms = ranks
         self._refusals: dict[RoomId, str] = {}
         """Room -> reason why Telegram does not show us a configured chat; empty: it does."""
 
@@ -209,7 +202,13 @@ class TelegramChannel(TelegramActions):
             await emit([link])
             raise Denied(reason) from None
         receiver = TelegramReceiver(
-            api, self._reader, emit, self._clock, self._random, self._members
+            api,
+            self._reader,
+            emit,
+            self._clock,
+            self._random,
+            self._members,
+            self._ranked_rooms,
         )
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -241,7 +240,6 @@ class TelegramChannel(TelegramActions):
             receiver.api,
             self._clock,
             self._reader,
-            self._config,
             has_caught_up=receiver.has_caught_up,
         )
         receiver.welcome = f"connected to {self._config.base_url} as @{name}"
@@ -250,10 +248,6 @@ class TelegramChannel(TelegramActions):
                 "%s: privacy mode is on, so groups show only commands, mentions and replies; "
                 "@BotFather /setprivacy turns it off",
                 self._name,
-            )
-        if modes := unsupported_modes(me):
-            logger.warning(
-                "%s: @BotFather has %s on for this bot: %s", self._name, modes, UNSUPPORTED_TEXT
             )
         await receiver.record_success()
 
@@ -267,10 +261,6 @@ class TelegramChannel(TelegramActions):
             for room in (room for room in self._config.rooms if room != ANY_CHAT):
                 chat = self._reader.chat_id(room)
                 try:
-                    if chat not in self._reader.channels and await self._is_channel(
-                        api, room, chat
-                    ):
-                        self._reader.record_channel(chat)
                     member = await api.await_call(
                         api.bot.get_chat_member(chat, self._reader.context.own_id)
                     )
@@ -285,16 +275,7 @@ class TelegramChannel(TelegramActions):
                     self._refusals[RoomId(room)] = (
                         f"the bot is {member.status}: add it to this chat" if gone else ""
                     )
-                if self._reader.chat_id(room) in self._reader.channels:
-                    self._refusals[RoomId(room)] = CHANNEL_REFUSAL
             await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
-
-    async def _is_channel(self, api: TelegramApi, room: str, chat: str) -> bool:
-        """Ask for the type of a configured chat of which no update has told it. Raises
-        TelegramError.
-        """
-        known = self._reader.audience(Address(channel=self._name, room=RoomId(room))) is not None
-        return not known and (await api.await_call(api.bot.get_chat(chat))).type == ChatType.CHANNEL
 
     async def _receive(self, receiver: TelegramReceiver) -> None:
         if self._config.webhook is None:

@@ -2,7 +2,7 @@
 can offer the ids.
 
 Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`,
-`telegram.commands`, `telegram.rooms`, `telegram.modes`, `telegram.answer`, and those of `net`.
+`telegram.rooms`, `telegram.answer`, and those of `net`.
 https://core.telegram.org/bots/api
 
 Updates are requested without an offset, which confirms none
@@ -168,13 +168,6 @@ async def _probe_account(
         await _probe_privacy(api, found, config)
         await _probe_webhook(api, found, config)
         await _probe_rooms(api, found, config)
-        count = len(await api.await_call(api.bot.get_my_commands()))
-        found.ok(
-            "telegram.commands",
-            f"{count} commands are in its menu"
-            if count
-            else "the gateway sets its menu when it starts",
-        )
     except TelegramError as error:
         found.warn(
             "telegram.answer",
@@ -186,8 +179,6 @@ async def _probe_account(
 async def _probe_privacy(
     api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
 ) -> None:
-    from channels.telegram.people import UNSUPPORTED_TEXT, unsupported_modes  # noqa: PLC0415 - as above
-
     me = await api.await_call(api.bot.get_me())
     if me.can_read_all_group_messages is not False:
         found.ok("telegram.privacy", "privacy mode is off: in groups it sees all messages")
@@ -196,12 +187,6 @@ async def _probe_privacy(
         found.warn("telegram.privacy", what, PRIVACY_FIX)
     else:
         found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
-    if modes := unsupported_modes(me):
-        found.warn(
-            "telegram.modes",
-            f"{modes} on: {UNSUPPORTED_TEXT}",
-            "turn it off with @BotFather: /mybots, the bot",
-        )
 
 
 async def _probe_webhook(
@@ -213,20 +198,11 @@ async def _probe_webhook(
         return
     # Its path is often a secret, so only the host is shown.
     host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
-    if config.webhook is None:
-        what = (
-            f"a webhook at {host} gets this bot's messages; the gateway removes it when it starts"
-        )
-        fix = (
-            "stop the program that set it, or it will set it again; or create another bot with "
-            "@BotFather"
-        )
-    else:
-        what = (
-            f"a webhook at {host} is set, not the configured one; the gateway sets its own when it "
-            "starts"
-        )
-        fix = "stop the program that set it"
+    what = f"a webhook at {host} gets this bot's messages; the gateway removes it when it starts"
+    fix = (
+        "stop the program that set it, or it will set it again; or create another bot with "
+        "@BotFather"
+    )
     found.warn("telegram.webhook", what, fix)
 
 

@@ -106,10 +106,5 @@ class TelegramConfig(ConfigSection):
     preview: Literal["off", "private", "all"] = "private"
     """Places where a growing answer is shown: nowhere, in private chats (drafts), or in groups too
     (edits)."""
-    uncertain: Literal["look", "marked", "never"] = "look"
-    """What the bot does about a message whose confirmation got lost (5xx, a cut, the end of the
-    process). look: the bot looks whether it is there, and sends it again if not; what cannot be
-    told is reported to the person. marked: that is sent again, beginning with "This may be a
-    duplicate". never: no look, and nothing is sent again; it is reported."""
     webhook: TelegramWebhook | None = None
     """Webhook instead of long polling. None: long polling."""

@@ -6,11 +6,12 @@ so ids of messages after the move also contain the chat: otherwise they would eq
 the move.
 """
 
-import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from gateway.core.events import MessageId
 from gateway.core.ratelimit import LruDict
@@ -34,37 +35,16 @@ class TelegramCursor:
     """Bot of the updates: the token's part before the colon. Empty: not recorded."""
 
     @classmethod
-    def parse(cls, text: str | None) -> Self:
+    def parse(cls, text: str | None) -> "TelegramCursor":
         """Reverse `to_json`. An invalid cursor counts as none: all pending updates arrive again."""
         try:
-            value = json.loads(text or "{}")
-            offset, at_s, moved = value.get("offset"), value.get("at", 0), value.get("moved", {})
-            bot = str(value.get("bot", ""))
-            if (
-                (offset is None or isinstance(offset, int))
-                and isinstance(at_s, int)
-                and isinstance(moved, dict)
-            ):
-                return cls(
-                    offset=offset,
-                    at_s=at_s,
-                    moved={str(old): str(new) for old, new in moved.items()},
-                    bot=bot,
-                )
-        except (ValueError, AttributeError, RecursionError):
-            pass
-        return cls()
+            return _CURSOR.validate_json(text or "{}")
+        except ValidationError:
+            return cls()
 
     def to_json(self) -> str:
-        """Return JSON, the same for equal cursors."""
-        value: dict[str, object] = {
-            "offset": self.offset,
-            "at": self.at_s,
-            "moved": dict(self.moved),
-        }
-        if self.bot:
-            value["bot"] = self.bot
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+        """Return JSON."""
+        return _CURSOR.dump_json(self).decode()
 
     def for_bot(self, bot: str) -> Self:
         """Return the cursor for this bot.
@@ -105,6 +85,7 @@ class TelegramCursor:
         return self.moved.get(room, room)
 
 
+_CURSOR = TypeAdapter(TelegramCursor)
 TAP_PREFIX = "button:"
 """Prefix of the ids of taps: it distinguishes their answers from replies to messages."""
 _MAX_NUMBER = 2**31

@@ -34,9 +34,7 @@ from channels.base import (
     provisional_hint,
     provisional_id,
 )
-from channels.split import utf16_length
 from channels.telegram.api import TelegramApi
-from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import (
     CRASH_GAP,
     GAP,
@@ -49,8 +47,6 @@ from channels.telegram.ids import (
 from channels.telegram.people import seconds
 from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
 from channels.telegram.render import (
-    MAX_CAPTION_UNITS,
-    MAX_TEXT_UNITS,
     TelegramSpan,
     TelegramText,
     parse_body,
@@ -59,7 +55,6 @@ from channels.telegram.wire import UpdateReader
 from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import Clock
 from gateway.core.events import Address, MessageId, PostButton, Receipt
-from gateway.core.i18n import N_, _
 
 logger = logging.getLogger("reverie.telegram")
 NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
@@ -80,8 +75,6 @@ _SETTLE_DELAY_S = 3.0
 """Time after that for the server to complete the request."""
 _MAX_BEHIND_S = 60
 """Longest time for which a look waits until all that was said is heard."""
-CHANNEL_REFUSAL: Final = "it is a channel: only groups and private chats are supported"
-_DUPLICATE_TEXT: Final = N_("(This may be a duplicate.)")
 
 
 class TelegramOutgoing:
@@ -92,7 +85,6 @@ class TelegramOutgoing:
         api: TelegramApi,
         clock: Clock,
         reader: UpdateReader,
-        config: TelegramConfig,
         *,
         has_caught_up: asyncio.Event,
     ) -> None:
@@ -101,7 +93,6 @@ class TelegramOutgoing:
         `has_caught_up`: set while `reader` knows all that was said.
         """
         self.api, self._clock, self.reader, self.numbers = api, clock, reader, reader.numbers
-        self._uncertain = config.uncertain
         self._has_caught_up = has_caught_up
         self._probe_lock = asyncio.Lock()
         """Held while ids are looked at, so that an outage does not end in a flood of questions."""
@@ -112,11 +103,8 @@ class TelegramOutgoing:
 
     def chat_id(self, at: Address) -> int:
         """Return the chat's current id. Raises Rejected."""
-        chat = self.reader.chat_id(at.room)
-        if chat in self.reader.channels:
-            raise Rejected(CHANNEL_REFUSAL)
         try:
-            return int(chat)
+            return int(self.reader.chat_id(at.room))
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
@@ -142,23 +130,15 @@ class TelegramOutgoing:
             raise verdict from None
 
     async def _send_or_find(self, part: Part, message: HandOver) -> MessageId:
-        """Send the part, or find it if it is there. One that may be there is sent again, marked, if
-        that is wanted.
-        """
-        room = MAX_CAPTION_UNITS if part.file else MAX_TEXT_UNITS
-        mark = f"{_(_DUPLICATE_TEXT)}\n"
-        has_room = utf16_length(parse_body(part.body).text) + utf16_length(mark) <= room
-        try:
-            if (finished := await self._finish(part, message)) is not None:
-                return finished
-            after = part.maybe_sent_after
-            if after is not None and (found := await self._find_earlier(part, after)) is not None:
+        """Send the part, or find it if it is there."""
+        if (finished := await self._finish(part, message)) is not None:
+            return finished
+        if part.maybe_sent_after is not None:
+            reason = "the process ended while this part was being sent"
+            found = await self._find_behind(part.to, part.maybe_sent_after, part.buttons, reason)
+            if found is not None:
                 return found
-            return await self._send_in_some_form(part, message)
-        except Uncertain as error:
-            if self._uncertain != "marked" or isinstance(error, Unsettled) or not has_room:
-                raise
-        return await self._send_in_some_form(part, message, mark=mark)
+        return await self._send_in_some_form(part, message)
 
     async def begin_preview(
         self, at: Address, text: TelegramText, reply_to: MessageId | None, announce: Announce
@@ -249,14 +229,6 @@ class TelegramOutgoing:
             with contextlib.suppress(TelegramError):
                 await self.api.bot.delete_message(chat, number)
 
-    async def _find_earlier(self, part: Part, after: str) -> MessageId | None:
-        """Return the id of the part if an earlier attempt has sent it. Raises Uncertain if that
-        cannot be told.
-        """
-        return await self._find_behind(
-            part.to, after, part.buttons, "the process ended while this part was being sent"
-        )
-
     async def _find_behind(
         self, at: Address, after: str, buttons: Sequence[PostButton], reason: str
     ) -> MessageId | None:
@@ -266,7 +238,7 @@ class TelegramOutgoing:
         `reason`: why it may be there. Raises Uncertain if that cannot be told.
         """
         chat = self.chat_id(at)
-        sequence, __, number = after.rpartition(":")
+        sequence, _, number = after.rpartition(":")
         # A group that has become a supergroup begins to count anew.
         position = int(number) if number.isdigit() and sequence == str(sequence_of(chat)) else None
         gap = GAP if has_own_sequence(chat) else CRASH_GAP
@@ -296,12 +268,9 @@ class TelegramOutgoing:
         )
         return Receipt()
 
-    async def _send_in_some_form(self, part: Part, message: HandOver, mark: str = "") -> MessageId:
-        text, replying = (
-            _prepend(mark, parse_body(part.body)),
-            self._shows_reply(part.to, part.reply_to),
-        )
-        for __ in range(_MAX_TRIES):
+    async def _send_in_some_form(self, part: Part, message: HandOver) -> MessageId:
+        text, replying = parse_body(part.body), self._shows_reply(part.to, part.reply_to)
+        for _ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
             reply = (
                 parse_message_number(part.reply_to, str(chat), room)
@@ -408,7 +377,7 @@ class TelegramOutgoing:
         Raises Uncertain if that cannot be told, Unsettled if the connection is let go before.
         `gap`: as in `MessageNumbers.search`.
         """
-        if self._uncertain != "never" and after is not None:
+        if after is not None:
             try:
                 number = await self._find_when_back(buttons, chat, after, gap)
             except TelegramError as failed:
@@ -470,7 +439,7 @@ class TelegramOutgoing:
 
         Raises TelegramError if that takes too long, or Unsettled.
         """
-        for __ in range(_MAX_BEHIND_S):
+        for _ in range(_MAX_BEHIND_S):
             if self._has_caught_up.is_set():
                 return
             await self._sleep(1.0)
@@ -554,14 +523,6 @@ class TelegramOutgoing:
     def record_move(self, chat: int, error: ChatMigrated) -> None:
         """Record that the group `chat` has a new id."""
         self.reader.record_move(str(chat), str(error.new_chat_id))
-
-
-def _prepend(mark: str, text: TelegramText) -> TelegramText:
-    """Return the text behind an ASCII mark."""
-    spans = tuple(
-        replace(span, start=span.start + len(mark), end=span.end + len(mark)) for span in text.spans
-    )
-    return TelegramText(text=mark + text.text, spans=spans)
 
 
 def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:

@@ -1,4 +1,4 @@
-"""People and places of Telegram updates: senders, attachments, and who runs which group. Pure.
+"""People and places of Telegram updates: senders and attachments. Pure.
 
 Telegram verifies user ids. A message in the name of a chat (a channel, or an anonymous
 administrator) has the chat as its sender: that is stable, but the person is unknown, so it is never
@@ -6,10 +6,8 @@ verified. A message that a business bot sends in its owner's name is the bot's.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Literal
 
 import telegram
@@ -27,7 +25,6 @@ from gateway.core.events import (
     SenderId,
     ThreadId,
 )
-from gateway.core.ratelimit import LruDict
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
 _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
@@ -143,92 +140,8 @@ def format_mention(username: str | None, user: int | None) -> str:
 
 
 ANY_CHAT: Final = "*"
-_RANKS: Final = (telegram.ChatMember.OWNER, telegram.ChatMember.ADMINISTRATOR)
-_MAX_AGE: Final = timedelta(minutes=10)
-_RETRY_AFTER: Final = timedelta(minutes=1)
-"""Delay after an unanswered request."""
-_MAX_CONCURRENT: Final = 20
-_MAX_GROUPS: Final = 1_000
-_GROUP_TYPES: Final = frozenset({"group", "supergroup"})
-
-
-@dataclass(slots=True)
-class _GroupRanks:
-    asked_at: datetime
-    is_answered: bool = False
-    ranks: dict[str, str] = field(default_factory=dict)
-    """User id -> rank."""
-
-
-class TelegramRanks:
-    """Administrators of groups, for one account. Chats have their current ids.
-
-    Messages do not contain ranks, so they are requested, and only for groups where the operator
-    uses them. Old answers are not trusted: then nobody has a rank.
-    """
-
-    def __init__(self, rooms: AbstractSet[str]) -> None:
-        """Track the chats in `rooms`; `*`: all. Empty: none, so nothing is ever requested."""
-        self._rooms = frozenset(rooms)
-        self._groups = LruDict[str, _GroupRanks](_MAX_GROUPS)
-
-    def chats_to_ask(
-        self, updates: Iterable[telegram.Update], cursor: TelegramCursor, now: datetime
-    ) -> list[str]:
-        """Return the chats to request before these updates are read. `cursor`: with the moves of
-        groups.
-        """
-        groups = (
-            chat
-            for update in updates
-            if (chat := update.effective_chat) and chat.type in _GROUP_TYPES
-        )
-        numbers = dict.fromkeys(str(group.id) for group in groups)
-        tracked = (
-            chat
-            for chat in numbers
-            if {ANY_CHAT, cursor.known_room(chat, self._rooms)} & self._rooms
-        )
-        return [chat for chat in tracked if self._is_due(chat, now)][:_MAX_CONCURRENT]
-
-    def _is_due(self, chat: str, now: datetime) -> bool:
-        group = self._groups.get(chat)
-        return group is None or now - group.asked_at >= (
-            _MAX_AGE if group.is_answered else _RETRY_AFTER
-        )
-
-    def record_answer(
-        self, chat: str, members: Sequence[telegram.ChatMember] | None, now: datetime
-    ) -> None:
-        """Record the answer to a request of `now`; None: there was none."""
-        ranks = {
-            str(member.user.id): str(member.status)
-            for member in members or ()
-            if member.status in _RANKS
-        }
-        self._groups.put(
-            chat, _GroupRanks(asked_at=now, is_answered=members is not None, ranks=ranks)
-        )
-
-    def apply_update(self, update: telegram.Update) -> None:
-        """Apply one update: a member became an administrator, or is none any more."""
-        change = update.chat_member
-        group = self._groups.get(str(change.chat.id)) if change else None
-        if change is None or group is None:
-            return
-        member = change.new_chat_member
-        if member.status not in _RANKS:
-            group.ranks.pop(str(member.user.id), None)
-        elif change.date >= group.asked_at:  # an older change is already part of the answer
-            group.ranks[str(member.user.id)] = str(member.status)
-
-    def ranks_of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
-        """Return the user's rank there: one or none."""
-        group = self._groups.get(chat)
-        if group is None or not group.is_answered or now - group.asked_at >= _MAX_AGE:
-            return ()
-        rank = group.ranks.get(user)
-        return (rank,) if rank else ()
+RANKS: Final = (telegram.ChatMember.OWNER, telegram.ChatMember.ADMINISTRATOR)
+GROUP_TYPES: Final = frozenset({"group", "supergroup"})
 
 
 _PRESENT_STATUSES = frozenset({"member", "administrator", "creator"})
@@ -344,15 +257,6 @@ def parse_user(user: telegram.User) -> Sender:
         is_bot=user.is_bot is True,
         verified=user.id not in _PLACEHOLDER_USERS,
     )
-
-
-UNSUPPORTED_TEXT: Final = "messages that come that way are neither read nor answered"
-
-
-def unsupported_modes(me: telegram.User) -> str:
-    """Return the modes that are on for the bot although nothing is read there; empty: none."""
-    modes = {"business mode": me.can_connect_to_business, "guest mode": me.supports_guest_queries}
-    return " and ".join(name for name, is_on in modes.items() if is_on is True)
 
 
 _LEGACY_FORWARDS = ("forward_from", "forward_from_chat", "forward_date")

@@ -6,9 +6,8 @@ never delay another chat: the library's own `AIORateLimiter` stops all chats whe
 `TelegramPacer` decides, and is pure.
 """
 
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -20,31 +19,19 @@ from channels.telegram.config import TelegramRateLimit
 from channels.telegram.people import seconds
 from channels.text import get_int
 from gateway.core.clock import Clock
+from gateway.core.ratelimit import LruDict, SlidingWindows
 
-_MINUTE_S, _SECOND_S = 60.0, 1.0
 _RECHECK_S = 0.05
 """Delay of the next check if all allowed messages are in flight."""
 _SLACK_S = 1e-9
 """Tolerance, so that rounding errors cause no extra sleep."""
-_MAX_CHATS = 1000
-"""Tracked chats; past that, idle ones are forgotten."""
 _MAX_WAIT_S = 60.0
 """Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as
 `RateLimited`."""
 PREVIEW_RETRY_S = 3.0
-_TYPING_SHARE, _PREVIEW_SHARE = 0.5, 0.75
-"""Shares of the account's limit up to which typing and previews are shown: messages have the rest
-to themselves."""
-
-
-@dataclass(eq=False, slots=True)
-class _ChatPace:
-    sent_s: deque[float] = field(default_factory=deque)
-    """Times of messages in the last minute."""
-    optional_s: deque[float] = field(default_factory=deque)
-    """Times of optional calls (previews) in the last minute."""
-    held_until: float = 0.0
-    hushed_until: float = 0.0
+_OPTIONAL_SHARE = 0.5
+"""Share of each limit up to which typing and previews are shown: messages have the rest to
+themselves."""
 
 
 class TelegramPacer:
@@ -52,113 +39,70 @@ class TelegramPacer:
 
     def __init__(self, flood: TelegramRateLimit) -> None:
         self._flood = flood
-        self._chats: dict[int, _ChatPace] = {}
-        self._answered_s: deque[float] = deque()
-        """Times of answers in the last second, of all chats: also to what is no message."""
+        self._chats = SlidingWindows(flood.per_chat_s)
+        self._groups, self._previews = SlidingWindows(60.0), SlidingWindows(60.0)
+        """Messages, and previews, to each group."""
+        self._all = SlidingWindows(1.0)
+        """Answered calls; Telegram counts each from a time before its answer."""
         self._in_flight = 0
-        """Number of unanswered calls."""
+        self._held_until, self._hushed_until = LruDict[int, float](), LruDict[int, float]()
+        """Chat -> end of the pause that Telegram demanded, for all calls, and for those that are no
+        message."""
 
     def wait_s(self, chat: int, now_s: float) -> float:
         """Return the seconds until a message may go to `chat`; 0: now."""
-        pace = self._chat_pace(chat, now_s)
-        waits = [pace.held_until - now_s]
-        if pace.sent_s:
-            waits.append(pace.sent_s[-1] + self._flood.per_chat_s - now_s)
-        if chat < 0 and len(pace.sent_s) >= self._flood.group_per_min:
-            waits.append(pace.sent_s[-self._flood.group_per_min] + _MINUTE_S - now_s)
-        if (surplus := self._in_flight + len(self._answered_s) - self._flood.overall_per_s) >= 0:
-            waits.append(
-                self._answered_s[surplus] + _SECOND_S - now_s
-                if surplus < len(self._answered_s)
-                else _RECHECK_S
-            )
-        return longest if (longest := max(waits)) > _SLACK_S else 0.0
+        free = self._flood.overall_per_s - self._in_flight
+        longest = max(
+            self._held_until.get(chat, now_s) - now_s,
+            self._chats.wait_s(str(chat), now_s, 1),
+            self._groups.wait_s(str(chat), now_s, self._flood.group_per_min),
+            self._all.wait_s("", now_s, free) if free > 0 else _RECHECK_S,
+        )
+        return longest if longest > _SLACK_S else 0.0
 
-    def start(self, chat: int, now_s: float) -> None:
-        """Record that a message to `chat` is sent now. Call `finish` afterwards."""
-        self._chat_pace(chat, now_s).sent_s.append(now_s)
-        self.start_other()
-
-    def finish(self, chat: int, now_s: float) -> None:
-        """Record the answer to the last message of `chat`; Telegram counts from a time before
-        that.
-        """
-        self.finish_other(now_s)
-        pace = self._chat_pace(chat, now_s)
-        if pace.sent_s:
-            pace.sent_s[-1] = now_s
-
-    def start_other(self) -> None:
-        """Record that a call is made now that is no message. Call `finish_other` afterwards."""
+    def start(self) -> None:
+        """Record that a call is made now. Call `finish` afterwards."""
         self._in_flight += 1
 
-    def finish_other(self, now_s: float) -> None:
-        """Record the answer to such a call."""
+    def finish(self, now_s: float, chat: int | None = None) -> None:
+        """Record the answer to a call; `chat`: of a message to it."""
         self._in_flight -= 1
-        self._answered_s.append(now_s)
+        self._all.add("", now_s)
+        if chat is not None:
+            self._chats.add(str(chat), now_s)
+        if chat is not None and chat < 0:
+            self._groups.add(str(chat), now_s)
 
-    def has_room(self, share: float, now_s: float) -> bool:
-        """Return whether less than this share of the account's limit is used, so that an optional
-        call may be made.
+    def has_room(self, now_s: float) -> bool:
+        """Return whether so little of the account's limit is used that an optional call may be
+        made.
         """
-        self._forget_answered(now_s)
-        return self._in_flight + len(self._answered_s) < max(1, self._flood.overall_per_s * share)
+        used = self._in_flight + self._all.count("", now_s)
+        return used < max(1, self._flood.overall_per_s * _OPTIONAL_SHARE)
 
     def take_optional(self, chat: int, now_s: float) -> bool:
-        """Reserve a preview, if a quarter of the account's limit is free, and half of the
-        group's.
-        """
-        pace = self._chat_pace(chat, now_s)
-        busy = chat < 0 and len(pace.sent_s) + len(pace.optional_s) >= self._flood.group_per_min / 2
-        if self.quiet_s(chat, now_s) > 0 or busy or not self.has_room(_PREVIEW_SHARE, now_s):
+        """Reserve a preview, if enough of the account's limit is free, and of the group's."""
+        used = self._groups.count(str(chat), now_s) + self._previews.count(str(chat), now_s)
+        is_busy = chat < 0 and used >= self._flood.group_per_min * _OPTIONAL_SHARE
+        if is_busy or self.quiet_s(chat, now_s) > 0 or not self.has_room(now_s):
             return False
-        pace.optional_s.append(now_s)
+        self._previews.add(str(chat), now_s)
         return True
 
     def quiet_s(self, chat: int, now_s: float) -> float:
         """Return the seconds of the pause in `chat` for calls other than messages; 0: none."""
-        pace = self._chat_pace(chat, now_s)
-        return max(0.0, pace.held_until - now_s, pace.hushed_until - now_s)
+        ends = (pauses.get(chat, now_s) for pauses in (self._held_until, self._hushed_until))
+        return max(0.0, max(ends) - now_s)
 
     def hold(self, chat: int, until_s: float) -> None:
         """Delay all calls to `chat`, as Telegram demanded."""
-        pace = self._chats.setdefault(chat, _ChatPace())
-        pace.held_until = max(pace.held_until, until_s)
+        self._held_until.put(chat, until_s)
 
     def hold_optional(self, chat: int, until_s: float) -> None:
         """Delay calls to `chat` other than messages, as Telegram demanded. Messages are still
         tried.
         """
-        pace = self._chats.setdefault(chat, _ChatPace())
-        pace.hushed_until = max(pace.hushed_until, until_s)
-
-    def _forget_answered(self, now_s: float) -> None:
-        while self._answered_s and self._answered_s[0] <= now_s - _SECOND_S:
-            self._answered_s.popleft()
-
-    def _chat_pace(self, chat: int, now_s: float) -> _ChatPace:
-        self._forget_answered(now_s)
-        if len(self._chats) > _MAX_CHATS:
-            self._chats = {
-                key: chat_pace
-                for key, chat_pace in self._chats.items()
-                if not _is_idle(chat_pace, now_s)
-            }
-        pace = self._chats.setdefault(chat, _ChatPace())
-        for times in (pace.sent_s, pace.optional_s):
-            while times and times[0] <= now_s - max(_MINUTE_S, self._flood.per_chat_s):
-                times.popleft()
-        return pace
-
-
-def _is_idle(chat: _ChatPace, now_s: float) -> bool:
-    last = max(
-        *chat.sent_s,
-        *chat.optional_s,
-        max(chat.held_until, chat.hushed_until) - _MINUTE_S,
-        -_MINUTE_S,
-    )
-    return last <= now_s - _MINUTE_S
+        self._hushed_until.put(chat, until_s)
 
 
 @dataclass(slots=True)
@@ -216,13 +160,12 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
         if wait_s := self._pacer.quiet_s(chat, self._clock.monotonic()):
             raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
         now_s = self._clock.monotonic()
-        if rate_limit_args == "typing" and not self._pacer.has_room(_TYPING_SHARE, now_s):
-            raise RateLimited("no room for typing", retry_after_s=PREVIEW_RETRY_S)
-        if rate_limit_args not in ("action", "typing") and not self._pacer.take_optional(
-            chat, now_s
+        is_preview = rate_limit_args not in ("action", "typing")
+        if (rate_limit_args == "typing" and not self._pacer.has_room(now_s)) or (
+            is_preview and not self._pacer.take_optional(chat, now_s)
         ):
-            raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
-        self._pacer.start_other()
+            raise RateLimited("no room for typing and previews", retry_after_s=PREVIEW_RETRY_S)
+        self._pacer.start()
         try:
             if isinstance(rate_limit_args, HandOver):
                 await rate_limit_args.before_send()
@@ -232,7 +175,7 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
             self._pacer.hold_optional(chat, self._clock.monotonic() + seconds(error.retry_after))
             raise
         finally:
-            self._pacer.finish_other(self._clock.monotonic())
+            self._pacer.finish(self._clock.monotonic())
 
     async def _hand_over(self, message: HandOver, chat: int, request: _Request) -> _Answer:
         while not message.is_started and (
@@ -243,7 +186,7 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
                     "Telegram wants no more messages in this chat for now", retry_after_s=wait_s
                 )
             await self._clock.sleep(wait_s)
-        self._pacer.start(chat, self._clock.monotonic())
+        self._pacer.start()
         try:
             if not message.is_started:
                 await message.before_send()
@@ -253,6 +196,6 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
             self._pacer.hold(chat, self._clock.monotonic() + seconds(error.retry_after))
             raise
         finally:
-            self._pacer.finish(chat, self._clock.monotonic())
+            self._pacer.finish(self._clock.monotonic(), chat)
         message.message_id = get_int(answer, "message_id")
         return answer

@@ -6,11 +6,11 @@ UTF-16 units. Incoming entities that do not fit the text, or cross another entit
 """
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import TypeAdapter, ValidationError
 from telegram import MessageEntity
 
 from channels.markdown import TextRun, parse_markdown
@@ -230,30 +230,18 @@ class TelegramText:
 
     def to_json(self) -> str:
         """Return JSON, the same for equal texts."""
-        spans = [
-            {
-                key: value
-                for key in TelegramSpan.__slots__
-                if (value := getattr(span, key)) is not None
-            }
-            for span in self.spans
-        ]
-        value = {"text": self.text, "entities": spans}
-        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        return _BODY.dump_json(self, exclude_none=True).decode()
+
+
+_BODY = TypeAdapter(TelegramText)
 
 
 def parse_body(body: str) -> TelegramText:
     """Reverse `TelegramText.to_json`; any other text has no formatting."""
     try:
-        value = json.loads(body)
-        if not isinstance(value, dict) or value.keys() != {"text", "entities"}:
-            return TelegramText(text=body)
-        spans = tuple(TelegramSpan(**span) for span in value["entities"])
-        if isinstance(value["text"], str) and all(isinstance(span.type, str) for span in spans):
-            return TelegramText(text=value["text"], spans=spans)
-    except (ValueError, TypeError, RecursionError):
-        pass
-    return TelegramText(text=body)
+        return _BODY.validate_json(body)
+    except ValidationError:
+        return TelegramText(text=body)
 
 
 def render(

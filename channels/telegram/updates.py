@@ -6,17 +6,19 @@ happens only when its events are durable, together with the offset.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final, NoReturn, TypeVar
 
-from telegram import ChatMember, Update
+from telegram import Update
 from telegram.error import Conflict, InvalidToken, NetworkError, RetryAfter, TelegramError
 
 from channels.aio import AnswerCache, Backoff
 from channels.base import Denied, Emit
 from channels.telegram.api import NOT_SENT_CAUSES, UNAUTHORIZED_TEXT, TelegramApi, TelegramBot
 from channels.telegram.ids import TelegramCursor
-from channels.telegram.people import changed_members, seconds
+from channels.telegram.people import ANY_CHAT, GROUP_TYPES, RANKS, changed_members, seconds
 from channels.telegram.wire import ALBUM_WAIT_S, UpdateReader, parse_migration
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ConnectionChanged, EventId
@@ -24,6 +26,8 @@ from gateway.core.events import ConnectionChanged, EventId
 logger = logging.getLogger("reverie.telegram")
 _RANKS_TIMEOUT_S: Final = 5.0
 """Messages wait for the answer."""
+_RANKS_MAX_AGE_S: Final = 120.0
+"""Seconds for which an answer counts, unless an update tells of a change in the group."""
 _MAX_DELAY_S = 10.0
 _LONG_FLOOD_S = 60.0
 _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
@@ -56,9 +60,10 @@ class TelegramReceiver:
         clock: Clock,
         random: Callable[[], float],
         members: AnswerCache[tuple[int, int], bool],
+        ranked_rooms: AbstractSet[str] = frozenset(),
     ) -> None:
         """`members`: chat and user to whether they are there; those whose membership changes are
-        forgotten.
+        forgotten. `ranked_rooms`: chats whose administrators matter; `*`: all.
         """
         self.api, self.reader, self.clock, self._emit, self._random = (
             api,
@@ -67,7 +72,9 @@ class TelegramReceiver:
             emit,
             random,
         )
-        self._members = members
+        self._members, self._ranked_rooms = members, ranked_rooms
+        self._ranks = AnswerCache[str, Mapping[str, str]](clock, _RANKS_MAX_AGE_S)
+        """Group -> user -> rank."""
         self._backoff = Backoff(_MAX_DELAY_S)
         self._up: tuple[bool, bool] | None = None
         """Last reported state: up, and able to send although down. None: none was reported."""
@@ -85,49 +92,42 @@ class TelegramReceiver:
         for update in updates:
             for chat, user in changed_members(update):
                 self._members.forget((chat, user))
-        await self._fetch_ranks(updates)
-        batch = self.reader.read_batch(updates, self.clock.now())
+                self._ranks.forget(str(chat))
+        ranks = await self._fetch_ranks(updates)
+        batch = self.reader.read_batch(updates, self.clock.now(), ranks)
         if batch.notifications or (updates and batch.cursor != self._emitted_cursor):
             await self._emit(batch.notifications, cursor=batch.cursor.to_json())
             self._emitted_cursor = self.reader.durable_cursor = batch.cursor
         await self.api.answer_unknown_taps(batch.unknown_taps)
         return batch.count
 
-    async def _fetch_ranks(self, updates: Sequence[Update]) -> None:
-        """Request the administrators of groups that these updates need; unanswered chats are
-        recorded as unknown.
-        """
-        ranks, now = self.reader.ranks, self.clock.now()
+    async def _fetch_ranks(self, updates: Sequence[Update]) -> Mapping[str, Mapping[str, str]]:
+        """Return who runs the groups of these updates, where that matters."""
         for move in filter(None, map(parse_migration, updates)):
             self.reader.record_move(*move)
-        if not (chats := ranks.chats_to_ask(updates, self.reader.context.cursor, now)):
-            return
-        answers: dict[str, Sequence[ChatMember]] = {}
+        cursor, rooms = self.reader.context.cursor, frozenset(self._ranked_rooms)
+        chats = filter(None, (update.effective_chat for update in updates))
+        groups = {str(chat.id) for chat in chats if chat.type in GROUP_TYPES}
+        asked = [one for one in groups if {ANY_CHAT, cursor.known_room(one, rooms)} & rooms]
+        answers = await asyncio.gather(
+            *(self._ranks.get(group, partial(self._ask_ranks, group)) for group in asked)
+        )
+        return {group: ranks or {} for group, ranks in zip(asked, answers, strict=True)}
 
-        async def fetch(chat: str) -> None:
-            answers[chat] = await self.api.await_call(
-                self.api.bot.get_chat_administrators(int(chat))
-            )
-
+    async def _ask_ranks(self, group: str) -> Mapping[str, str]:
+        """Return the rank of each administrator; nobody's if Telegram does not tell."""
         try:
             async with asyncio.timeout(_RANKS_TIMEOUT_S):
-                results = await asyncio.gather(*map(fetch, chats), return_exceptions=True)
-        except TimeoutError:
-            results = [TelegramError("no answer in time")]
-        for failed in (result for result in results if isinstance(result, Exception)):
-            reason = self.api.redact(failed)
+                members = await self.api.await_call(
+                    self.api.bot.get_chat_administrators(int(group))
+                )
+        except (TelegramError, TimeoutError) as error:
+            reason = self.api.redact(error) or "no answer in time"
             logger.warning(
                 "who runs a group cannot be told, so nobody there has a rank for now: %s", reason
             )
-        for chat in chats:
-            ranks.record_answer(chat, answers.get(chat), now)
-
-    @property
-    def is_failing(self) -> bool:
-        """True if the last request failed: the next one should not use a long poll, for it may not
-        be answered.
-        """
-        return self._backoff.is_failing
+            return {}
+        return {str(one.user.id): str(one.status) for one in members if one.status in RANKS}
 
     async def record_success(self) -> None:
         """Reset the back-off and report the connection as up."""

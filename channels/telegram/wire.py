@@ -8,9 +8,10 @@ and advances the cursor.
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 import telegram
@@ -26,7 +27,6 @@ from channels.telegram.content import (
 )
 from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
 from channels.telegram.people import (
-    TelegramRanks,
     TelegramUpdateContext,
     changed_members,
     forward_origin_name,
@@ -46,7 +46,6 @@ from gateway.core.events import (
     MAX_QUOTED_CHARS,
     NOTIFICATION,
     Address,
-    ChannelName,
     Command,
     EventId,
     MembershipChanged,
@@ -68,19 +67,19 @@ _ESSENTIAL = (
     "message_id date chat from sender_chat sender_business_bot user actor_chat id chat_instance "
     "message is_topic_message message_thread_id forward_origin forward_from forward_from_chat "
     "forward_date via_bot is_automatic_forward quote external_reply old_reaction new_reaction "
-    "old_chat_member new_chat_member migrate_to_chat_id migrate_from_chat_id"
+    "old_chat_member new_chat_member migrate_to_chat_id migrate_from_chat_id text caption data"
 )
 _ESSENTIAL_FIELDS = frozenset(_ESSENTIAL.split())
-"""Fields that say where an event happened, who acted, and what its sender did not write. Without
-one of them the event would be another one, so it is dropped as a whole."""
+"""Fields that say where an event happened, who acted, what was said, and what its sender did not
+write. Where one of them is odd, the event is dropped as a whole."""
 
 
 def parse_updates(found: Iterable[object]) -> tuple[telegram.Update, ...]:
     """Parse raw updates, each id once, in their order.
 
-    The library refuses a whole batch for one odd field. Here an odd field costs only itself, an
-    event without its essential fields costs only itself, and what has no id is no update.
-    `UpdateReader` checks the events of an update.
+    The library refuses a whole batch for one odd update. Here such an update is read by its
+    essential fields, or is empty, and what has no id is no update. `UpdateReader` checks the events
+    of an update.
     """
     updates = {
         update["update_id"]: update
@@ -96,10 +95,14 @@ def _has_update_id(update: dict[str, Any]) -> bool:
 
 
 def _parse_raw(raw: dict[str, Any]) -> telegram.Update:
-    try:
+    with contextlib.suppress(Exception):  # whatever is odd
         return _parse_sound(raw)
-    except Exception:  # noqa: BLE001 - whatever is odd
-        return _parse_readable(raw)
+    logger.warning(
+        "update %d is read only in part: it is not as the Bot API describes it", raw["update_id"]
+    )
+    with contextlib.suppress(Exception):
+        return _parse_sound(_essence(raw))
+    return telegram.Update(raw["update_id"])
 
 
 def _parse_sound(raw: dict[str, Any]) -> telegram.Update:
@@ -122,51 +125,16 @@ def _parse_sound(raw: dict[str, Any]) -> telegram.Update:
     return update
 
 
-def _parse_readable(raw: dict[str, Any]) -> telegram.Update:
-    """Return the update without the fields that keep it from being read."""
-    number: int = raw["update_id"]
-    parts: dict[str, Any] = {"update_id": number}
-    for kind, event in raw.items():
-        if not isinstance(event, dict):
-            continue
-        kept = _essence(event)
-        for key in event.keys() - kept.keys():
-            whole = event[key]
-            forms = (whole, _essence(whole)) if isinstance(whole, dict) else (whole,)
-            for form in forms:
-                if _is_readable({"update_id": number, kind: kept | {key: form}}):
-                    kept[key] = form
-                    break
-        if _is_readable({"update_id": number, kind: kept}):
-            parts[kind] = kept
-    logger.warning("update %d is read only in part: it is not as the Bot API describes it", number)
-    return telegram.Update.de_json(parts)
+def _essence(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return an update with the essential fields of its events alone."""
+    return {
+        kind: {name: value for name, value in event.items() if name in _ESSENTIAL_FIELDS}
+        if isinstance(event, dict)
+        else event
+        for kind, event in raw.items()
+    }
 
 
-def _is_readable(raw: dict[str, Any]) -> bool:
-    try:
-        update = _parse_sound(raw)
-        _check_storable(parse_update(update, _ANY_BOT, _ANY_TIME))
-        ChatTitles().apply_update(update, _ANY_BOT)
-    except Exception:  # noqa: BLE001 - whatever is odd
-        return False
-    return True
-
-
-def _check_storable(events: Iterable[Notification]) -> None:
-    """Raise ValueError unless each event can be written down and read back."""
-    for event in events:
-        NOTIFICATION.validate_json(NOTIFICATION.dump_json(event, warnings="error"))
-
-
-def _essence(event: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in event.items() if key in _ESSENTIAL_FIELDS}
-
-
-_ANY_BOT = TelegramUpdateContext(
-    channel=ChannelName("telegram"), own_id=2**60, username="bot", can_read_all=False
-)
-_ANY_TIME = datetime.fromtimestamp(0, UTC)
 _MAX_TITLE_CHARS = 128
 _MAX_PLACES = 10_000
 """Chats and forum topics whose names and audiences are kept; names of earlier ones are in the
@@ -394,7 +362,6 @@ ALLOWED_UPDATES = (
     "callback_query",
     "my_chat_member",
     "chat_member",
-    "business_connection",
 )
 """Kinds of updates to request. Reactions and changed members must be requested by name, and are
 sent to administrators only. Posts of channels, and messages to business accounts and in guest mode,
@@ -745,21 +712,17 @@ class UpdateBatch:
 class UpdateReader:
     """Reader of one account's updates."""
 
-    def __init__(
-        self, context: TelegramUpdateContext, *, counting: bool, ranks: TelegramRanks | None = None
-    ) -> None:
+    def __init__(self, context: TelegramUpdateContext, *, counting: bool) -> None:
         """Read in order with a cursor (`counting`, for polling), or each update as it arrives (for
         a webhook).
 
         Polled updates that are not read are returned again, and the cursor advances with those that
         are. A webhook's updates arrive in any order and in small pieces, so they need no cursor.
-        `ranks` is updated by its owner; None: nobody has any.
         """
         self.context = (
             context if counting else replace(context, cursor=replace(context.cursor, offset=None))
         )
         self._is_ordered = counting
-        self.ranks = ranks or TelegramRanks(frozenset())
         self.durable_cursor = self.context.cursor
         """Cursor that is certainly durable; set by the code that emits."""
         self.numbers = MessageNumbers()
@@ -768,8 +731,6 @@ class UpdateReader:
         self._titles = ChatTitles()
         self._audiences = LruDict[str, tuple[int, bool]](_MAX_PLACES)
         """Current chat id -> its newest update, and whether that update shows it as public."""
-        self.channels = LruDict[str, None](_MAX_PLACES)
-        """Chats that are known to be channels: nothing is read or said there."""
         self._newest_said = LruDict[Address, MessageId](_MAX_PLACES)
         """Place -> what somebody said there last."""
         self._held_album_sizes: Counter[str] = Counter()
@@ -821,8 +782,15 @@ class UpdateReader:
             public = bool(chat.username) and (before or update.update_id > last)
             self._audiences.put(str(chat.id), (max(last, update.update_id), public))
 
-    def read_batch(self, updates: Sequence[telegram.Update], now: datetime) -> UpdateBatch:
-        """Read `updates` (from `parse_updates`) up to the first album that may still grow."""
+    def read_batch(
+        self,
+        updates: Sequence[telegram.Update],
+        now: datetime,
+        ranks: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    ) -> UpdateBatch:
+        """Read `updates` (from `parse_updates`) up to the first album that may still grow. `ranks`:
+        group and user to rank.
+        """
         albums = [album_key(update) for update in updates]
         count = self._count_complete(updates, albums) if self._is_ordered else len(updates)
         self._held_album_sizes = Counter(key for key in albums[count:] if key)
@@ -837,6 +805,7 @@ class UpdateReader:
                     if key == album
                 )
                 batch += self._read_album(pictures, now)
+        batch = [self._with_rank(event, ranks) for event in batch]
         cursor = self.context.cursor
         if count and self._is_ordered:
             cursor = cursor.advance(updates[count - 1].update_id, now)
@@ -857,40 +826,14 @@ class UpdateReader:
         """Remember what the update tells of its place, before it is read."""
         if change := parse_migration(update):
             self.record_move(*change)
-        self.ranks.apply_update(update)
         if message := update.message:
             self.numbers.record_received(
                 message.chat.id, message.message_id, int(message.date.timestamp())
             )
         self._titles.apply_update(update, self.context)
         self._learn_audience(update)
-        self._report_unsupported(update)
         if update.my_chat_member:
             self.rights.notify(str(update.my_chat_member.chat.id))
-
-    def _report_unsupported(self, update: telegram.Update) -> None:
-        """Log, once for each, where people wait for a bot that reads nothing there."""
-        if (member := update.my_chat_member) and member.chat.type == telegram.Chat.CHANNEL:
-            self.record_channel(str(member.chat.id))
-        if (business := update.business_connection) and business.is_enabled is not False:
-            who = parse_user(business.user)
-            logger.warning(
-                "%s: %s (%s) has connected the bot to a business account: its chats are neither "
-                "read nor answered",
-                self.context.channel,
-                who.name,
-                who.id,
-            )
-
-    def record_channel(self, chat: str) -> None:
-        """Record that a chat is a channel, and log it the first time."""
-        if chat not in self.channels:
-            logger.warning(
-                "%s: %s is a channel: the bot reads and says nothing there",
-                self.context.channel,
-                chat,
-            )
-        self.channels.put(chat, None)
 
     def _count_complete(self, updates: Sequence[telegram.Update], albums: Sequence[str]) -> int:
         """Return the number of updates before the first album that may still grow; no album is
@@ -918,38 +861,32 @@ class UpdateReader:
             else events
         )
 
-    def _read_update(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
+    def _read_update(self, update: telegram.Update, now: datetime) -> Sequence[Notification]:
         """Return the events of an update, all of which can be stored; of one that is odd, what can
         be read.
         """
-        try:
-            with contextlib.suppress(Exception):
-                return self._read_sound(update, now)
-            return self._read_sound(_parse_readable(update.to_dict()), now)
-        except Exception:
-            logger.exception(
-                "%s: update %d cannot be read and is left out",
-                self.context.channel,
-                update.update_id,
-            )
-            return ()
+        with contextlib.suppress(Exception):
+            return self._read_sound(update, now)
+        with contextlib.suppress(Exception):
+            return self._read_sound(_parse_raw(_essence(update.to_dict())), now)
+        logger.warning("%s: update %d is left out", self.context.channel, update.update_id)
+        return ()
 
-    def _read_sound(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
+    def _read_sound(self, update: telegram.Update, now: datetime) -> Sequence[Notification]:
+        """Raises ValueError unless each event can be written down and read back."""
         self._learn(update)
-        events = tuple(
-            self._with_ranks(event, now) for event in parse_update(update, self.context, now)
-        )
-        _check_storable(events)
+        events = parse_update(update, self.context, now)
+        for event in events:
+            NOTIFICATION.validate_json(NOTIFICATION.dump_json(event, warnings="error"))
         return events
 
-    def _with_ranks(self, event: Notification, now: datetime) -> Notification:
-        """Return the event with the sender's ranks in its chat."""
-        if (
-            not isinstance(
-                event, Message | MessageEdited | ReactionChanged | MembershipChanged | Command
-            )
-            or not event.sender.verified
+    def _with_rank(
+        self, event: Notification, ranks: Mapping[str, Mapping[str, str]]
+    ) -> Notification:
+        """Return the event with the sender's rank in its chat."""
+        if not isinstance(
+            event, Message | MessageEdited | ReactionChanged | MembershipChanged | Command
         ):
             return event
-        found = self.ranks.ranks_of(self.chat_id(event.at.room), event.sender.id, now)
-        return replace(event, sender=replace(event.sender, ranks=found)) if found else event
+        rank = ranks.get(self.chat_id(event.at.room), {}).get(event.sender.id)
+        return replace(event, sender=replace(event.sender, ranks=(rank,))) if rank else event

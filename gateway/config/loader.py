@@ -88,6 +88,10 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.connect_timeout": "it is always 60 s now; take this line out",
     "channels.*.ping_interval": "it is always 60 s now; take this line out",
     "channels.*.ping_timeout": "it is always 30 s now; take this line out",
+    "channels.*.uncertain": (
+        "a message without an answer is always looked for and sent again if it is not there; take "
+        "this line out"
+    ),
     "channels.*.shards": (
         "each connection is a channel now: give each one a channel with `shard: [NUMBER, COUNT]`"
     ),

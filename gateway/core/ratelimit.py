@@ -163,6 +163,11 @@ class SlidingWindows:
             times.popleft()
         return len(times)
 
+    def wait_s(self, key: str, now_s: float, most: int) -> float:
+        """Return the time until there are fewer than `most`, which is at least 1; 0: there are."""
+        count = self.count(key, now_s)
+        return self._times[key][count - most] + self._window_s - now_s if count >= most else 0.0
+
     def add(self, key: str, now_s: float) -> None:
         """Count one more."""
         times = self._times.get(key, deque())

@@ -319,9 +319,6 @@ class Methods(Acts):
     async def get_me(self, _: Asked) -> Json:
         bot = self.world.bot.body
         more = {"can_join_groups": True, "can_read_all_group_messages": self.world.sees_all}
-        more |= dict.fromkeys(
-            ("can_connect_to_business", "supports_guest_queries"), self.world.has_modes
-        )
         return (
             bot
             | more

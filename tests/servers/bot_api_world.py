@@ -348,8 +348,6 @@ class World:
         self.bot = Person(BOT_ID, "Reverie", BOT_USERNAME, is_bot=True)
         self.sees_all = True
         """Privacy mode is off: groups deliver everything."""
-        self.has_modes = False
-        """Business and guest mode are on."""
         self.has_topics = False
         """Topics are on in private chats."""
         self.chats: dict[int, Chat] = {}

@@ -261,7 +261,7 @@ def ask_telegram(
         TelegramProbeResult(),
         probe=lambda section: probe_telegram(person.build(TelegramConfig, section, rooms=[])),
         label=lambda result: f"@{result.username}" if result.username else "",
-        later="telegram.commands",
+        later="",
         parse=_parse_telegram_token,
     )
     who, find_name = f"@{result.username}" if result.username else "the bot", None

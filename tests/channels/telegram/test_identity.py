@@ -1,22 +1,20 @@
 """Who somebody is on Telegram, and who only looks like it: through the reader of updates, and on
 the wire."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from telegram import ChatMember
 
-from channels.telegram.ids import TelegramCursor
-from channels.telegram.people import TelegramRanks, TelegramUpdateContext
+from channels.telegram.people import TelegramUpdateContext
 from channels.telegram.wire import UpdateReader, parse_update
 from gateway.commands import parser
 from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName, Command, Message, Sender
+from gateway.core.events import ChannelName, Command, Message
 from tests.channels.telegram.channel_kit import parsed, parsed_one, running
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import complete
+from tests.servers.bot_api_world import Person
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 12, 31, tzinfo=UTC)
@@ -127,85 +125,20 @@ def test_the_same_press_twice_is_one_event() -> None:
     assert again[0] == again[1]
 
 
-class Group:
-    """Who runs a group, told by hand."""
-
-    def __init__(self, rooms: frozenset[str] = frozenset({"*"})) -> None:
-        self.ranks = TelegramRanks(rooms)
-        self.inbound = UpdateReader(VIEW, counting=False, ranks=self.ranks)
-
-    def told(
-        self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW
-    ) -> None:
-        members = [
-            ChatMember.de_json(complete({"status": status, "user": person})) for person in people
-        ]
-        self.ranks.record_answer("-100", members, now)
-
-    def changes(self, status: str, at: datetime = NOW) -> None:
-        member = {"status": status, "user": OWNER}
-        when = int(at.timestamp())
-        change = {
-            "chat": GROUP,
-            "from": EVE,
-            "date": when,
-            "old_chat_member": {},
-            "new_chat_member": member,
-        }
-        told = {"update_id": 4, "chat_member": change}
-        self.inbound.read_batch(parsed(told), NOW)
-
-    def who(self, now: datetime = NOW, /, **more: Any) -> Sender:
-        (event,) = self.inbound.read_batch(
-            parsed(update(**({"text": "hi"} | more))), now
-        ).notifications
+def test_ranks_are_those_of_the_senders_own_account_in_that_group() -> None:
+    def who(**more: Any) -> tuple[str, ...]:
+        reader = UpdateReader(VIEW, counting=False)
+        batch = parsed(update(**({"text": "hi"} | more)))
+        ranks = {"-100": {"1001": "creator", "1087968824": "administrator"}}
+        (event,) = reader.read_batch(batch, NOW, ranks).notifications
         assert isinstance(event, Message | Command)
-        return event.sender
+        return event.sender.ranks
 
-
-def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
-    group = Group()
-    assert group.who().ranks == ()
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == ["-100"]
-    group.told(OWNER, status="creator")
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == []
-    assert group.who().ranks == ("creator",)
-    assert group.who(**{"from": EVE}).ranks == ()
-    assert group.who(text="/status", entities=SLASH).ranks == ("creator",)
-    assert group.who(chat={"id": 1001, "type": "private"}).ranks == ()
-    assert group.who(chat=GROUP | {"id": -300}).ranks == ()
-    assert group.who(**{"from": ANONYMOUS, "sender_chat": GROUP}).ranks == ()
-    later = NOW + timedelta(minutes=10)
-    assert group.who(later).ranks == ()
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), later) == ["-100"]
-
-
-def test_who_cannot_be_asked_about_has_no_rank() -> None:
-    group = Group()
-    group.told(OWNER)
-    group.ranks.record_answer("-100", None, NOW)
-    assert group.who().ranks == ()
-    soon = NOW + timedelta(seconds=59)
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), soon) == []
-    assert group.ranks.chats_to_ask(
-        parsed(update(text="hi")), TelegramCursor(), soon + timedelta(seconds=1)
-    ) == ["-100"]
-    group.told(OWNER, status="member")
-    assert group.who().ranks == ()
-
-
-def test_changes_count_at_once() -> None:
-    group = Group()
-    group.changes("administrator")  # nobody asked yet, so this alone says nothing
-    assert group.who().ranks == ()
-    group.told(OWNER)
-    for status in ("member", "left", "kicked", "restricted", ""):
-        group.changes("administrator")
-        assert group.who().ranks == ("administrator",)
-        group.changes(status)
-        assert group.who().ranks == ()
-    group.changes("creator", NOW - timedelta(seconds=1))  # before the answer, so it knew
-    assert group.who().ranks == ()
+    assert who() == who(text="/status", entities=SLASH) == ("creator",)
+    assert who(**{"from": EVE}) == ()
+    assert who(chat={"id": 1001, "type": "private"}) == ()
+    assert who(chat=GROUP | {"id": -300}) == ()
+    assert who(**{"from": ANONYMOUS, "sender_chat": GROUP}) == ()
 
 
 async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
@@ -215,23 +148,28 @@ async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
             await run.up()
             ann, ben, lounge = api.person("Ann"), api.person("Ben"), api.group("lounge")
             lounge.administrators = [ann]
-            for number, person in enumerate((ann, ben, ann), 1):
+
+            async def ranks(person: Person) -> tuple[str, ...]:
+                number = len(run.messages) + 1
                 api.group_says(lounge, person, "hi")
-                await run.message(number)
-            assert [m.sender.ranks for m in run.all(Message)] == [
-                ("administrator",),
-                (),
-                ("administrator",),
-            ]
+                return (await run.message(number)).sender.ranks
+
+            assert await ranks(ann) == await ranks(ann) == ("administrator",)
+            assert await ranks(ben) == ()
             assert len(api.asked("getChatAdministrators")) == 1
-            clock.advance(601)
-            api.faults.say(
-                "getChatAdministrators", b'{"ok":false,"error_code":500,"description":"no"}'
-            )
-            api.group_says(lounge, ann, "again")
-            assert (await run.message(4)).sender.ranks == ()
+            lounge.administrators = []
+            api.removes(lounge, ben, ann, told=False)  # what administrators are sent
+            assert await ranks(ann) == (), "a change counts at once"
+            lounge.administrators = [ann]
+            clock.advance(121)
+            body = b'{"ok":false,"error_code":500,"description":"no"}'
+            api.faults.say("getChatAdministrators", body)
+            assert await ranks(ann) == (), "Telegram does not tell"
+            clock.advance(121)
+            assert await ranks(ann) == ("administrator",)
+            assert len(api.asked("getChatAdministrators")) == 4
         async with running(api) as run:
             await run.up()
             api.group_says(lounge, ann, "hi")
             assert (await run.message()).sender.ranks == ()
-            assert len(api.asked("getChatAdministrators")) == 2
+            assert len(api.asked("getChatAdministrators")) == 4

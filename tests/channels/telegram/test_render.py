@@ -250,9 +250,9 @@ def test_a_body_is_read_back_and_anything_else_is_text() -> None:
     for body in [
         "plain",
         "{}",
-        '{"text": 1, "entities": []}',
+        '{"text": 1, "spans": []}',
         "[1]",
-        '{"text": "x", "entities": [{"what": 1}]}',
+        '{"text": "x", "spans": [{"what": 1}]}',
         "null",
     ]:
         assert parse_body(body) == TelegramText(text=body)

@@ -1,6 +1,5 @@
 """Updates as notifications, one table for each kind."""
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -673,28 +672,17 @@ def test_what_cannot_be_read_is_said_to_be_so_where_somebody_waits(more: dict[st
     assert parse_update(unread, VIEW, NOW) == ()
 
 
-def test_channels_and_business_accounts_are_not_served_and_the_log_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    inbound = UpdateReader(VIEW, counting=True)
+def test_channels_and_business_accounts_are_not_read() -> None:
     sides = {
         f"{side}_chat_member": {"status": status, "user": ME}
         for side, status in (("old", "left"), ("new", "member"))
     }
     added = {"chat": CHANNEL, "from": ANN, "date": 1} | sides
-    business = {"id": "b", "user": ANN, "user_chat_id": 1001, "date": 1, "is_enabled": True}
     told = [
         update(added, "my_chat_member", 1),
-        update(added, "my_chat_member", 2),
-        update(business, "business_connection", 3),
-        update(message(chat=CHANNEL, text="@ReverieBot hi"), "channel_post", 4),
+        update(message(chat=CHANNEL, text="@ReverieBot hi"), "channel_post", 2),
     ]
-    assert inbound.read_batch(parsed(*told), NOW).notifications == ()
-    first, second = [record.getMessage() for record in caplog.records]
-    assert first == "telegram.test: -200 is a channel: the bot reads and says nothing there"
-    assert second.startswith(
-        "telegram.test: Ann Lee (1001) has connected the bot to a business account: "
-    )
+    assert inbound().read_batch(parsed(*told), NOW).notifications == ()
     assert {"channel_post", "business_message", "guest_message"}.isdisjoint(wire.ALLOWED_UPDATES)
 
 
@@ -873,73 +861,6 @@ _JSON = st.recursive(
     ),
     max_leaves=10,
 )
-_WHOLE = message(
-    text="/why @ReverieBot",
-    entities=[entity("bot_command", 0, 4), entity("mention", 5, 11)],
-    reply_to_message=message(text="x"),
-    forward_origin={"type": "user", "sender_user": ANN},
-    photo=[{"file_id": "f"}],
-    sticker={"file_id": "s"},
-    poll={"question": "q", "options": [{"text": "o"}]},
-    venue={"location": {"latitude": 1, "longitude": 1}},
-    quote={"text": "q"},
-    user=ANN,
-    old_reaction=[],
-    new_reaction=[{"type": "emoji", "emoji": "x"}],
-    new_chat_member={"status": "member"},
-    old_chat_member={"status": "left"},
-    media_group_id="g",
-    data="x",
-    id="1",
-    message=message(),
-)
-_KINDS = [
-    "message",
-    "edited_message",
-    "message_reaction",
-    "callback_query",
-    "my_chat_member",
-    "channel_post",
-]
-
-
-def _places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [at, *(place for key, one in inner for place in _places(one, (*at, key)))]
-
-
-_PLACES = _places(_WHOLE)[1:]
-
-
-@given(
-    st.sampled_from(_KINDS),
-    st.lists(st.tuples(st.sampled_from(_PLACES), _JSON), max_size=5),
-    st.sampled_from([True, False]),
-)
-def test_whatever_comes_is_read_or_left_out(
-    kind: str, changes: list[tuple[tuple[Any, ...], Any]], private: bool
-) -> None:
-    body = json.loads(json.dumps(_WHOLE | {"chat": PRIVATE if private else GROUP}))
-    for place, value in changes:
-        inner: Any = body
-        for key in place[:-1]:
-            try:
-                inner = inner[key]
-            except (KeyError, IndexError, TypeError):
-                break
-        if isinstance(inner, dict):
-            inner[place[-1]] = value
-    for event in (
-        UpdateReader(VIEW, counting=False).read_batch(parsed(update(body, kind)), NOW).notifications
-    ):
-        assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
-        dedup_key(event)
 
 
 @pytest.mark.parametrize(
@@ -963,9 +884,8 @@ def test_an_odd_field_costs_itself_and_not_the_other_updates(
     )
     texts = [event.text for event in batch.notifications if isinstance(event, Message)]
     assert ([texts[0], texts[-1]], batch.count, batch.cursor.offset) == (["before", "after"], 3, 6)
-    assert [record.message for record in caplog.records] == [
-        "update 4 is read only in part: it is not as the Bot API describes it"
-    ]
+    assert caplog.records
+    assert all("update 4 " in record.message for record in caplog.records)
 
 
 @given(st.lists(_JSON, max_size=5))

@@ -891,12 +891,6 @@ def privacy_mode(here: World, _: Any) -> None:
     here.telegram.world.sees_all = False
 
 
-@fault_of_server("telegram.modes", "warning", "telegram.main", "@BotFather")
-def business_mode(here: World, _: Any) -> None:
-    only(here, "telegram.main")
-    here.telegram.world.has_modes = True
-
-
 @fault_of_server("telegram.webhook", "warning", "telegram.main", "stop the program")
 def a_webhook(here: World, _: Any) -> None:
     only(here, "telegram.main")

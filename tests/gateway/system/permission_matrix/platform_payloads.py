@@ -8,8 +8,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from telegram import ChatMember
-
 from channels.base import Channel
 from channels.discord import wire
 from channels.discord.channel import DiscordChannel
@@ -18,7 +16,7 @@ from channels.discord.ids import snowflake_at
 from channels.irc.inbound import IrcLineContext, to_notifications
 from channels.irc.people import IrcUsers
 from channels.irc.wire import Isupport, parse_line
-from channels.telegram.people import TelegramRanks, TelegramUpdateContext
+from channels.telegram.people import TelegramUpdateContext
 from channels.telegram.wire import UpdateReader
 from gateway.commands.table import COMMAND_SPECS
 from gateway.core.clock import Clock
@@ -26,7 +24,6 @@ from gateway.core.events import ChannelName, Notification
 from tests.channels.telegram.channel_kit import parsed
 from tests.gateway.system.permission_matrix.oracle import COMMANDS
 from tests.gateway.system.permission_matrix.people import PLACES, Person, Place, Platform, people
-from tests.servers.bot_api_world import complete
 
 Json = dict[str, Any]
 NAMES: Final[Mapping[Platform, ChannelName]] = {
@@ -257,14 +254,13 @@ class Telegram:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ids = _IDS
-        self._ranks = TelegramRanks(frozenset({"*"}))
         view = TelegramUpdateContext(
             channel=NAMES["telegram"],
             own_id=self.ME,
             username="reverie_bot",
             commands=frozenset(spec.name for spec in COMMAND_SPECS),
         )
-        self._inbound = UpdateReader(view, counting=False, ranks=self._ranks)
+        self._inbound = UpdateReader(view, counting=False)
 
     def name_of(self, number: int, person: Person) -> str:
         return str(1000 + number) if person.verified else str(-700_000 - number)
@@ -361,16 +357,15 @@ class Telegram:
 
     def heard(self, update: Json) -> Sequence[Notification]:
         now = self._clock.now()
-        for room in ROOM_IDS["telegram"].values():  # as Telegram answers when it is asked
-            members = [
-                ChatMember.de_json(complete({"status": self._STATUS[person.rank], "user": user}))
-                for number, person in people("telegram")
-                if person.rank
-                for user in ({"id": 1000 + number, "is_bot": False, "first_name": "Ann"},)
-            ]
-            self._ranks.record_answer(room, members, now)
+        ranks = {
+            str(1000 + number): self._STATUS[person.rank]
+            for number, person in people("telegram")
+            if person.rank
+        }
         return self._inbound.read_batch(
-            parsed({"update_id": next(self._ids)} | update), now
+            parsed({"update_id": next(self._ids)} | update),
+            now,
+            dict.fromkeys(ROOM_IDS["telegram"].values(), ranks),
         ).notifications
 
 
