@@ -285,6 +285,7 @@ class DiscordGateway:
         session.
         """
         if (previous := self._previous) is None:
+            self._report_lost_directs()
             return
         opened: list[GatewaySocket] = []
         _OPENING.set((self._client, opened))
@@ -301,15 +302,19 @@ class DiscordGateway:
                     previous, refused_count=tries, gateway=self._config.gateway_url
                 )
                 raise
-            logger.warning(
-                "Discord does not give back the session before this one: whoever wrote to me "
-                "meanwhile for the first time has to write again"
-            )
+            self._report_lost_directs()
         finally:
             self._session.is_replaying = False
             for socket in opened:
                 await socket.close(4000)
         self._previous = None
+
+    def _report_lost_directs(self) -> None:
+        if self._session.progress.lose_directs():
+            logger.warning(
+                "Discord does not give back the session before this one; what was written "
+                "meanwhile in direct chats that are new to me is read when its author writes again"
+            )
 
     async def _replay(self, session: ResumableSession) -> None:
         socket = await open_socket(self._client, self._config.gateway_url, session)

@@ -51,6 +51,7 @@ class ResumableSession:
 
 class _Cursor(BaseModel):
     mark: int | None = None
+    unseen: int | None = None
     directs: list[str] = []
     session: ResumableSession | None = None
 
@@ -70,6 +71,9 @@ class DiscordProgress:
         self.session = saved.session
         """Session, up to the last event that was processed."""
         self._mark = saved.mark
+        self._unseen = saved.unseen
+        """Id after which direct chats that are not in `direct_chats` may have messages that were
+        never received: a session was lost. None: they have none."""
         self._newest = 0
         self._is_guessed = False
         """The position is from our own clock, which may be ahead of Discord's."""
@@ -117,6 +121,21 @@ class DiscordProgress:
         while len(self.direct_chats) > MAX_DIRECTS:
             del self.direct_chats[next(iter(self.direct_chats))]
 
+    def lose_directs(self) -> bool:
+        """Record that a session with its direct messages is lost; return whether there may have
+        been any.
+        """
+        if self._mark is None or self._history_age <= timedelta(0):
+            return False
+        self._unseen = min(self._unseen or self._mark, max(1, self._mark - _MARGIN_SNOWFLAKES))
+        return True
+
+    def unseen_after(self, direct: str) -> int | None:
+        """Return the id after which messages of a direct chat may never have been received; None:
+        it is known.
+        """
+        return None if direct in self.direct_chats else self._unseen
+
     def history_after(self, now: datetime) -> int:
         """Return the id after which messages must be requested."""
         return max((self._mark or 0) - _MARGIN_SNOWFLAKES, snowflake_at(now - self._history_age))
@@ -129,8 +148,10 @@ class DiscordProgress:
         """Return the state as text; the position is where the gaps begin, if there are any."""
         if self._gaps is not None and not self._gaps:
             self._mark = self._newest
-        session, directs = self.session, list(self.direct_chats)
-        return _Cursor(mark=self._mark, directs=directs, session=session).model_dump_json()
+        directs, session = list(self.direct_chats), self.session
+        return _Cursor(
+            mark=self._mark, unseen=self._unseen, directs=directs, session=session
+        ).model_dump_json()
 
     def record_event(self, event: str, data: Json, seq: int) -> None:
         """Record that an event of a session is being made durable."""
@@ -271,19 +292,22 @@ class DiscordEventPipeline:
             notifications = self._drop_seen(
                 wire.parse_event(item.event, data, self._directory, now, new_id(now), specs=specs)
             )
-            self._update_progress(item.event, data, notifications)
+            self._update_progress(item.event, data)
         except Exception:
             logger.exception("an event %.40r is dropped", item.event)
             return []
+        channel = get_snowflake(data, "channel_id")
+        if channel and any(map(_is_direct, notifications)):
+            since, place = self._progress.unseen_after(channel), self._direct_place(channel)
+            if since is None or not place or await self._fetch_history(place, since, emit):
+                self._progress.record_direct(channel)  # else it is read with the next message
         if item.event in GAP_EVENTS:
             await self._flush(emit, ())
             await self._fill(item.event, data, emit)
         return notifications
 
-    def _update_progress(
-        self, event: str, data: Json, notifications: Sequence[Notification]
-    ) -> None:
-        number, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
+    def _update_progress(self, event: str, data: Json) -> None:
+        number = get_snowflake(data, "id")
         match event:
             case "READY":
                 guilds = [get_snowflake(guild, "id") for guild in get_objects(data, "guilds")]
@@ -297,8 +321,6 @@ class DiscordEventPipeline:
                 self._progress.close_gap(number)
             case "MESSAGE_CREATE" if number:
                 self._progress.record_message(number, self._clock.now())
-        if channel and any(map(_is_direct, notifications)):
-            self._progress.record_direct(channel)
 
     def _drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
         """Return the notifications without repeated messages and without deletions of our own."""

@@ -201,6 +201,44 @@ async def test_a_session_that_cannot_be_resumed_for_a_moment_is_not_given_up(how
             assert len(it.texts) == len(set(it.texts))
 
 
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_what_was_first_written_into_a_lost_session_is_read_when_its_author_writes_again(
+    failures: int,
+) -> None:
+    async with DiscordApi() as api:
+        ann, ben = api.world.dm(api.ann), api.world.dm(api.ben)
+        api.says(
+            ben, api.ben, "long before", ago_s=86400
+        )  # before the bot was there for the first time
+        cursor = await _heard_once(api)
+        api.says(ann, api.ann, "are you there?")
+        api.says(ann, api.ann, "please answer")
+        api.forget()
+        async with running(api, cursor) as it:
+            await it.up()
+            hello(api, "in the room")
+            await it.until(lambda: "in the room" in it.texts)
+            cursor = it.cursor or ""
+        async with running(api, cursor, history_age=60) as it:  # a loss outlives another restart
+            await it.up()
+            api.faults.add(rf"GET /channels/{ann}/messages", "500 before", times=failures)
+            api.says(ann, api.ann, "hello?")
+            api.says(ben, api.ben, "a new start")
+            await it.until(lambda: {"hello?", "a new start"} <= set(it.texts))
+            said = ["are you there?", "please answer", "hello?"]
+            if failures:  # then with the next message
+                api.says(ann, api.ann, "well?")
+                said = ["hello?", "are you there?", "please answer", "well?"]
+            await it.until(lambda: set(said) <= set(it.texts))
+            assert [message.text for message in it.messages if message.text in said] == said
+            assert {message.kind for message in it.messages if message.text in said} == {"direct"}
+            assert "long before" not in it.texts
+            asked = len(api.made(rf"GET /channels/{ann}/messages"))
+            api.says(ann, api.ann, "thanks")
+            await it.until(lambda: "thanks" in it.texts)
+            assert len(api.made(rf"GET /channels/{ann}/messages")) == asked  # the chat is known now
+
+
 async def test_what_is_too_old_is_not_told_as_new() -> None:
     async with DiscordApi() as api:
         async with running(api, history_age=3600) as it:
