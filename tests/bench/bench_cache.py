@@ -7,8 +7,7 @@ changes, workspace edits, restarts. `bursts`: silences of hours between them, a 
 talk slowly all day long. `random`: silences of any length, which nobody can know beforehand, so
 that the optimum, which knows them, is out of reach for marks alone. Prints the API's violations,
 what share of the input was read from the cache, the cost (refreshes included) against the
-clairvoyant optimum (`optimum.py`) of the same requests (refreshes not included), and what four
-other layouts would have cost for the same traffic (`other_layouts`).
+clairvoyant optimum (`optimum.py`) of the same requests (refreshes not included).
 """
 
 import argparse
@@ -17,7 +16,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,12 +31,10 @@ from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.optimum import Asked, Cost, optimum
 from tests.kits.gateway import PLATFORMS, UNHURRIED, Gateway
-from tests.servers.messages_cache import MessagesCache, Ticket, Tokens
+from tests.servers.messages_cache import MessagesCache, Ticket
 from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
-LONG: Json = {"type": "ephemeral", "ttl": "1h"}
-SHORT: Json = {"type": "ephemeral", "ttl": "5m"}
 WARM_S = 3_600.0
 PRICES = Path(__file__).parents[2] / "config" / "prices.yaml"
 
@@ -120,79 +117,6 @@ def planned(api: ModelApi, model: str) -> Judged:
     """What we sent, as it was billed."""
     requests = sent(api)
     return judge([one.ticket for one in requests], requests, cost_of(model))
-
-
-def other_layouts(api: ModelApi, model: str, tokens: Tokens) -> Mapping[str, Judged]:
-    """The same traffic in other layouts, through a cache of their own."""
-    requests, cost = asked(sent(api)), cost_of(model)
-    judged = {}
-    for name, layout in LAYOUTS.items():
-        cache, tickets = MessagesCache(tokens), []
-        for request in requests:
-            ticket = cache.begin(layout(request), at_s=request.at_s)
-            cache.began(ticket)
-            tickets.append(ticket)
-        judged[name] = judge(tickets, requests, cost)
-    return judged
-
-
-def _texts(request: Sent) -> list[str]:
-    return [block["text"] for block in request.body["system"]]
-
-
-def _bare(blocks: list[Json]) -> list[Json]:
-    return [{key: block[key] for key in block if key != "cache_control"} for block in blocks]
-
-
-def _body(request: Sent, system: list[Json], *, mark_last: Json | None = None) -> Json:
-    messages = [
-        message | {"content": _bare(message["content"])} for message in request.body["messages"]
-    ]
-    if mark_last:
-        messages[-1]["content"][-1] = messages[-1]["content"][-1] | {"cache_control": mark_last}
-    tools = _bare(request.body.get("tools", []))
-    return {"model": request.body["model"], "tools": tools, "system": system, "messages": messages}
-
-
-def _block(text: str, mark: Json | None = None) -> Json:
-    return {"type": "text", "text": text} | ({"cache_control": mark} if mark else {})
-
-
-def one_block(request: Sent) -> Json:
-    """All in one marked system block, with the channel and the date in it; the newest message
-    marked."""
-    text = "\n\n".join([*_texts(request), f"It is minute {request.at_s // 60}."])
-    return _body(request, [_block(text, SHORT)], mark_last=SHORT)
-
-
-def no_history(request: Sent) -> Json:
-    """One marked system block, the same everywhere; the rest behind it and the history unmarked."""
-    shared, *rest = _texts(request)
-    return _body(request, [_block(shared, SHORT), *(_block(text) for text in rest)])
-
-
-def four_blocks(request: Sent) -> Json:
-    """Tools, identity and binding for an hour, the channel for five minutes with per-turn text in
-    it."""
-    *stable, channel = _texts(request)
-    system = [_block(text, LONG) for text in stable[-2:]]
-    body = _body(
-        request, [*system, _block(f"{channel}\nIt is minute {request.at_s // 60}.", SHORT)]
-    )
-    body["tools"][-1:] = [tool | {"cache_control": LONG} for tool in body["tools"][-1:]]
-    return body
-
-
-def uncached(request: Sent) -> Json:
-    return _body(request, [_block(text) for text in _texts(request)])
-
-
-LAYOUTS: Mapping[str, Callable[[Sent], Json]] = {
-    "one block, channel and date in it": one_block,
-    "one marked block, history not": no_history,
-    "four blocks, per-turn text in last": four_blocks,
-    "no caching": uncached,
-}
 
 
 MODEL = "claude-sonnet-5-5"
@@ -416,13 +340,8 @@ def main() -> None:
         said = arguments.hours, arguments.seed, arguments.talk, arguments.keep_warm
         api, turns = asyncio.run(simulate(*said, Path(folder)))
     ours = planned(api, MODEL)
-    others = other_layouts(api, MODEL, tokens)
     if arguments.json:
-        print(
-            json.dumps(
-                {name: judged._asdict() for name, judged in {"planned": ours, **others}.items()}
-            )
-        )
+        print(json.dumps({"planned": ours._asdict()}))
         return
     unexplained = sum(bool(account.missed) for turn in turns for account in turn.accounts)
     show(
@@ -441,10 +360,6 @@ def main() -> None:
             ),
             Figure("misses and changed bytes in the ledger", unexplained, ""),
             Figure("cost / clairvoyant optimum, planned", ours.ratio, "", "<= 1.05"),
-            *(
-                Figure(f"cost / optimum, {name}", judged.ratio, "")
-                for name, judged in others.items()
-            ),
         ]
     )
 

@@ -5,27 +5,21 @@ Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fi
 few seeds, judged by the prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
 at random cannot come near it. Printed are the four policies: `auto`, `fixed`, all for an hour, all
-for 5 minutes; then the plan with money to keep warm, and layouts of others, for one of the days.
+for 5 minutes.
 """
 
 import argparse
-import heapq
 import json
 import random
-import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.cache.plan import (
-    REFRESH_MARGIN_S,
     CachePolicy,
-    IdleConversation,
     PromptSegment,
     plan_cache,
-    plan_refresh,
 )
 from agent.cache.prices import Price, PriceTable
 from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, extend_digest
@@ -35,9 +29,6 @@ from tests.servers.messages_cache import MessagesCache, Usage
 PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 DAY_S = 86_400.0
 FOLD_TOKENS = 16_000
-
-
-Times = Callable[[random.Random, bool, float], Iterator[float]]
 
 
 class Piece(NamedTuple):
@@ -111,39 +102,6 @@ def room_at(gap_s: float, *, shared: int, messages: int = 50, seed: int = 1) -> 
     private = (Piece("binding", "b", 40), Piece("channel", "c", 200))
     talk = Talk("irc/#room", "a", head("a", shared), private, random.Random(seed))
     return [talk.turn(gap_s * number) for number in range(messages)]
-
-
-def day(times: Times, *, seed: int = 1, days: int = 1) -> list[Turn]:
-    """20 rooms and 30 direct chats, two agents: bursts and silences, slow talk, hardly anything at
-    night."""
-    rng = random.Random(seed)
-    talks: list[tuple[float, Talk]] = []
-    for number in range(50):
-        agent = f"agent{number % 2}"
-        room = number < 20
-        binding = (
-            Piece("binding", f"{agent} rooms", 120)
-            if room
-            else Piece("binding", f"{agent} {number}", 300)
-        )
-        private = (binding, Piece("channel", f"card {number}", rng.randint(150, 250)))
-        talk = Talk(f"p/{number}", agent, head(agent, 2_400 if number % 2 else 1_700), private, rng)
-        talks += [(at, talk) for number_ in range(days) for at in times(rng, room, number_ * DAY_S)]
-    return [talk.turn(at) for at, talk in sorted(talks, key=lambda item: item[0])]
-
-
-def random_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[float]:
-    """When somebody speaks to the agent in one conversation: bursts and slow talk, silences of any
-    length."""
-    slow = rng.random() < 0.25
-    bursts = rng.uniform(3, 9) if room else rng.uniform(1, 4)
-    length = rng.uniform(4, 14)
-    at = midnight_s + 7 * 3_600 + rng.expovariate(bursts / 57_600)
-    while at < midnight_s + 23.5 * 3_600:
-        for _ in range(max(1, int(rng.expovariate(1 / length)))):
-            yield at
-            at += rng.lognormvariate(6.5, 0.5) if slow else rng.lognormvariate(4.2, 0.8)
-        at += rng.expovariate(bursts / 57_600)
 
 
 def steady_times(rng: random.Random, room: bool, midnight_s: float) -> Iterator[float]:
@@ -324,7 +282,6 @@ class Judge:
         self.price = price
         self.cache = MessagesCache(tokens, minimum=price.minimum_tokens)
         self.paid = 0.0
-        self.read = self.total = 0
 
     def __call__(self, request: Json, at_s: float, agent: str) -> Usage:
         ticket = self.cache.begin(request, at_s=at_s, workspace=agent)
@@ -333,8 +290,6 @@ class Judge:
         self.paid += usage.input_tokens + usage.cache_read_input_tokens * self.price.read
         self.paid += usage.ephemeral_5m_input_tokens * self.price.write_5m
         self.paid += usage.ephemeral_1h_input_tokens * self.price.write_1h
-        self.read += usage.cache_read_input_tokens
-        self.total += usage.total
         return usage
 
 
@@ -363,21 +318,16 @@ def body(system: Iterable[Json], said: Iterable[Json], now: Piece) -> Json:
 class Keeper:
     """How the plan is used around a model."""
 
-    def __init__(self, price: Price, policy: CachePolicy, *, warm_usd: float = 0.0) -> None:
-        self.price, self.policy, self.warm_usd = price, policy, warm_usd
+    def __init__(self, price: Price, policy: CachePolicy) -> None:
+        self.price, self.policy = price, policy
         self.cadence: dict[str, Cadence] = {}
         self.warmth = CacheState()
-        self.spent_s: list[float] = []
-        self.missed = self.refreshed = 0
-        self._last: dict[str, tuple[float, list[PromptSegment], Json]] = {}
-        self._due: list[tuple[float, str, float, str]] = []
+        self.missed = 0
 
     def __call__(self, turn: Turn, judge: Judge) -> None:
-        self._refresh(turn.at_s, judge)
         units = units_of(turn)
         path = [unit.digest for unit in units]
         cadence = self.cadence.setdefault(turn.agent, Cadence())
-        began = time.perf_counter()
         cadence.observe_request(turn.conversation, turn.at_s)
         planned = plan_cache(
             units,
@@ -390,7 +340,6 @@ class Keeper:
         self.warmth.record_request(
             path, read=planned.read_segments, writes=planned.writes, at_s=turn.at_s
         )
-        self.spent_s.append(time.perf_counter() - began)
         marks = {
             (mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT
             for mark in planned.breakpoints
@@ -412,54 +361,6 @@ class Keeper:
             usage.cache_read_input_tokens,
             usage.cache_creation_input_tokens,
         )
-        self._last[turn.conversation] = turn.at_s, units, request
-        self._consider(turn.conversation, turn.agent, turn.at_s)
-
-    def _consider(self, conversation: str, agent: str, at_s: float) -> None:
-        """Note when to refresh this conversation, if that pays."""
-        asked_s, units, _ = self._last[conversation]
-        path = [unit.digest for unit in units]
-        lasting = self.warmth.find(path, at_s)
-        if not self.warm_usd or not lasting:
-            return
-        unit, until_s = lasting[-1].segment, lasting[-1].expires_s
-        longer = max((one.segment + 1 for one in lasting if one.expires_s > until_s), default=0)
-        tokens = sum(unit.tokens for unit in units[: unit + 1])
-        resting = IdleConversation(
-            conversation=conversation,
-            refresh_tokens=tokens,
-            expiring_tokens=tokens - sum(unit.tokens for unit in units[:longer]),
-            max_billed_tokens=tokens,
-            lifetime=lasting[-1].lifetime,
-            last_request_s=asked_s,
-            expires_s=until_s,
-        )
-        due = plan_refresh(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
-        if due is not None and due.at_s > at_s:
-            heapq.heappush(self._due, (due.at_s, conversation, asked_s, agent))
-
-    def _refresh(self, until_s: float, judge: Judge) -> None:
-        while self._due and self._due[0][0] <= until_s:
-            at_s, conversation, asked_s, agent = heapq.heappop(self._due)
-            last_s, units, request = self._last[conversation]
-            path = [unit.digest for unit in units]
-            lasting = self.warmth.find(path, at_s)
-            if last_s != asked_s or not lasting:
-                continue
-            if (
-                lasting[-1].expires_s <= at_s + REFRESH_MARGIN_S + 1.0
-            ):  # else others have refreshed it
-                usage = judge(request, at_s, agent)
-                self.warm_usd -= (
-                    usage.cache_read_input_tokens
-                    * self.price.read
-                    * (self.price.input_usd or 0)
-                    / 1e6
-                )
-                read = lasting[-1].segment + 1
-                self.warmth.record_request(path, read=read, writes=(), at_s=at_s)
-                self.refreshed += 1
-            self._consider(conversation, agent, at_s)
 
 
 def units_of(turn: Turn) -> list[PromptSegment]:
@@ -482,60 +383,6 @@ def units_of(turn: Turn) -> list[PromptSegment]:
     return units
 
 
-def one_block(turn: Turn, judge: Judge) -> None:
-    """All in one marked system block, with the channel and the date in it."""
-    named = (*turn.shared, *turn.private)
-    size = sum(piece.tokens for piece in named) + 15
-    whole = Piece("system", f"{turn.agent} {turn.conversation} {turn.at_s // 60}", size)
-    said = [text(piece) for piece in turn.said]
-    said[-1] |= {"cache_control": SHORT}
-    judge(body([text(whole, SHORT)], said, turn.now), turn.at_s, turn.agent)
-
-
-def no_history(turn: Turn, judge: Judge) -> None:
-    """One marked system block, the same everywhere; the rest is told behind it, unmarked."""
-    whole = Piece("system", turn.agent, sum(piece.tokens for piece in turn.shared))
-    system = [text(whole, SHORT), *(text(piece) for piece in turn.private)]
-    judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
-
-
-def four_blocks(turn: Turn, judge: Judge) -> None:
-    """Workspace, skills, binding for an hour and the channel for five minutes, with per-turn text
-    in the last."""
-    *blocks, card = (*turn.shared, *turn.private)
-    volatile = Piece("channel", f"{card.id} {turn.at_s}", card.tokens + 15)
-    first = Piece("workspace", f"{turn.agent} tools identity", blocks[0].tokens + blocks[1].tokens)
-    system = [
-        text(first, LONG),
-        *(text(piece, LONG) for piece in blocks[2:]),
-        text(volatile, SHORT),
-    ]
-    judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
-
-
-def uncached(turn: Turn, judge: Judge) -> None:
-    system = [text(piece) for piece in (*turn.shared, *turn.private)]
-    judge(body(system, [text(piece) for piece in turn.said], turn.now), turn.at_s, turn.agent)
-
-
-Layout = Callable[[Turn, Judge], None]
-
-
-class Outcome(NamedTuple):
-    ratio: float
-    read_share: float
-
-
-def run(turns: list[Turn], layout: Layout, price: Price) -> Outcome:
-    judge = Judge(price)
-    for turn in turns:
-        layout(turn, judge)
-    return Outcome(
-        judge.paid / best(turns, Cost(price.read, price.write_5m, price.write_1h)),
-        judge.read / judge.total,
-    )
-
-
 def best(turns: list[Turn], cost: Cost) -> float:
     asked = [
         Asked(
@@ -547,18 +394,6 @@ def best(turns: list[Turn], cost: Cost) -> float:
     return optimum(asked, cost)
 
 
-def layouts(price: Price) -> dict[str, Layout]:
-    return {
-        "planned (auto)": Keeper(price, CachePolicy()),
-        "planned, $0.50 to keep warm": Keeper(price, CachePolicy(), warm_usd=0.5),
-        "planned (fixed)": Keeper(price, CachePolicy(kind="fixed")),
-        "one block, channel and date in it": one_block,
-        "one marked block, history not": no_history,
-        "four blocks, per-turn text in last": four_blocks,
-        "no caching": uncached,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
@@ -567,12 +402,7 @@ def main() -> None:
     parser.add_argument("--model", default="claude-sonnet-5-5")
     arguments = parser.parse_args()
     price = PRICES.find(arguments.model)
-    result: dict[str, Any] = {
-        "model": arguments.model,
-        "read": price.read,
-        "policies": {},
-        "layouts": {},
-    }
+    result: dict[str, Any] = {"model": arguments.model, "read": price.read, "policies": {}}
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     scenes = {
         f"{name}, seed {seed}": make(seed) for name, make in RECORDED.items() for seed in seeds
@@ -583,20 +413,6 @@ def main() -> None:
     }
     for scene, turns in scenes.items():
         result["policies"][scene] = {"requests": len(turns)} | costs(turns, price)
-    spent_s: list[float] = []
-    turns = day(random_times, seed=arguments.seed)
-    for name, layout in layouts(price).items():
-        result["layouts"][name] = run(turns, layout, price)._asdict()
-        if isinstance(layout, Keeper):
-            spent_s += layout.spent_s
-            result["layouts"][name] |= {
-                "mispredicted": layout.missed,
-                "refreshed": layout.refreshed,
-            }
-    result["planning_ms"] = {
-        "median": statistics.median(spent_s) * 1e3,
-        "p99": statistics.quantiles(spent_s, n=100)[98] * 1e3,
-    }
     print(json.dumps(result) if arguments.json else told(result))
 
 
@@ -618,13 +434,7 @@ def told(result: dict[str, Any]) -> str:
         lines.append(
             f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}  {against:.3f}"
         )
-    lines.append("\na day of talk at random")
-    for name, each in result["layouts"].items():
-        more = f", {each['refreshed']} refreshes" if each.get("refreshed") else ""
-        more += f", {each['mispredicted']} mispredicted" if each.get("mispredicted") else ""
-        lines.append(f"  {name:36} {each['ratio']:6.3f}, {each['read_share']:6.1%} read{more}")
-    times = result["planning_ms"]
-    return "\n".join([*lines, f"\nplanning: {times['median']:.2f} ms, p99 {times['p99']:.2f} ms"])
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
