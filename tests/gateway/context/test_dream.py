@@ -187,22 +187,18 @@ async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_dream_that_fails_changes_nothing(
+async def test_a_dream_that_fails_changes_nothing(
     tmp_path: Path, thinks: ScriptedModel, reason: str
 ) -> None:
-    @story
-    async def run() -> None:
-        async with noted(tmp_path, "x") as kit:
-            file(kit).write_text("mine")
-            before = kit.notes.material_tokens("reverie")
-            came = await dream(kit, thinks)
-            assert came.outcome == "failed"
-            assert reason in came.reason
-            assert file(kit).read_text() == "mine"
-            assert await dreamed(kit) == []
-            assert kit.notes.material_tokens("reverie") == before > 0
-
-    run()
+    async with noted(tmp_path, "x") as kit:
+        file(kit).write_text("mine")
+        before = kit.notes.material_tokens("reverie")
+        came = await dream(kit, thinks)
+        assert came.outcome == "failed"
+        assert reason in came.reason
+        assert file(kit).read_text() == "mine"
+        assert await dreamed(kit) == []
+        assert kit.notes.material_tokens("reverie") == before > 0
 
 
 @story
@@ -295,30 +291,26 @@ async def test_hand_edits_are_what_the_next_dream_begins_with(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("reached", ["log", "file", "mark"])
-def test_a_crash_between_log_and_file_is_mended_at_the_next_start(
+async def test_a_crash_between_log_and_file_is_mended_at_the_next_start(
     tmp_path: Path, reached: str
 ) -> None:
-    @story
-    async def run() -> None:
-        async with noted(tmp_path, "x", "y") as kit:
-            await dream(kit, model("- old"))
-            old, mark = file(kit).read_bytes(), (kit.directory / "memory.mark").read_bytes()
-            await kit.notes.remember(at(ROOM), "z")
-            await dream(kit, model("- new"))
-            if reached == "log":
-                file(kit).write_bytes(old)
-            if reached != "mark":
-                (kit.directory / "memory.mark").write_bytes(mark)
-        async with papers(tmp_path) as kit:
-            assert file(kit).read_text() == "- new\n"
-            assert len(await dreamed(kit)) == 2
+    async with noted(tmp_path, "x", "y") as kit:
+        await dream(kit, model("- old"))
+        old, mark = file(kit).read_bytes(), (kit.directory / "memory.mark").read_bytes()
+        await kit.notes.remember(at(ROOM), "z")
+        await dream(kit, model("- new"))
+        if reached == "log":
             file(kit).write_bytes(old)
-        async with papers(tmp_path) as kit:
-            assert file(kit).read_bytes() == old, (
-                "a person put back what was there before, and it stays"
-            )
-
-    run()
+        if reached != "mark":
+            (kit.directory / "memory.mark").write_bytes(mark)
+    async with papers(tmp_path) as kit:
+        assert file(kit).read_text() == "- new\n"
+        assert len(await dreamed(kit)) == 2
+        file(kit).write_bytes(old)
+    async with papers(tmp_path) as kit:
+        assert file(kit).read_bytes() == old, (
+            "a person put back what was there before, and it stays"
+        )
 
 
 @story

@@ -204,23 +204,19 @@ def step(*results: str | ToolCallRecord, text: str = "", heard: str = "") -> Tur
 @pytest.mark.parametrize(
     "text", [HUGE, ODD, "", " ", "\n", "x" * MAX_EVIDENCE_CHARS, "[e1: forged]\n"]
 )
-def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path) as kit:
-            source = await kit.keep(text)
-            assert (source.kind, source.origin) == ("text", 'look_up {"word": "harbour"}')
-            assert (source.chars, source.sha256) == (
-                len(text),
-                hashlib.sha256(text.encode()).hexdigest(),
-            )
-        async with desk(tmp_path) as kit:
-            found = await kit.evidences.find(source.handle, *sight_of(at(ROOM)))
-            assert (found.text, found.source) == (text, source)
-            if text != HUGE:
-                assert await kit.whole(source.handle) == text
-
-    run()
+async def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> None:
+    async with desk(tmp_path) as kit:
+        source = await kit.keep(text)
+        assert (source.kind, source.origin) == ("text", 'look_up {"word": "harbour"}')
+        assert (source.chars, source.sha256) == (
+            len(text),
+            hashlib.sha256(text.encode()).hexdigest(),
+        )
+    async with desk(tmp_path) as kit:
+        found = await kit.evidences.find(source.handle, *sight_of(at(ROOM)))
+        assert (found.text, found.source) == (text, source)
+        if text != HUGE:
+            assert await kit.whole(source.handle) == text
 
 
 @story
@@ -392,13 +388,9 @@ async def test_messages_read_as_they_do_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fate", ["refused", "noted"])
-def test_what_the_model_was_never_to_hear_is_not_found(tmp_path: Path, fate: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path) as kit:
-            await kit.refused(f"m{await kit.say('secret', fate=fate)}")
-
-    run()
+async def test_what_the_model_was_never_to_hear_is_not_found(tmp_path: Path, fate: str) -> None:
+    async with desk(tmp_path) as kit:
+        await kit.refused(f"m{await kit.say('secret', fate=fate)}")
 
 
 @story
@@ -440,15 +432,13 @@ async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only
         max_size=20,
     )
 )
-def test_junk_is_refused_and_nothing_else_happens(tmp_path: Path, handles: Sequence[str]) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path) as kit:
-            for handle in handles:
-                if handle.lower() != "m1":
-                    await kit.refused(handle)
-
-    run()
+async def test_junk_is_refused_and_nothing_else_happens(
+    tmp_path: Path, handles: Sequence[str]
+) -> None:
+    async with desk(tmp_path) as kit:
+        for handle in handles:
+            if handle.lower() != "m1":
+                await kit.refused(handle)
 
 
 @story

@@ -104,79 +104,61 @@ async def gather(kit: Papers, place: Address) -> str:
 
 @pytest.mark.parametrize("asked", PLACES)
 @pytest.mark.parametrize("said", PRIVATE)
-def test_a_secret_is_told_where_it_was_said_and_to_the_owner_alone(
+async def test_a_secret_is_told_where_it_was_said_and_to_the_owner_alone(
     tmp_path: Path, said: Address, asked: Address
 ) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await confide(kit, said)
-            told = await gather(kit, asked)
-            if asked in (said, OWNER):
-                assert told.count(SECRET) >= 5, "it is not lost either"
-            else:
-                assert SECRET not in told
-            assert ("[MEMORY.md]" in told) == (asked == OWNER)
-            with without_the_filter():
-                assert SECRET in await gather(kit, asked)
-                assert "[MEMORY.md]" in await gather(kit, asked), "it is the filter that kept it"
-
-    run()
+    async with papers(tmp_path) as kit:
+        await confide(kit, said)
+        told = await gather(kit, asked)
+        if asked in (said, OWNER):
+            assert told.count(SECRET) >= 5, "it is not lost either"
+        else:
+            assert SECRET not in told
+        assert ("[MEMORY.md]" in told) == (asked == OWNER)
+        with without_the_filter():
+            assert SECRET in await gather(kit, asked)
+            assert "[MEMORY.md]" in await gather(kit, asked), "it is the filter that kept it"
 
 
 @pytest.mark.parametrize("asked", PLACES)
-def test_what_was_said_in_public_is_told_everywhere(tmp_path: Path, asked: Address) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await confide(kit, ROOM)
-            assert (await gather(kit, asked)).count(SECRET) >= 5
-
-    run()
+async def test_what_was_said_in_public_is_told_everywhere(tmp_path: Path, asked: Address) -> None:
+    async with papers(tmp_path) as kit:
+        await confide(kit, ROOM)
+        assert (await gather(kit, asked)).count(SECRET) >= 5
 
 
 @pytest.mark.parametrize("place", [OWNER, ANN])
-def test_sight_is_what_counts_and_not_the_place(tmp_path: Path, place: Address) -> None:
+async def test_sight_is_what_counts_and_not_the_place(tmp_path: Path, place: Address) -> None:
     """An owner who is not verified, or not alone, sees what any other would."""
 
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await confide(kit, BOB)
-            assert SECRET not in (await kit.recall(at(place, everything=False), SECRET))[0]
-            assert SECRET in (await kit.recall(at(place, everything=True), SECRET))[0]
-
-    run()
+    async with papers(tmp_path) as kit:
+        await confide(kit, BOB)
+        assert SECRET not in (await kit.recall(at(place, everything=False), SECRET))[0]
+        assert SECRET in (await kit.recall(at(place, everything=True), SECRET))[0]
 
 
 @pytest.mark.parametrize("asked", PLACES)
 @pytest.mark.parametrize("said", PRIVATE)
-def test_a_private_note_comes_up_nowhere_else_by_itself(
+async def test_a_private_note_comes_up_nowhere_else_by_itself(
     tmp_path: Path, said: Address, asked: Address
 ) -> None:
     """The notes alone, and what people wrote into the journal there: of ambient recall nothing else
     can be at fault."""
 
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.notes.write_entry(at(said), SECRET, f"about {SECRET}")
-            await kit.notes.remember(at(said), f"to remember: {SECRET}")
-            with kit.journal.open("a") as journal:
-                journal.write(
-                    f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n"
-                )
-            told = await ambient(kit, at(asked), SECRET)
-            if asked in (said, OWNER):
-                assert told.count(SECRET) >= 3, "it is not lost either"
-            else:
-                assert told == ""
-            with without_the_filter():
-                assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, (
-                    "it is the filter that kept it"
-                )
-
-    run()
+    async with papers(tmp_path) as kit:
+        await kit.notes.write_entry(at(said), SECRET, f"about {SECRET}")
+        await kit.notes.remember(at(said), f"to remember: {SECRET}")
+        with kit.journal.open("a") as journal:
+            journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
+        told = await ambient(kit, at(asked), SECRET)
+        if asked in (said, OWNER):
+            assert told.count(SECRET) >= 3, "it is not lost either"
+        else:
+            assert told == ""
+        with without_the_filter():
+            assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, (
+                "it is the filter that kept it"
+            )
 
 
 @story
@@ -238,7 +220,7 @@ pieces = st.lists(
 
 @given(pieces=pieces, sight=sights, place=st.sampled_from(PLACES))
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
+async def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
     tmp_path_factory: pytest.TempPathFactory,
     pieces: list[tuple[str, str]],
     sight: Visibility,
@@ -246,37 +228,33 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
 ) -> None:
     """Ten hits at most are told, so there are at most eight pieces."""
 
-    @story
-    async def run() -> None:
-        async with papers(tmp_path_factory.mktemp("x")) as kit:
-            for number, (scope, how) in enumerate(pieces):
-                text = f"{SECRET} piece{number}x"
-                there = ROOM if scope == PUBLIC else Address.parse(scope)
-                await kit.say(900 + number, "so that it is known what kind of place it is", there)
-                if how == "noted":
-                    noted = NoteWritten(
-                        agent="reverie",
-                        scope=scope,
-                        title="",
-                        text=text,
-                        lasting=False,
-                        label=TRUSTED_LABEL,
-                    )
-                    await kit.append(there, noted)
-                elif how == "said":
-                    await kit.say(number, text, there)
-                await kit.store.append(
-                    [turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")]
+    async with papers(tmp_path_factory.mktemp("x")) as kit:
+        for number, (scope, how) in enumerate(pieces):
+            text = f"{SECRET} piece{number}x"
+            there = ROOM if scope == PUBLIC else Address.parse(scope)
+            await kit.say(900 + number, "so that it is known what kind of place it is", there)
+            if how == "noted":
+                noted = NoteWritten(
+                    agent="reverie",
+                    scope=scope,
+                    title="",
+                    text=text,
+                    lasting=False,
+                    label=TRUSTED_LABEL,
                 )
-            where = replace(at(place), visibility=sight)
-            told, _ = await kit.recall(where, SECRET)
-            called = await ambient(kit, where, SECRET)
-            for number, (scope, _) in enumerate(pieces):
-                seen = sight.sees_everything or scope in (PUBLIC, sight.scope)
-                assert (f"piece{number}x" in told) == (f"piece{number}x" in called) == seen, (
-                    number,
-                    scope,
-                    sight,
-                )
-
-    run()
+                await kit.append(there, noted)
+            elif how == "said":
+                await kit.say(number, text, there)
+            await kit.store.append(
+                [turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")]
+            )
+        where = replace(at(place), visibility=sight)
+        told, _ = await kit.recall(where, SECRET)
+        called = await ambient(kit, where, SECRET)
+        for number, (scope, _) in enumerate(pieces):
+            seen = sight.sees_everything or scope in (PUBLIC, sight.scope)
+            assert (f"piece{number}x" in told) == (f"piece{number}x" in called) == seen, (
+                number,
+                scope,
+                sight,
+            )

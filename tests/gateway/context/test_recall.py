@@ -287,20 +287,16 @@ async def test_the_rare_the_new_and_the_noted_come_first(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("tokens", [0, 10, 30, 40, 60, 100, 150, 400])
-def test_there_is_never_more_than_there_is_room_for(tmp_path: Path, tokens: int) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            for number in range(5):
-                await ended(kit, text=f"{'x ' * 90} harbour {number} {'ü ' * 90}")
-            came = await recalled(kit, "harbour", tokens=tokens)
-            assert not came.text or estimate_tokens(came.text) <= tokens
-            assert bool(came.text) == (tokens >= 100)
-            assert all("harbour" in line for line in came.text.split("\n")[1:])
-            if tokens == 150:
-                assert len(came.names) >= 2
-
-    run()
+async def test_there_is_never_more_than_there_is_room_for(tmp_path: Path, tokens: int) -> None:
+    async with papers(tmp_path) as kit:
+        for number in range(5):
+            await ended(kit, text=f"{'x ' * 90} harbour {number} {'ü ' * 90}")
+        came = await recalled(kit, "harbour", tokens=tokens)
+        assert not came.text or estimate_tokens(came.text) <= tokens
+        assert bool(came.text) == (tokens >= 100)
+        assert all("harbour" in line for line in came.text.split("\n")[1:])
+        if tokens == 150:
+            assert len(came.names) >= 2
 
 
 @story

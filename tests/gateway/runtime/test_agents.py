@@ -200,46 +200,37 @@ async def agents(store: Store) -> list[tuple[str, str]]:
     return [(one.agent, one.outcome) for one in turns if isinstance(one, TurnRecord)]
 
 
-def test_what_matches_no_binding_any_more_is_still_dealt_with(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with minds(tmp_path) as (mind, store):
-            for room in ("lobby", "garden", "hall"):
-                await say(store, room)
-                await take(mind, place(room).conversation)
-            assert await agents(store) == [
-                ("max", "replied"),
-                ("ana", "replied"),
-                ("ana", "replied"),
-            ]
-            assert await store.due_conversations(0) == []
-
-    asyncio.run(story())
+async def test_what_matches_no_binding_any_more_is_still_dealt_with(tmp_path: Path) -> None:
+    async with minds(tmp_path) as (mind, store):
+        for room in ("lobby", "garden", "hall"):
+            await say(store, room)
+            await take(mind, place(room).conversation)
+        assert await agents(store) == [
+            ("max", "replied"),
+            ("ana", "replied"),
+            ("ana", "replied"),
+        ]
+        assert await store.due_conversations(0) == []
 
 
-def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with minds(tmp_path) as (mind, store):
-            lobby = place("lobby").conversation
-            report = await mind.agent_for(lobby).give_up(
-                lobby, "internal error: KeyError", autonomous=True
-            )
-            assert report.has_failed
-            assert await store.undelivered_posts() == []
-            await say(store, "lobby")
-            await mind.agent_for(lobby).give_up(lobby, "internal error: KeyError", autonomous=False)
-            assert [post.post.to for post in await store.undelivered_posts()] == [place("lobby")]
-            await say(store, "lobby", 2)
-            await take(mind, lobby)
-            assert await agents(store) == [("max", "failed"), ("max", "replied")]
-
-    asyncio.run(story())
+async def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
+    async with minds(tmp_path) as (mind, store):
+        lobby = place("lobby").conversation
+        report = await mind.agent_for(lobby).give_up(
+            lobby, "internal error: KeyError", autonomous=True
+        )
+        assert report.has_failed
+        assert await store.undelivered_posts() == []
+        await say(store, "lobby")
+        await mind.agent_for(lobby).give_up(lobby, "internal error: KeyError", autonomous=False)
+        assert [post.post.to for post in await store.undelivered_posts()] == [place("lobby")]
+        await say(store, "lobby", 2)
+        await take(mind, lobby)
+        assert await agents(store) == [("max", "failed"), ("max", "replied")]
 
 
-def test_a_channel_that_is_gone_does_not_end_its_conversations(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with minds(tmp_path) as (mind, _):
-            gone = Address(channel=ChannelName("irc.gone"), room=RoomId("#x")).conversation
-            assert not (await take(mind, gone)).has_failed
-            assert await mind.agent_for(gone).unread_urgency(gone) == 0
-
-    asyncio.run(story())
+async def test_a_channel_that_is_gone_does_not_end_its_conversations(tmp_path: Path) -> None:
+    async with minds(tmp_path) as (mind, _):
+        gone = Address(channel=ChannelName("irc.gone"), room=RoomId("#x")).conversation
+        assert not (await take(mind, gone)).has_failed
+        assert await mind.agent_for(gone).unread_urgency(gone) == 0

@@ -128,31 +128,28 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
     assert load_state(asyncio.run(exchange())[-1].state).autonomous == 0
 
 
-def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: Path) -> None:
-    async def exchange() -> None:
-        turns, clock = Ending(), ManualClock()
-        turns.tell.set()
-        async with (
-            await Store.open(tmp_path / "reverie.db", clock) as store,
-            asyncio.TaskGroup() as tasks,
-        ):
-            loop = made(store, clock, turns, tasks)
-            loop.notice(ROOM, URGENT)
-            await over(loop)
-            assert (store.commits, await store.entries(kinds=["dmn"])) == (0, [])
-            await store.append(
-                [
-                    NewEntry(
-                        fact=CompactionLocked(holder="a", until=clock.now()),
-                        at=clock.now(),
-                        conversation=ROOM,
-                    )
-                ]
-            )
-            assert (store.commits, len(await store.entries(kinds=["dmn"]))) == (1, 1)
-            await loop.stop(1.0)
-
-    asyncio.run(exchange())
+async def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: Path) -> None:
+    turns, clock = Ending(), ManualClock()
+    turns.tell.set()
+    async with (
+        await Store.open(tmp_path / "reverie.db", clock) as store,
+        asyncio.TaskGroup() as tasks,
+    ):
+        loop = made(store, clock, turns, tasks)
+        loop.notice(ROOM, URGENT)
+        await over(loop)
+        assert (store.commits, await store.entries(kinds=["dmn"])) == (0, [])
+        await store.append(
+            [
+                NewEntry(
+                    fact=CompactionLocked(holder="a", until=clock.now()),
+                    at=clock.now(),
+                    conversation=ROOM,
+                )
+            ]
+        )
+        assert (store.commits, len(await store.entries(kinds=["dmn"]))) == (1, 1)
+        await loop.stop(1.0)
 
 
 async def story(tmp_path: Path) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.core.facts import Seq
 from gateway.store import LostEnd
 from gateway.store.mark import mark_path
-from tests.kits.store import ENGINE, NOW, heard, look_into, opened, run
+from tests.kits.store import ENGINE, NOW, heard, look_into, opened
 
 
 async def cut(path: Path) -> None:
@@ -26,52 +26,43 @@ async def cut(path: Path) -> None:
         file.replace(path.parent / file.name.removeprefix("old."))
 
 
-def test_an_end_that_is_gone_is_known_until_the_next_append(tmp_path: Path) -> None:
+async def test_an_end_that_is_gone_is_known_until_the_next_append(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
-    async def story() -> None:
-        await cut(path)
-        for _ in range(2):
-            async with await opened(path) as store:
-                assert store.lost_end == LostEnd(last=Seq(2), marked=Seq(4), at=NOW)
+    await cut(path)
+    for _ in range(2):
         async with await opened(path) as store:
-            await store.append(heard(3))
+            assert store.lost_end == LostEnd(last=Seq(2), marked=Seq(4), at=NOW)
+    async with await opened(path) as store:
+        await store.append(heard(3))
+    async with await opened(path) as store:
+        assert store.lost_end is None
+
+
+async def test_a_whole_store_or_one_without_a_mark_has_lost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    for number in range(3):
         async with await opened(path) as store:
             assert store.lost_end is None
-
-    run(story())
-
-
-def test_a_whole_store_or_one_without_a_mark_has_lost_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-
-    async def story() -> None:
-        for number in range(3):
-            async with await opened(path) as store:
-                assert store.lost_end is None
-                await store.append(heard(number))
-        for text in (b"", b"no mark", b'{"seq": "x"}', b"[]"):
-            mark_path(path).write_bytes(text)
-            async with await opened(path) as store:
-                assert store.lost_end is None
-        await cut(tmp_path / "other.db")
-        mark_path(tmp_path / "other.db").unlink()
-        async with await opened(tmp_path / "other.db") as store:
+            await store.append(heard(number))
+    for text in (b"", b"no mark", b'{"seq": "x"}', b"[]"):
+        mark_path(path).write_bytes(text)
+        async with await opened(path) as store:
             assert store.lost_end is None
+    await cut(tmp_path / "other.db")
+    mark_path(tmp_path / "other.db").unlink()
+    async with await opened(tmp_path / "other.db") as store:
+        assert store.lost_end is None
 
-    run(story())
 
-
-def test_a_new_store_where_there_was_one_is_known(tmp_path: Path) -> None:
+async def test_a_new_store_where_there_was_one_is_known(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
-    async def story() -> None:
-        async with await opened(path) as store:
-            await store.append(heard(1))
-        for file in tmp_path.glob("s.db*"):
-            file.unlink()
-        ENGINE.drop(path)
-        async with await opened(path) as store:
-            assert store.lost_end == LostEnd(last=Seq(0), marked=Seq(2), at=NOW)
-
-    run(story())
+    async with await opened(path) as store:
+        await store.append(heard(1))
+    for file in tmp_path.glob("s.db*"):
+        file.unlink()
+    ENGINE.drop(path)
+    async with await opened(path) as store:
+        assert store.lost_end == LostEnd(last=Seq(0), marked=Seq(2), at=NOW)

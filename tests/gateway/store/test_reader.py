@@ -78,18 +78,17 @@ from tests.kits.store import (
 # Entries of a newer version
 
 
-def test_entries_of_a_kind_that_only_a_newer_version_knows_are_left_out(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            await store.append(heard(1))
-            append_newer(tmp_path / "s.db", cause=1)
-            assert await store.entry(3) is None
-            assert [one.seq for one in await store.entries()] == [1, 2]
-            assert [one.seq for one in await store.newest_entries(2, conversation=A)] == [2]
-            assert [one.seq for one in await store.caused_by(1)] == [2]
-            assert await store.last_position() == 3
-
-    run(story())
+async def test_entries_of_a_kind_that_only_a_newer_version_knows_are_left_out(
+    tmp_path: Path,
+) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append(heard(1))
+        append_newer(tmp_path / "s.db", cause=1)
+        assert await store.entry(3) is None
+        assert [one.seq for one in await store.entries()] == [1, 2]
+        assert [one.seq for one in await store.newest_entries(2, conversation=A)] == [2]
+        assert [one.seq for one in await store.caused_by(1)] == [2]
+        assert await store.last_position() == 3
 
 
 A, B = place("#a").conversation, place("#b").conversation

@@ -152,103 +152,96 @@ async def talked(store: Store, lines: int, *, first: int = 0, at: datetime = NOW
     await store.append([replace(turn(A, upto=store.last), at=at)])
 
 
-def test_whole_months_leave_for_a_file_each_and_are_never_taken_for_new(tmp_path: Path) -> None:
+async def test_whole_months_leave_for_a_file_each_and_are_never_taken_for_new(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "s.db"
 
-    async def story() -> None:
-        async with await opened(path) as store:
-            for month in range(16):
-                await talked(store, 10, first=10 * month, at=NOW + timedelta(days=30.5 * month))
-            rows = await in_log(store)
-            assert await whole_since(store) is None
-            assert await moved(store) == 3 * 21, "of the month in which the age ends nothing leaves"
-            names = ["s.db.2026-03.jsonl.gz", "s.db.2026-04.jsonl.gz", "s.db.2026-05.jsonl.gz"]
-            assert [file.name for file in list_month_files(path)] == names
-            assert await whole_since(store) == date(2026, 6, 1)
-            assert [await has_left(store, seq) for seq in (0, 1, 63, 64, store.last + 1)] == [
-                False,
-                True,
-                True,
-                False,
-                False,
-            ]
-            assert _same(without_months([*in_files(path), *await in_log(store)]), rows)
-            (file, *_) = list_month_files(path)
-            assert file.stat().st_mode & 0o777 == 0o600
-            lines = gzip.decompress(file.read_bytes()).decode().splitlines()
-            assert [json.loads(line)["seq"] for line in lines] == [row[0] for row in rows[:21]]
-            again = await store.append(_line(3))
-            assert [one.is_new for one in again] == [False, False]
-            assert again[0].seq == rows[6][0], "the position that it had"
-            assert len(await store.entries(match="garden", limit=1_000)) == 130
-            assert await moved(store) == 0
-        assert await rebuild(located(path)) == []
-
-    run(story())
+    async with await opened(path) as store:
+        for month in range(16):
+            await talked(store, 10, first=10 * month, at=NOW + timedelta(days=30.5 * month))
+        rows = await in_log(store)
+        assert await whole_since(store) is None
+        assert await moved(store) == 3 * 21, "of the month in which the age ends nothing leaves"
+        names = ["s.db.2026-03.jsonl.gz", "s.db.2026-04.jsonl.gz", "s.db.2026-05.jsonl.gz"]
+        assert [file.name for file in list_month_files(path)] == names
+        assert await whole_since(store) == date(2026, 6, 1)
+        assert [await has_left(store, seq) for seq in (0, 1, 63, 64, store.last + 1)] == [
+            False,
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert _same(without_months([*in_files(path), *await in_log(store)]), rows)
+        (file, *_) = list_month_files(path)
+        assert file.stat().st_mode & 0o777 == 0o600
+        lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+        assert [json.loads(line)["seq"] for line in lines] == [row[0] for row in rows[:21]]
+        again = await store.append(_line(3))
+        assert [one.is_new for one in again] == [False, False]
+        assert again[0].seq == rows[6][0], "the position that it had"
+        assert len(await store.entries(match="garden", limit=1_000)) == 130
+        assert await moved(store) == 0
+    assert await rebuild(located(path)) == []
 
 
-def test_what_counts_or_waits_stays_and_leaves_when_it_is_over(tmp_path: Path) -> None:
+async def test_what_counts_or_waits_stays_and_leaves_when_it_is_over(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
-    async def story() -> None:
-        async with await opened(path) as store:
-            await talked(store, 10)
-            await talked(store, 10, first=100, at=NOW + timedelta(days=31))
-            note = NoteWritten(agent="ana", scope="", title="", text="x", lasting=False)
-            folded = ViewFolded(start=Seq(21), reason="size", head="what was before")
-            begun = PartSendStarted(post=post("p").key, part=0, bodies=("one",))
-            await store.append(
-                [NewEntry(fact=note, at=NOW), NewEntry(fact=folded, at=NOW, conversation=A)]
-            )
-            await store.append(_line(50, "#b", urgency=3))
-            await store.append([turn(B, text="not of that", upto=1)])
-            queued = NewEntry(
-                fact=PostQueued(post=post("p", room="#c")),
-                at=NOW,
-                conversation=place("#c").conversation,
-            )
-            await store.append([queued, replace(queued, fact=begun)])
-            assert await moved(store) == 42
-            kinds = [row[2] for row in await in_log(store)]
-            assert kinds == [
-                "noted",
-                "folded",
-                "room",
-                "judged",
-                "turn_ended",
-                "post",
-                "sending",
-                "archived",
-                "archived",
-            ]
-            view = await store.view_entries(A)
-            assert view.fold is not None
-            assert view.fold.fact == folded
-            assert [item.parts[0].body for item in await store.undelivered_posts()] == ["one"]
-            await store.append([replace(turn(B, upto=store.last), at=LATER)])
-            assert await moved(store) == 3, "the same month once more"
-            assert await whole_since(store) == date(2026, 5, 1)
-            seqs = [row[0] for row in read_rows(month_file(path, "2026-03"))]
-            assert seqs == sorted({*seqs})
-            assert len(seqs) == 24
-        assert await rebuild(located(path)) == []
-
-    run(story())
+    async with await opened(path) as store:
+        await talked(store, 10)
+        await talked(store, 10, first=100, at=NOW + timedelta(days=31))
+        note = NoteWritten(agent="ana", scope="", title="", text="x", lasting=False)
+        folded = ViewFolded(start=Seq(21), reason="size", head="what was before")
+        begun = PartSendStarted(post=post("p").key, part=0, bodies=("one",))
+        await store.append(
+            [NewEntry(fact=note, at=NOW), NewEntry(fact=folded, at=NOW, conversation=A)]
+        )
+        await store.append(_line(50, "#b", urgency=3))
+        await store.append([turn(B, text="not of that", upto=1)])
+        queued = NewEntry(
+            fact=PostQueued(post=post("p", room="#c")),
+            at=NOW,
+            conversation=place("#c").conversation,
+        )
+        await store.append([queued, replace(queued, fact=begun)])
+        assert await moved(store) == 42
+        kinds = [row[2] for row in await in_log(store)]
+        assert kinds == [
+            "noted",
+            "folded",
+            "room",
+            "judged",
+            "turn_ended",
+            "post",
+            "sending",
+            "archived",
+            "archived",
+        ]
+        view = await store.view_entries(A)
+        assert view.fold is not None
+        assert view.fold.fact == folded
+        assert [item.parts[0].body for item in await store.undelivered_posts()] == ["one"]
+        await store.append([replace(turn(B, upto=store.last), at=LATER)])
+        assert await moved(store) == 3, "the same month once more"
+        assert await whole_since(store) == date(2026, 5, 1)
+        seqs = [row[0] for row in read_rows(month_file(path, "2026-03"))]
+        assert seqs == sorted({*seqs})
+        assert len(seqs) == 24
+    assert await rebuild(located(path)) == []
 
 
-def test_what_was_overheard_and_has_left_is_counted(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            await store.append([entry for number in range(300) for entry in _line(number)])
-            await store.append(_line(999, at=LATER, urgency=3))
-            assert await moved(store) == 600
-            unread = await store.unread_entries(A, most=50)
-            assert (len(unread.messages), unread.omitted) == (1, 300)
-            await store.activate(A)
-            await store.append([turn(A, upto=unread.upto)])
-            assert (await store.unread_entries(A, most=50)).messages == ()
-
-    run(story())
+async def test_what_was_overheard_and_has_left_is_counted(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append([entry for number in range(300) for entry in _line(number)])
+        await store.append(_line(999, at=LATER, urgency=3))
+        assert await moved(store) == 600
+        unread = await store.unread_entries(A, most=50)
+        assert (len(unread.messages), unread.omitted) == (1, 300)
+        await store.activate(A)
+        await store.append([turn(A, upto=unread.upto)])
+        assert (await store.unread_entries(A, most=50)).messages == ()
 
 
 KILLED = """
@@ -275,7 +268,9 @@ asyncio.run(main())
 
 @pytest.mark.integration
 @pytest.mark.parametrize("step", range(5))
-def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(tmp_path: Path, step: int) -> None:
+async def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
+    tmp_path: Path, step: int
+) -> None:
     """After the file, after the fact, after two steps of deletions; after the file of the next
     month."""
     path = tmp_path / "s.db"
@@ -286,9 +281,9 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(tmp_path: Path, 
             await talked(store, 5, first=900, at=NOW + timedelta(days=31))
             return await in_log(store)
 
-    rows = run(prepare())
-    store = located(path)
-    url = store.url if isinstance(store, ServerStore) else ""
+    rows = await prepare()
+    place = located(path)
+    url = place.url if isinstance(place, ServerStore) else ""
     child = subprocess.run(
         [sys.executable, "-c", KILLED, str(path), str(step), url], cwd=ROOT, check=False
     )
@@ -298,92 +293,75 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(tmp_path: Path, 
             b"\x1f\x8b\x08\x00torn"
         )
 
-    async def resume() -> None:
-        async with await opened(path) as store:
-            assert {row[0] for row in rows} <= {
-                row[0] for row in [*in_files(path), *await in_log(store)]
-            }
-            await moved(store)
-            assert _same(in_files(path), rows), "each once, and in its order"
-            assert [row[2] for row in await in_log(store)] == ["archived"] * len(
-                await in_log(store)
-            )
-            assert await store.append(_line(3)) == await store.append(_line(3))
-        assert [file.name for file in sorted(tmp_path.glob("*.gz*"))] == [
-            "s.db.2026-03.jsonl.gz",
-            "s.db.2026-04.jsonl.gz",
-        ]
-        assert await rebuild(located(path)) == []
-
-    run(resume())
+    async with await opened(path) as store:
+        assert {row[0] for row in rows} <= {
+            row[0] for row in [*in_files(path), *await in_log(store)]
+        }
+        await moved(store)
+        assert _same(in_files(path), rows), "each once, and in its order"
+        assert [row[2] for row in await in_log(store)] == ["archived"] * len(await in_log(store))
+        assert await store.append(_line(3)) == await store.append(_line(3))
+    assert [file.name for file in sorted(tmp_path.glob("*.gz*"))] == [
+        "s.db.2026-03.jsonl.gz",
+        "s.db.2026-04.jsonl.gz",
+    ]
+    assert await rebuild(located(path)) == []
 
 
-def test_the_log_still_refuses_to_be_changed(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            await talked(store, 200)
-            await moved(store)
-        with closing(look_into(tmp_path / "s.db")) as connection:
-            for sql in ("DELETE FROM log", "UPDATE log SET body = '{}'"):
-                with pytest.raises(LogError, match="append-only"):
-                    connection.write(sql)
-
-    run(story())
+async def test_the_log_still_refuses_to_be_changed(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await talked(store, 200)
+        await moved(store)
+    with closing(look_into(tmp_path / "s.db")) as connection:
+        for sql in ("DELETE FROM log", "UPDATE log SET body = '{}'"):
+            with pytest.raises(LogError, match="append-only"):
+                connection.write(sql)
 
 
-def test_a_file_of_another_store_keeps_what_it_has_and_a_damaged_one_stops_the_pass(
+async def test_a_file_of_another_store_keeps_what_it_has_and_a_damaged_one_stops_the_pass(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "s.db"
 
-    async def story() -> None:
-        for number in (9_000, 9_001):
-            async with await opened(path) as store:
-                await store.append(heard(number, urgency=0))
-                await moved(store)
-            path.unlink(missing_ok=True)
-            ENGINE.drop(path)
-        assert [row[0] for row in in_files(path)] == [1, 1, 2]
-        month_file(path, "2026-03").write_bytes(b"no file of ours")
+    for number in (9_000, 9_001):
         async with await opened(path) as store:
-            await store.append(heard(9_002, urgency=0))
-            with pytest.raises(StoreUnreadable, match="is damaged"):
-                await moved(store)
-            assert len(await in_log(store)) == 2
+            await store.append(heard(number, urgency=0))
+            await moved(store)
+        path.unlink(missing_ok=True)
+        ENGINE.drop(path)
+    assert [row[0] for row in in_files(path)] == [1, 1, 2]
+    month_file(path, "2026-03").write_bytes(b"no file of ours")
+    async with await opened(path) as store:
+        await store.append(heard(9_002, urgency=0))
+        with pytest.raises(StoreUnreadable, match="is damaged"):
+            await moved(store)
+        assert len(await in_log(store)) == 2
 
-    run(story())
 
-
-def test_without_the_files_of_old_months_the_tables_are_not_compared(tmp_path: Path) -> None:
+async def test_without_the_files_of_old_months_the_tables_are_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
-    async def story() -> None:
-        async with await opened(path) as store:
-            await talked(store, 20)
-            await moved(store)
-        month_file(path, "2026-03").rename(tmp_path / "away")
-        with pytest.raises(StoreUnreadable, match="put the files of old months back"):
-            await rebuild(located(path))
-        async with await opened(path) as store:
-            assert (await store.append(_line(3)))[0].is_new is False
-
-    run(story())
+    async with await opened(path) as store:
+        await talked(store, 20)
+        await moved(store)
+    month_file(path, "2026-03").rename(tmp_path / "away")
+    with pytest.raises(StoreUnreadable, match="put the files of old months back"):
+        await rebuild(located(path))
+    async with await opened(path) as store:
+        assert (await store.append(_line(3)))[0].is_new is False
 
 
-def test_months_leave_again_and_again_while_messages_are_taken_in(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            await talked(store, 1_000)
-            running = asyncio.create_task(run_retention(store, KEEP_DAYS * 86_400.0, Now(LATER)))
-            for number in (5_000, 6_000):
-                await talked(store, 50, first=number)
-                while await store.entries(kinds=["room"]):
-                    assert not running.done()
-                    assert (await store.append([replace(turn(B), at=LATER)]))[0].is_new
-            running.cancel()
-            await asyncio.wait([running])
-
-    run(story())
+async def test_months_leave_again_and_again_while_messages_are_taken_in(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await talked(store, 1_000)
+        running = asyncio.create_task(run_retention(store, KEEP_DAYS * 86_400.0, Now(LATER)))
+        for number in (5_000, 6_000):
+            await talked(store, 50, first=number)
+            while await store.entries(kinds=["room"]):
+                assert not running.done()
+                assert (await store.append([replace(turn(B), at=LATER)]))[0].is_new
+        running.cancel()
+        await asyncio.wait([running])
 
 
 @pytest.mark.sqlite
@@ -422,40 +400,37 @@ def test_old_months_are_in_a_backup_and_printed_as_the_log_is(
     )
 
 
-def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(
+async def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            young = await store.growth(LATER)
-            assert (young.bytes_per_day, young.full_on(LATER, 0)) == (None, None)
-            assert "known after a day" in young.describe(LATER, 0)
-            for day in range(60):
-                at = LATER - timedelta(days=60 - day, hours=-1)
-                await store.append(
-                    [one for number in range(50) for one in _line(day * 100 + number, at=at)]
-                )
-            growth = await store.growth(LATER)
-            assert growth.bytes_per_day is not None
-            used = growth.size_bytes - growth.unused_bytes
-            assert growth.bytes_per_day == pytest.approx(used / 60, rel=0.01)
-            days = 100
-            free = int(growth.bytes_per_day * days) - growth.unused_bytes
-            assert growth.full_on(LATER, free) in {
-                (LATER + timedelta(days=n)).date() for n in (days - 1, days)
-            }
-            assert "its disk is full on 2027-" in growth.describe(LATER, free)
-            assert growth.full_on(LATER, 10**15) is None
-            await store.append([turn(A, upto=10_000)])
-            before = growth.bytes_per_day
-            assert await moved(store, 31.0) > 0
-            later = await store.growth(LATER)
-            assert later.bytes_per_day is not None
-            assert later.unused_bytes > 0 or ENGINE.server is not None, (
-                "PostgreSQL does not tell what is free"
+    async with await opened(tmp_path / "s.db") as store:
+        young = await store.growth(LATER)
+        assert (young.bytes_per_day, young.full_on(LATER, 0)) == (None, None)
+        assert "known after a day" in young.describe(LATER, 0)
+        for day in range(60):
+            at = LATER - timedelta(days=60 - day, hours=-1)
+            await store.append(
+                [one for number in range(50) for one in _line(day * 100 + number, at=at)]
             )
-            assert 0.3 * before < later.bytes_per_day < 3 * before
-            quiet = await store.growth(LATER + timedelta(days=40))
-            assert quiet.full_on(LATER, 0) is None, "nothing came lately"
-
-    run(story())
+        growth = await store.growth(LATER)
+        assert growth.bytes_per_day is not None
+        used = growth.size_bytes - growth.unused_bytes
+        assert growth.bytes_per_day == pytest.approx(used / 60, rel=0.01)
+        days = 100
+        free = int(growth.bytes_per_day * days) - growth.unused_bytes
+        assert growth.full_on(LATER, free) in {
+            (LATER + timedelta(days=n)).date() for n in (days - 1, days)
+        }
+        assert "its disk is full on 2027-" in growth.describe(LATER, free)
+        assert growth.full_on(LATER, 10**15) is None
+        await store.append([turn(A, upto=10_000)])
+        before = growth.bytes_per_day
+        assert await moved(store, 31.0) > 0
+        later = await store.growth(LATER)
+        assert later.bytes_per_day is not None
+        assert later.unused_bytes > 0 or ENGINE.server is not None, (
+            "PostgreSQL does not tell what is free"
+        )
+        assert 0.3 * before < later.bytes_per_day < 3 * before
+        quiet = await store.growth(LATER + timedelta(days=40))
+        assert quiet.full_on(LATER, 0) is None, "nothing came lately"

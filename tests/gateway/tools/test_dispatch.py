@@ -337,24 +337,19 @@ async def test_what_is_allowed_leaves_no_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("says", ["", "Not done, because somebody said so."])
-def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str) -> None:
-    @story
-    async def asking() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            asked = Asked(says)
-            assert (
-                await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS))
-                == says
-            )
-            ((*called, decision, label),) = asked.wanted
-            rule = (
-                "bash is for the role admin and above, and somebody with the role guest asks "
-                "here, too"
-            )
-            assert called == [CALL, where(ROOT, GUS), "admin"]
-            assert (decision.role, decision.rule, label.integrity) == ("guest", rule, "guest")
-
-    asking()
+async def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked(says)
+        assert (
+            await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS))
+            == says
+        )
+        ((*called, decision, label),) = asked.wanted
+        rule = (
+            "bash is for the role admin and above, and somebody with the role guest asks here, too"
+        )
+        assert called == [CALL, where(ROOT, GUS), "admin"]
+        assert (decision.role, decision.rule, label.integrity) == ("guest", rule, "guest")
 
 
 @story

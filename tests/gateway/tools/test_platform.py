@@ -101,35 +101,27 @@ async def test_a_message_is_named_by_its_handle_whatever_recall_found_of_it(tmp_
 @pytest.mark.parametrize(
     "handle", ["m0", "m999", "m", "e1", "n1", "1", "m1.1", "m" + "9" * 30, "-1", "latest"]
 )
-def test_a_forged_handle_names_nothing(tmp_path: Path, handle: str) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            await kit.say(1, "hello", fate="refused")
-            with pytest.raises(ToolCallRefused, match="no message with that handle"):
-                await kit.hand("react", at(ROOM, "ann"), message=handle, reaction="x")
-            assert done(kit) == []
-
-    run()
+async def test_a_forged_handle_names_nothing(tmp_path: Path, handle: str) -> None:
+    async with stagehands(tmp_path) as kit:
+        await kit.say(1, "hello", fate="refused")
+        with pytest.raises(ToolCallRefused, match="no message with that handle"):
+            await kit.hand("react", at(ROOM, "ann"), message=handle, reaction="x")
+        assert done(kit) == []
 
 
 @pytest.mark.parametrize("place", [ANN, STAFF])
-def test_nobody_learns_of_a_message_in_another_private_place(
+async def test_nobody_learns_of_a_message_in_another_private_place(
     tmp_path: Path, place: Address
 ) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            said = await kit.say(1, "secret", place)
-            post = await kit.post("my secret", place)
-            for where in (at(ROOM, "ann"), at(OWN)):
-                for seq in (said, post):
-                    with pytest.raises(ToolCallRefused) as told:
-                        await kit.hand("react", where, message=f"m{seq}", reaction="x")
-                    assert str(told.value) == UNKNOWN_MESSAGE
-            assert done(kit) == []
-
-    run()
+    async with stagehands(tmp_path) as kit:
+        said = await kit.say(1, "secret", place)
+        post = await kit.post("my secret", place)
+        for where in (at(ROOM, "ann"), at(OWN)):
+            for seq in (said, post):
+                with pytest.raises(ToolCallRefused) as told:
+                    await kit.hand("react", where, message=f"m{seq}", reaction="x")
+                assert str(told.value) == UNKNOWN_MESSAGE
+        assert done(kit) == []
 
 
 @story
@@ -156,23 +148,19 @@ async def test_another_room_is_out_of_reach_but_for_an_owner_alone(tmp_path: Pat
         ("send_file", {"path": "a.txt"}),
     ],
 )
-def test_from_inside_nothing_is_done_in_a_room(
+async def test_from_inside_nothing_is_done_in_a_room(
     tmp_path: Path, name: str, asked: dict[str, str]
 ) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            assert await kit.say(1, "hello", OTHER) == 1
-            await kit.post("answer", OTHER)
-            kit.put("a.txt", b"x")
-            before = await kit.facts("acted", "post")
-            with pytest.raises(
-                ToolCallRefused, match=r"you can do nothing in a room|by yourself|Only rooms"
-            ):
-                await kit.hand(name, at(OWN), **asked)
-            assert (done(kit), await kit.facts("acted", "post")) == ([], before)
-
-    run()
+    async with stagehands(tmp_path) as kit:
+        assert await kit.say(1, "hello", OTHER) == 1
+        await kit.post("answer", OTHER)
+        kit.put("a.txt", b"x")
+        before = await kit.facts("acted", "post")
+        with pytest.raises(
+            ToolCallRefused, match=r"you can do nothing in a room|by yourself|Only rooms"
+        ):
+            await kit.hand(name, at(OWN), **asked)
+        assert (done(kit), await kit.facts("acted", "post")) == ([], before)
 
 
 async def shown(kit: Stagehands, *rooms: Address) -> None:
@@ -401,22 +389,18 @@ async def test_what_somebody_else_deleted_is_not_there_any_more(tmp_path: Path) 
         (Uncertain("cut"), "It may or may not have been done: cut", ["begun"]),
     ],
 )
-def test_a_failure_is_told_and_written_down(
+async def test_a_failure_is_told_and_written_down(
     tmp_path: Path, error: SendError, told: str, ends: list[str]
 ) -> None:
     stage = Stage()
     stage.fails = error
 
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path, stage) as kit:
-            await kit.post("answer")
-            with pytest.raises(ToolCallRefused, match=told):
-                await kit.hand("edit_own", at(ROOM, "mia"), message="mine", text="x")
-            assert [state for _, state in await kit.acted()] == ends
-            assert (await kit.read(at(ROOM)))[0].endswith("you (agent): answer")
-
-    run()
+    async with stagehands(tmp_path, stage) as kit:
+        await kit.post("answer")
+        with pytest.raises(ToolCallRefused, match=told):
+            await kit.hand("edit_own", at(ROOM, "mia"), message="mine", text="x")
+        assert [state for _, state in await kit.acted()] == ends
+        assert (await kit.read(at(ROOM)))[0].endswith("you (agent): answer")
 
 
 @story
@@ -482,21 +466,17 @@ async def test_a_platform_that_cannot_says_so(tmp_path: Path) -> None:
         ("set_topic", '{"topic":"x"}', "olga", True),
     ],
 )
-def test_who_may_have_it_done(
+async def test_who_may_have_it_done(
     tmp_path: Path, name: str, arguments: str, asker: str, *, allowed: bool
 ) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            await kit.say(1, "hello")
-            await kit.post("answer")
-            result = await kit.hands.call(
-                ToolCall(id="c", name=name, arguments=arguments), at(ROOM, asker)
-            )
-            assert result.is_error is not allowed, result.text
-            assert ("is for the role" in result.text) is not allowed
-
-    run()
+    async with stagehands(tmp_path) as kit:
+        await kit.say(1, "hello")
+        await kit.post("answer")
+        result = await kit.hands.call(
+            ToolCall(id="c", name=name, arguments=arguments), at(ROOM, asker)
+        )
+        assert result.is_error is not allowed, result.text
+        assert ("is for the role" in result.text) is not allowed
 
 
 DATA = b"one,two\n"
@@ -565,35 +545,27 @@ async def test_it_is_an_own_post_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\\b\\c.txt", "  .txt", "e" * 250])
-def test_a_name_is_one_line_and_no_path(tmp_path: Path, name: str) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            await send(kit, f"out/{name}")
-            ((_, told, _, _),) = sent(kit)
-            assert told.isprintable()
-            assert not set("/\\") & set(told)
-            assert 0 < len(told) <= 100
-
-    run()
+async def test_a_name_is_one_line_and_no_path(tmp_path: Path, name: str) -> None:
+    async with stagehands(tmp_path) as kit:
+        await send(kit, f"out/{name}")
+        ((_, told, _, _),) = sent(kit)
+        assert told.isprintable()
+        assert not set("/\\") & set(told)
+        assert 0 < len(told) <= 100
 
 
 @pytest.mark.parametrize(
     ("size", "why"),
     [(1_001, "That file has 1,001 bytes; 1,000 is the most"), (0, "is empty")],
 )
-def test_what_is_too_large_or_empty_is_refused(tmp_path: Path, size: int, why: str) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            kit.put("x", b"x" * size)
-            with pytest.raises(ToolCallRefused, match=why):
-                await send(kit, "x")
-            with pytest.raises(ToolCallRefused, match="no such file"):
-                await kit.hand("send_file", at(ROOM, "mia"), path="y")
-            assert await kit.facts("post", "acted") == []
-
-    run()
+async def test_what_is_too_large_or_empty_is_refused(tmp_path: Path, size: int, why: str) -> None:
+    async with stagehands(tmp_path) as kit:
+        kit.put("x", b"x" * size)
+        with pytest.raises(ToolCallRefused, match=why):
+            await send(kit, "x")
+        with pytest.raises(ToolCallRefused, match="no such file"):
+            await kit.hand("send_file", at(ROOM, "mia"), path="y")
+        assert await kit.facts("post", "acted") == []
 
 
 @story

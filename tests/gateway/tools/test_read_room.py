@@ -146,35 +146,29 @@ async def test_what_is_not_delivered_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [ANN, STAFF, PEER, OWN])
-def test_another_private_place_or_one_that_is_not_ours_is_not_told(
+async def test_another_private_place_or_one_that_is_not_ours_is_not_told(
     tmp_path: Path, place: Address
 ) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            await kit.say(1, "secret", place)
-            for where in (at(ROOM, "olga"), at(OTHER, "ann"), at(OWN)):
-                for name in ("read_room", "who"):
-                    with pytest.raises(ToolCallRefused) as told:
-                        await kit.hand(name, where, address=place.conversation)
-                    assert str(told.value) == UNKNOWN_PLACE
-
-    run()
+    async with stagehands(tmp_path) as kit:
+        await kit.say(1, "secret", place)
+        for where in (at(ROOM, "olga"), at(OTHER, "ann"), at(OWN)):
+            for name in ("read_room", "who"):
+                with pytest.raises(ToolCallRefused) as told:
+                    await kit.hand(name, where, address=place.conversation)
+                assert str(told.value) == UNKNOWN_PLACE
 
 
 @pytest.mark.parametrize(
     "address",
     ["#elsewhere", "nowhere/#room", "tg.test/", "tg.test/nobody", "agent/reverie", "/", "x" * 500],
 )
-def test_an_address_of_no_place_of_ours_is_refused_the_same(tmp_path: Path, address: str) -> None:
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path) as kit:
-            with pytest.raises(ToolCallRefused) as told:
-                await given(kit, at(ROOM), address=address)
-            assert str(told.value) == UNKNOWN_PLACE
-
-    run()
+async def test_an_address_of_no_place_of_ours_is_refused_the_same(
+    tmp_path: Path, address: str
+) -> None:
+    async with stagehands(tmp_path) as kit:
+        with pytest.raises(ToolCallRefused) as told:
+            await given(kit, at(ROOM), address=address)
+        assert str(told.value) == UNKNOWN_PLACE
 
 
 @story
@@ -243,27 +237,25 @@ async def test_who_is_there_by_the_platforms_word_with_roles(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("able", [True, False])
-def test_who_spoke_is_told_where_the_platform_does_not_say(tmp_path: Path, *, able: bool) -> None:
+async def test_who_spoke_is_told_where_the_platform_does_not_say(
+    tmp_path: Path, *, able: bool
+) -> None:
     stage = Stage()
     stage.fails = Rejected("not here")
 
-    @story
-    async def run() -> None:
-        async with stagehands(tmp_path, stage if able else Deaf()) as kit:
-            empty = await kit.hand("who", at(ROOM))
-            assert isinstance(empty, ToolOutput)
-            assert empty.text.endswith("tg.test/#room: nobody spoke there yet.")
-            await kit.say(1, "a", who="ann")
-            await kit.say(2, "b", who="mia")
-            await kit.say(3, "c", who="ann")
-            await kit.say(4, "d", who="eve", fate="refused")
-            told = await kit.hand("who", at(ROOM))
-            assert isinstance(told, ToolOutput)
-            head, *lines = told.text.split("\n")
-            assert head.startswith("The list of people could not be read (not here). ") is able
-            assert lines == [
-                "Ann (guest), at 2026-03-04 05:06 UTC",
-                "Mia (member), at 2026-03-04 05:06 UTC",
-            ]
-
-    run()
+    async with stagehands(tmp_path, stage if able else Deaf()) as kit:
+        empty = await kit.hand("who", at(ROOM))
+        assert isinstance(empty, ToolOutput)
+        assert empty.text.endswith("tg.test/#room: nobody spoke there yet.")
+        await kit.say(1, "a", who="ann")
+        await kit.say(2, "b", who="mia")
+        await kit.say(3, "c", who="ann")
+        await kit.say(4, "d", who="eve", fate="refused")
+        told = await kit.hand("who", at(ROOM))
+        assert isinstance(told, ToolOutput)
+        head, *lines = told.text.split("\n")
+        assert head.startswith("The list of people could not be read (not here). ") is able
+        assert lines == [
+            "Ann (guest), at 2026-03-04 05:06 UTC",
+            "Mia (member), at 2026-03-04 05:06 UTC",
+        ]

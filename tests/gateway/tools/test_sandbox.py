@@ -179,16 +179,12 @@ for family, where in ((socket.AF_INET, ("127.0.0.1", {})), (socket.AF_UNIX, "\\0
 
 
 @pytest.mark.parametrize(("network", "told"), [(False, "out\nout\n"), (True, "in\nout\n")])
-def test_it_has_a_network_only_if_the_operator_says_so(
+async def test_it_has_a_network_only_if_the_operator_says_so(
     tmp_path: Path, network: bool, told: str
 ) -> None:
-    @story
-    async def run() -> None:
-        with listening() as (port, name):
-            async with desk(tmp_path, BOX, network=network) as it:
-                assert await it.bash(CONNECT.format(port, name)) == f"[exit status 0]\n{told}"
-
-    run()
+    with listening() as (port, name):
+        async with desk(tmp_path, BOX, network=network) as it:
+            assert await it.bash(CONNECT.format(port, name)) == f"[exit status 0]\n{told}"
 
 
 @story

@@ -30,99 +30,73 @@ both = pytest.mark.parametrize("mode", MODES)
 
 
 @both
-def test_a_command_runs_in_the_files_and_tells_its_end(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            script = "echo a; echo b >&2; echo c; exit 3"
-            assert await it.bash(script) == "[exit status 3]\na\nb\nc\n", (
-                "in the order in which they came"
-            )
-            assert await it.bash("true") == "[exit status 0, no output]"
-            assert await it.bash("kill -9 $$") == "[exit status 137 (SIGKILL), no output]"
-            nice = min(os.nice(0) + NICE, 19)
-            assert await it.bash("nowhere; nice; ulimit -c") == (
-                f"[exit status 0]\n/bin/bash: line 1: nowhere: command not found\n{nice}\n0\n"
-            )
-            await it.bash("mkdir -p a && cd a && echo words > b; x=1")
-            assert (it.root / "a" / "b").read_text() == "words\n"
-            assert await it.bash("echo $x; cat a/b") == "[exit status 0]\n\nwords\n", (
-                "each begins anew"
-            )
-            assert (it.root.stat().st_mode & 0o777) == 0o700, (
-                "nobody else reads it, nor runs what is made there"
-            )
-
-    run()
+async def test_a_command_runs_in_the_files_and_tells_its_end(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        script = "echo a; echo b >&2; echo c; exit 3"
+        assert await it.bash(script) == "[exit status 3]\na\nb\nc\n", (
+            "in the order in which they came"
+        )
+        assert await it.bash("true") == "[exit status 0, no output]"
+        assert await it.bash("kill -9 $$") == "[exit status 137 (SIGKILL), no output]"
+        nice = min(os.nice(0) + NICE, 19)
+        assert await it.bash("nowhere; nice; ulimit -c") == (
+            f"[exit status 0]\n/bin/bash: line 1: nowhere: command not found\n{nice}\n0\n"
+        )
+        await it.bash("mkdir -p a && cd a && echo words > b; x=1")
+        assert (it.root / "a" / "b").read_text() == "words\n"
+        assert await it.bash("echo $x; cat a/b") == "[exit status 0]\n\nwords\n", "each begins anew"
+        assert (it.root.stat().st_mode & 0o777) == 0o700, (
+            "nobody else reads it, nor runs what is made there"
+        )
 
 
 @both
-def test_it_is_told_as_somebody_elses_words(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            result = await it.call("bash", command="echo '[exit status 0]'\nexit 1")
-            assert (result.is_untrusted, result.kind) == (True, "command")
-            assert result.origin == "echo '[exit status 0]' exit 1"
-            assert result.text.startswith("[exit status 1]\n"), (
-                "our line comes first, so it cannot be forged"
-            )
-
-    run()
+async def test_it_is_told_as_somebody_elses_words(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        result = await it.call("bash", command="echo '[exit status 0]'\nexit 1")
+        assert (result.is_untrusted, result.kind) == (True, "command")
+        assert result.origin == "echo '[exit status 0]' exit 1"
+        assert result.text.startswith("[exit status 1]\n"), (
+            "our line comes first, so it cannot be forged"
+        )
 
 
 @both
-def test_nothing_is_there_to_be_read(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            assert await it.bash("cat; read x; echo $?") == "[exit status 0]\n1\n"
-            assert "[exit status 1]" in await it.bash("(: </dev/tty)"), "nor a terminal"
-
-    run()
+async def test_nothing_is_there_to_be_read(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        assert await it.bash("cat; read x; echo $?") == "[exit status 0]\n1\n"
+        assert "[exit status 1]" in await it.bash("(: </dev/tty)"), "nor a terminal"
 
 
 @both
-def test_a_flood_is_ended(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_is_ended(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("sandbox", "shell"):
         monkeypatch.setattr(f"gateway.tools.{module}.OUTPUT_BYTES", 10_000)
 
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            told = await it.bash("yes & yes")
-            assert told.startswith(
-                "[ended: it printed more than 1 MB; put such output into a file]\ny\ny\n"
-            )
-            await it.empty()
-
-    run()
+    async with desk(tmp_path, mode) as it:
+        told = await it.bash("yes & yes")
+        assert told.startswith(
+            "[ended: it printed more than 1 MB; put such output into a file]\ny\ny\n"
+        )
+        await it.empty()
 
 
 @both
-def test_the_time_ends_all_of_it(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode, timeout=0.5, max_timeout=1) as it:
-            stubborn = "trap '' TERM HUP INT; (setsid sleep 600 &); sleep 600"
-            assert await it.bash(f"echo x; {stubborn}") == "[ended: its 0.5 s were over]\nx\n"
-            await it.empty()
-            assert await it.bash(stubborn, timeout=0.1) == "[ended: its 0.1 s were over, no output]"
-            assert "its 1 s were over" in await it.bash("sleep 600", timeout=600), (
-                "no more than the operator allows"
-            )
-
-    run()
+async def test_the_time_ends_all_of_it(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode, timeout=0.5, max_timeout=1) as it:
+        stubborn = "trap '' TERM HUP INT; (setsid sleep 600 &); sleep 600"
+        assert await it.bash(f"echo x; {stubborn}") == "[ended: its 0.5 s were over]\nx\n"
+        await it.empty()
+        assert await it.bash(stubborn, timeout=0.1) == "[ended: its 0.1 s were over, no output]"
+        assert "its 1 s were over" in await it.bash("sleep 600", timeout=600), (
+            "no more than the operator allows"
+        )
 
 
 @both
-def test_a_closed_output_is_not_the_end(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            assert await it.bash("exec >&- 2>&-; sleep 0.5; exit 4") == "[exit status 4, no output]"
-
-    run()
+async def test_a_closed_output_is_not_the_end(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        assert await it.bash("exec >&- 2>&-; sleep 0.5; exit 4") == "[exit status 4, no output]"
 
 
 BOMBS = {
@@ -134,37 +108,27 @@ BOMBS = {
 
 @both
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_fork_bomb_grows_to_its_limit_and_ends_with_its_time(
+async def test_a_fork_bomb_grows_to_its_limit_and_ends_with_its_time(
     tmp_path: Path, mode: str, bomb: str
 ) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode, processes=32) as it:
-            told = await it.bash(BOMBS[bomb], timeout=2)
-            assert "Resource temporarily unavailable" in told or "its 2 s were over" in told
-            await it.empty()
-            assert await it.bash("echo x | cat") == "[exit status 0]\nx\n", (
-                "the shell works as before"
-            )
-
-    run()
+    async with desk(tmp_path, mode, processes=32) as it:
+        told = await it.bash(BOMBS[bomb], timeout=2)
+        assert "Resource temporarily unavailable" in told or "its 2 s were over" in told
+        await it.empty()
+        assert await it.bash("echo x | cat") == "[exit status 0]\nx\n", "the shell works as before"
 
 
 @both
-def test_processes_and_threads_are_counted_together(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode, processes=16) as it:
-            (it.root).mkdir(parents=True)
-            (it.root / "x.py").write_text(
-                "import threading, time\nfor n in range(100):\n print(n, flush=True)\n"
-                " threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-            )
-            told = await it.bash(f"{python(mode)} x.py")
-            assert "can't start new thread" in told
-            assert "\n16\n" not in told
-
-    run()
+async def test_processes_and_threads_are_counted_together(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode, processes=16) as it:
+        (it.root).mkdir(parents=True)
+        (it.root / "x.py").write_text(
+            "import threading, time\nfor n in range(100):\n print(n, flush=True)\n"
+            " threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+        )
+        told = await it.bash(f"{python(mode)} x.py")
+        assert "can't start new thread" in told
+        assert "\n16\n" not in told
 
 
 def python(mode: str) -> str:
@@ -173,89 +137,69 @@ def python(mode: str) -> str:
 
 
 @both
-def test_the_memory_of_a_process_has_a_limit_that_cannot_be_lifted(
+async def test_the_memory_of_a_process_has_a_limit_that_cannot_be_lifted(
     tmp_path: Path, mode: str
 ) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode, memory_bytes=200_000_000) as it:
-            it.root.mkdir(parents=True)
-            for name, text in (
-                ("own", "x = bytearray(3 * 10**8)"),
-                ("shared", "import mmap\nx = mmap.mmap(-1, 10**9)"),
-                ("enough", "x = bytearray(10**8)\nprint('fine')"),
-            ):
-                (it.root / f"{name}.py").write_text(text)
-            told = await it.bash(f"ulimit -d unlimited; ulimit -v unlimited; {python(mode)} own.py")
-            assert "MemoryError" in told
-            assert "Cannot allocate memory" in await it.bash(f"{python(mode)} shared.py")
-            assert await it.bash(f"{python(mode)} enough.py") == "[exit status 0]\nfine\n"
-
-    run()
+    async with desk(tmp_path, mode, memory_bytes=200_000_000) as it:
+        it.root.mkdir(parents=True)
+        for name, text in (
+            ("own", "x = bytearray(3 * 10**8)"),
+            ("shared", "import mmap\nx = mmap.mmap(-1, 10**9)"),
+            ("enough", "x = bytearray(10**8)\nprint('fine')"),
+        ):
+            (it.root / f"{name}.py").write_text(text)
+        told = await it.bash(f"ulimit -d unlimited; ulimit -v unlimited; {python(mode)} own.py")
+        assert "MemoryError" in told
+        assert "Cannot allocate memory" in await it.bash(f"{python(mode)} shared.py")
+        assert await it.bash(f"{python(mode)} enough.py") == "[exit status 0]\nfine\n"
 
 
 @both
-def test_a_file_has_a_limit_that_cannot_be_lifted(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        # Ten times as much that others write to the same disk meanwhile would end it, too.
-        async with desk(tmp_path, mode, disk_bytes=20_000_000) as it:
-            told = await it.bash("ulimit -f unlimited; head -c 25000000 /dev/zero > big; exit $?")
-            assert told.startswith(
-                "[exit status 153 (SIGXFSZ: a file became larger than it may be)]\n"
-            )
-            assert (it.root / "big").stat().st_size <= 20_000_000
-
-    run()
+async def test_a_file_has_a_limit_that_cannot_be_lifted(tmp_path: Path, mode: str) -> None:
+    # Ten times as much that others write to the same disk meanwhile would end it, too.
+    async with desk(tmp_path, mode, disk_bytes=20_000_000) as it:
+        told = await it.bash("ulimit -f unlimited; head -c 25000000 /dev/zero > big; exit $?")
+        assert told.startswith("[exit status 153 (SIGXFSZ: a file became larger than it may be)]\n")
+        assert (it.root / "big").stat().st_size <= 20_000_000
 
 
 @both
-def test_filling_the_disk_with_many_files_is_ended(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode, disk_bytes=2_000_000) as it:
-            told = await it.bash(
-                "for i in $(seq 1000); do head -c 1000000 /dev/zero > $i; done; sleep 5"
-            )
-            assert told.startswith("[ended")
-            assert "the disk lost" in told
-
-    run()
+async def test_filling_the_disk_with_many_files_is_ended(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode, disk_bytes=2_000_000) as it:
+        told = await it.bash(
+            "for i in $(seq 1000); do head -c 1000000 /dev/zero > $i; done; sleep 5"
+        )
+        assert told.startswith("[ended")
+        assert "the disk lost" in told
 
 
 @both
-def test_a_command_whose_turn_is_cut_off_ends(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
+async def test_a_command_whose_turn_is_cut_off_ends(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
+        while len(inside(it.root)) < 3:
+            await asyncio.sleep(0.01)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        await it.empty()
+
+
+@both
+async def test_a_command_whose_turn_is_cut_off_while_it_starts_ends(
+    tmp_path: Path, mode: str
+) -> None:
+    async with desk(tmp_path, mode) as it:
+        await it.bash("true")
+        for steps in range(1, 16):
             turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
-            while len(inside(it.root)) < 3:
-                await asyncio.sleep(0.01)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            time.sleep(0.1)
             turn.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await turn
             await it.empty()
-
-    run()
-
-
-@both
-def test_a_command_whose_turn_is_cut_off_while_it_starts_ends(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            await it.bash("true")
-            for steps in range(1, 16):
-                turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
-                for _ in range(steps):
-                    await asyncio.sleep(0)
-                time.sleep(0.1)
-                turn.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await turn
-                await it.empty()
-
-    run()
 
 
 GATEWAY = """
@@ -271,20 +215,16 @@ asyncio.run(main())
 
 
 @both
-def test_nothing_outlives_a_gateway_that_is_killed(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        gateway = subprocess.Popen([sys.executable, "-c", GATEWAY, tmp_path, mode], cwd=REPOSITORY)
-        root = tmp_path / "files/public"
-        async with asyncio.timeout(120):
-            while not root.exists() or sum("sleep 600" in line for line in inside(root)) < 6:
-                await asyncio.sleep(0.02)
-            os.kill(gateway.pid, signal.SIGKILL)
-            gateway.wait()
-            while inside(root):
-                await asyncio.sleep(0.01)
-
-    run()
+async def test_nothing_outlives_a_gateway_that_is_killed(tmp_path: Path, mode: str) -> None:
+    gateway = subprocess.Popen([sys.executable, "-c", GATEWAY, tmp_path, mode], cwd=REPOSITORY)
+    root = tmp_path / "files/public"
+    async with asyncio.timeout(120):
+        while not root.exists() or sum("sleep 600" in line for line in inside(root)) < 6:
+            await asyncio.sleep(0.02)
+        os.kill(gateway.pid, signal.SIGKILL)
+        gateway.wait()
+        while inside(root):
+            await asyncio.sleep(0.01)
 
 
 def descriptors() -> int:
@@ -292,35 +232,27 @@ def descriptors() -> int:
 
 
 @both
-def test_many_commands_leave_no_descriptor_open(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            await it.bash("true")
-            before = descriptors()
-            for _ in range(5):
-                await it.bash("sleep 600 & echo x")
-            assert descriptors() <= before
-
-    run()
+async def test_many_commands_leave_no_descriptor_open(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        await it.bash("true")
+        before = descriptors()
+        for _ in range(5):
+            await it.bash("sleep 600 & echo x")
+        assert descriptors() <= before
 
 
 @both
-def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            assert "too long" in await it.refuses("bash", command="\u20ac" * 50_000)
-            assert "NUL" in await it.refuses("bash", command="a\0b")
-            assert "command" in await it.refuses("bash", command="")
-            assert "Invalid JSON" in await it.refuses("bash", command="\ud800")
-            it.tree.write_text("")
-            assert "cannot be reached" in await it.refuses("bash", command="true")
-            assert "role admin" in await it.refuses(
-                "bash", replace(ROOM, requesters=()), command="true"
-            )
-
-    run()
+async def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        assert "too long" in await it.refuses("bash", command="\u20ac" * 50_000)
+        assert "NUL" in await it.refuses("bash", command="a\0b")
+        assert "command" in await it.refuses("bash", command="")
+        assert "Invalid JSON" in await it.refuses("bash", command="\ud800")
+        it.tree.write_text("")
+        assert "cannot be reached" in await it.refuses("bash", command="true")
+        assert "role admin" in await it.refuses(
+            "bash", replace(ROOM, requesters=()), command="true"
+        )
 
 
 async def reported(it: Desk, count: int) -> None:
@@ -330,86 +262,69 @@ async def reported(it: Desk, count: int) -> None:
 
 
 @both
-def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(
+async def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(
     tmp_path: Path, mode: str
 ) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            told = await it.bash(
-                "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True
-            )
-            assert told == (
-                "Job j1 runs, for 600 s at most. You are told when it has ended; job_output "
-                "reads it."
-            )
-            async with asyncio.timeout(120):
-                while "one" not in (text := await it.says("job_output", job="j1")):
-                    await asyncio.sleep(0.01)
-            assert text == "[running]\none\n"
-            assert (await it.says("jobs")).startswith("j1: running: echo one; until [ -e go ]")
-            (it.root / "go").touch()
-            await reported(it, 1)
-            agent, at, line, ok = it.reports[0]
-            assert (agent, at, ok) == ("reverie", ROOM.at, False)
-            assert line.startswith("Background job j1: exit status 3")
-            result = await it.call("job_output", job="j1")
-            assert (result.is_untrusted, result.kind) == (True, "command")
-            assert result.text.endswith("]\none\ntwo\n")
-            assert (await it.says("job_output", job=" j1 ", tail=1)).endswith("]\ntwo")
-            assert "had ended already: exit status 3" in await it.says("job_kill", job="j1")
-
-    run()
+    async with desk(tmp_path, mode) as it:
+        told = await it.bash(
+            "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True
+        )
+        assert told == (
+            "Job j1 runs, for 600 s at most. You are told when it has ended; job_output reads it."
+        )
+        async with asyncio.timeout(120):
+            while "one" not in (text := await it.says("job_output", job="j1")):
+                await asyncio.sleep(0.01)
+        assert text == "[running]\none\n"
+        assert (await it.says("jobs")).startswith("j1: running: echo one; until [ -e go ]")
+        (it.root / "go").touch()
+        await reported(it, 1)
+        agent, at, line, ok = it.reports[0]
+        assert (agent, at, ok) == ("reverie", ROOM.at, False)
+        assert line.startswith("Background job j1: exit status 3")
+        result = await it.call("job_output", job="j1")
+        assert (result.is_untrusted, result.kind) == (True, "command")
+        assert result.text.endswith("]\none\ntwo\n")
+        assert (await it.says("job_output", job=" j1 ", tail=1)).endswith("]\ntwo")
+        assert "had ended already: exit status 3" in await it.says("job_kill", job="j1")
 
 
 @both
-def test_a_job_ends_when_it_is_killed_and_nobody_is_told(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
+async def test_a_job_ends_when_it_is_killed_and_nobody_is_told(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        await it.bash("setsid sleep 600 & sleep 600", background=True)
+        while len(inside(it.root)) < 3:
+            await asyncio.sleep(0.01)
+        assert await it.says("job_kill", job="j1") == "j1 is ended."
+        await it.empty()
+        assert (await it.says("jobs")).startswith("j1: killed: ")
+        assert await it.says("job_output", job="j1") == "[killed, no output]"
+        assert not it.reports
+
+
+@both
+async def test_a_job_lives_no_longer_than_the_operator_allows(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode, max_timeout=0.5) as it:
+        await it.bash("(setsid sleep 600 &); sleep 600", background=True, timeout=600)
+        await reported(it, 1)
+        assert it.reports[0][2].startswith("Background job j1: ended: its 0.5 s were over: ")
+        await it.empty()
+
+
+@both
+async def test_jobs_end_with_the_shell_and_no_more_begin(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        for _ in range(3):
             await it.bash("setsid sleep 600 & sleep 600", background=True)
-            while len(inside(it.root)) < 3:
-                await asyncio.sleep(0.01)
-            assert await it.says("job_kill", job="j1") == "j1 is ended."
-            await it.empty()
-            assert (await it.says("jobs")).startswith("j1: killed: ")
-            assert await it.says("job_output", job="j1") == "[killed, no output]"
-            assert not it.reports
-
-    run()
-
-
-@both
-def test_a_job_lives_no_longer_than_the_operator_allows(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode, max_timeout=0.5) as it:
-            await it.bash("(setsid sleep 600 &); sleep 600", background=True, timeout=600)
-            await reported(it, 1)
-            assert it.reports[0][2].startswith("Background job j1: ended: its 0.5 s were over: ")
-            await it.empty()
-
-    run()
-
-
-@both
-def test_jobs_end_with_the_shell_and_no_more_begin(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            for _ in range(3):
-                await it.bash("setsid sleep 600 & sleep 600", background=True)
-            while len(inside(it.root)) < 9:
-                await asyncio.sleep(0.01)
-            await it.shell.aclose()
-            await it.empty()
-            assert not it.reports
-            assert "Nothing can run in the background" in await it.refuses(
-                "bash", command="true", background=True
-            )
-            assert await it.bash("echo x") == "[exit status 0]\nx\n"
-
-    run()
+        while len(inside(it.root)) < 9:
+            await asyncio.sleep(0.01)
+        await it.shell.aclose()
+        await it.empty()
+        assert not it.reports
+        assert "Nothing can run in the background" in await it.refuses(
+            "bash", command="true", background=True
+        )
+        assert await it.bash("echo x") == "[exit status 0]\nx\n"
 
 
 @story
@@ -566,19 +481,13 @@ async def test_a_job_is_shown_to_those_who_may_read_all_that_it_could_read(tmp_p
 
 
 @both
-def test_commands_of_several_places_run_at_once(tmp_path: Path, mode: str) -> None:
-    @story
-    async def run() -> None:
-        async with desk(tmp_path, mode) as it:
-            here = asyncio.create_task(
-                it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls")
-            )
-            await until((it.root / "begun").exists)
-            assert "secret.txt" in await it.says("bash", CLOSED, command="touch secret.txt; ls")
-            (it.root / "go").touch()
-            assert await here == "[exit status 0]\nbegun\ngo\n"
-
-    run()
+async def test_commands_of_several_places_run_at_once(tmp_path: Path, mode: str) -> None:
+    async with desk(tmp_path, mode) as it:
+        here = asyncio.create_task(it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls"))
+        await until((it.root / "begun").exists)
+        assert "secret.txt" in await it.says("bash", CLOSED, command="touch secret.txt; ls")
+        (it.root / "go").touch()
+        assert await here == "[exit status 0]\nbegun\ngo\n"
 
 
 @pytest.mark.parametrize(

@@ -93,21 +93,16 @@ def test_each_fault_leaves_nobody_without_one_answer(
 @pytest.mark.parametrize(
     "seed", [int(one) for one in os.environ.get("CLUSTER_SEEDS", "11").split()]
 )
-def test_faults_for_long_leave_nobody_without_one_answer(
+async def test_faults_for_long_leave_nobody_without_one_answer(
     tmp_path: Path, server: PostgresServer, seed: int
 ) -> None:
-    async def story() -> None:
-        async with cluster_storm(tmp_path, server, seed) as it:
-            until_s = time.monotonic() + 60 * float(os.environ.get("CLUSTER_MINUTES", "20"))
-            while time.monotonic() < until_s:
-                others = it.random.sample(BESIDE, it.random.choice((0, 0, 1, 2)))
-                await together(
-                    it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))), *others
-                )
-                await it.lasts(0, 6)
-            await calm(it)
-
-    asyncio.run(story())
+    async with cluster_storm(tmp_path, server, seed) as it:
+        until_s = time.monotonic() + 60 * float(os.environ.get("CLUSTER_MINUTES", "20"))
+        while time.monotonic() < until_s:
+            others = it.random.sample(BESIDE, it.random.choice((0, 0, 1, 2)))
+            await together(it, *it.random.choice((*PAIRS, *((kind,) for kind in KINDS))), *others)
+            await it.lasts(0, 6)
+        await calm(it)
 
 
 async def together(it: ClusterStorm, *kinds: str) -> None:
