@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.facts import RoleAssigned
 from gateway.core.findings import Finding, warning
-from gateway.store import StoreError, StoreLocation, store_location
-from gateway.store.check import open_reader
+from gateway.store import Store, StoreError, StoreLocation, store_location
 
 
 @check("owners")
@@ -15,7 +14,7 @@ async def check_owners(context: CheckContext) -> Sequence[Finding]:
     access, store = context.settings.access, store_location(context.settings.store)
     if access.roles.owner or any(one.role == "owner" for one in access.grants):
         return []
-    if await _count_paired_owners(store, alive=context.gateway_state.is_alive):
+    if await _count_paired_owners(store):
         return []
     what = (
         "nobody is an owner: nobody can approve requests, administer the bot, or get notices "
@@ -28,9 +27,9 @@ async def check_owners(context: CheckContext) -> Sequence[Finding]:
     return [warning("config.owner", what, fix, "access.roles.owner")]
 
 
-async def _count_paired_owners(store: StoreLocation, *, alive: bool) -> int:
+async def _count_paired_owners(store: StoreLocation) -> int:
     try:
-        async with await open_reader(store, alive=alive) as reader:
+        async with await Store.open_readonly(store) as reader:
             held = await reader.current_facts("role_given")
     except (StoreError, OSError):  # the check of the store reports the reason
         return 0

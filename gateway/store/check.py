@@ -13,16 +13,13 @@ from typing import Final
 
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.events import DeliveryReport
-from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
+from gateway.core.findings import Finding, bad, ok, warning
 from gateway.core.format import format_bytes
 from gateway.store import (
     ServerStore,
     Store,
     StoreError,
-    StoreLocation,
     StoreMissing,
-    StoreReader,
-    StoreUnreadable,
     local_path,
     store_location,
 )
@@ -30,21 +27,15 @@ from gateway.store.schema import (
     APPLICATION_ID,
     UNRELEASED_ID,
     check_current_schema,
-    check_schema,
     newest_schema,
     sqlite_uri,
-    unreadable_error,
 )
-from gateway.store.sqlite_log import SqliteLog
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
 """Free space below which a store that grows by its usual megabytes a day fills the disk within
 months."""
 NO_SPACE_BYTES: Final = 100_000_000
 """Free space below which the next media file or backup may not fit."""
-LARGE_WAL_BYTES: Final = 268_435_456
-"""Four times what the writer leaves (`journal_size_limit`): a program holds an old snapshot of the
-store open."""
 SOON_FULL_DAYS: Final = 30
 """Days before the disk is full: time to do something about it."""
 RECENT_S: Final = 86_400.0
@@ -65,17 +56,11 @@ _PROGRESS_STEPS: Final = 10_000
 def check_store(context: CheckContext) -> Iterator[Finding]:
     """Check whether the store file can be used, and for how long."""
     path, where = context.settings.store.path, str(context.settings.store.path)
-    free_bytes, wal_bytes = _read_free_bytes(path.parent), _read_wal_bytes(path)
+    free_bytes = _read_free_bytes(path.parent)
     if free_bytes < LOW_SPACE_BYTES:
         found = bad if free_bytes < NO_SPACE_BYTES else warning
         fix = "free some space there, or move the store to a larger disk (store.path)"
         yield found("store.disk", f"{format_bytes(free_bytes)} are free on its disk", fix, where)
-    if wal_bytes > LARGE_WAL_BYTES:
-        fix = (
-            "end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), "
-            "then restart"
-        )
-        yield warning("store.wal", f"its write-ahead log has {format_bytes(wal_bytes)}", fix, where)
     if problem := _find_directory_problem(path.parent):
         fix = (
             "make that directory writable for the gateway's user, or set store.path to another one"
@@ -92,7 +77,7 @@ def check_store(context: CheckContext) -> Iterator[Finding]:
         )
         yield bad("store.readonly", "the gateway's user cannot read and write it", fix, where)
     else:
-        yield from _check_database(path, alive=context.gateway_state.is_alive)
+        yield from _check_database(path)
 
 
 def _check_server(store: ServerStore) -> Iterator[Finding]:
@@ -114,8 +99,8 @@ def _check_server(store: ServerStore) -> Iterator[Finding]:
         yield ok("store.database", f"it can be read, schema {newest_schema(store)}", str(store))
 
 
-def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
-    problem, schema, damage, is_whole = _inspect_database(_build_sqlite_uri(path, alive=alive))
+def _check_database(path: Path) -> Iterator[Finding]:
+    problem, schema, damage, is_whole = _inspect_database(path)
     where, newest = str(path), newest_schema(path)
     if problem:
         fix = (
@@ -155,7 +140,7 @@ async def check_outbox(context: CheckContext) -> Sequence[Finding]:
         context.gateway_state.kind == "running",
     )
     try:
-        async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
+        async with await Store.open_readonly(path) as reader:
             posts = await reader.undelivered_posts()
             ended = await reader.newest_entries(200, kinds=["delivery"])
     except (StoreError, OSError):  # the check of the file reports the reason
@@ -197,7 +182,7 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
     """Tell the growth of the store, and the day on which its disk is full."""
     path, now = store_location(context.settings.store), datetime.now(UTC)
     try:
-        async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
+        async with await Store.open_readonly(path) as reader:
             growth = await reader.growth(now)
     except (StoreError, OSError):  # the check of the file reports the reason
         return []
@@ -214,61 +199,15 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
     return [warning("store.growth", what, fix, str(path))]
 
 
-async def open_reader(path: StoreLocation, *, alive: bool) -> StoreReader:
-    """Open the store for reading as `Store.open_readonly` does, without leaving files beside it.
-
-    Raises StoreError.
-    """
-    if not isinstance(path, Path) or alive or _read_wal_bytes(path):
-        return await Store.open_readonly(path)
-    address = _build_sqlite_uri(path, alive=alive)
-
-    def connect_checked() -> tuple[SqliteLog, int]:
-        log = SqliteLog(address)
-        try:
-            schema = check_schema(log.connection, path)
-        except sqlite3.Error as error:
-            log.close()
-            raise unreadable_error(path, error) from error
-        except StoreError:
-            log.close()
-            raise
-        return log, schema
-
-    log, schema = await run_in_thread(connect_checked)
-    if schema != newest_schema(path):
-        log.close()
-        raise StoreUnreadable(f"{path} has the older schema {schema}")
-    await log.start()
-    return StoreReader(path, log)
-
-
-def _read_wal_bytes(path: Path) -> int:
-    try:
-        return path.with_name(f"{path.name}-wal").stat().st_size
-    except OSError:
-        return 0
-
-
-def _build_sqlite_uri(path: Path, *, alive: bool) -> str:
-    """Return the URI for SQLite. Without a writer and without a write-ahead log the file is opened
-    as immutable.
-
-    Then SQLite creates no `-shm` file beside it. Such a file would belong to the user of doctor,
-    perhaps root, and the gateway could not open its store
-    (https://www.sqlite.org/uri.html#uriimmutable).
-    """
-    still = "" if alive or _read_wal_bytes(path) else "&immutable=1"
-    return f"{sqlite_uri(path, 'ro')}{still}"
-
-
-def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], bool]:
+def _inspect_database(path: Path) -> tuple[str, int, tuple[str, ...], bool]:
     """Return why the database cannot be opened, its schema, its damage, and whether all of it was
     checked.
     """
     schema = 0
     try:
-        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
+        with closing(
+            sqlite3.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None)
+        ) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (schema,) = connection.execute("PRAGMA user_version").fetchone()
             if application == UNRELEASED_ID:
@@ -312,35 +251,3 @@ def _read_free_bytes(directory: Path) -> int:
         with suppress(OSError):  # missing, or below something closed
             return shutil.disk_usage(path).free
     return 0
-
-
-MIN_SQLITE: Final = (3, 37)
-"""STRICT tables need it: https://www.sqlite.org/stricttables.html."""
-
-
-@check("versions", timed=False)
-def check_versions(_: CheckContext) -> Iterator[Finding]:
-    """Check whether SQLite has what the store needs. Versions of libraries: `pip check`."""
-    needs = {
-        "STRICT tables": "CREATE TABLE a (b INTEGER) STRICT",
-        "FTS5": "CREATE VIRTUAL TABLE c USING fts5(d)",
-    }
-    lacks = [name for name, sql in needs.items() if not _can_execute(sql)]
-    if lacks:
-        what = f"SQLite {sqlite3.sqlite_version} here has no {' and no '.join(lacks)}"
-        wanted = ".".join(map(str, MIN_SQLITE))
-        fix = (
-            f"use a Python with SQLite {wanted} or newer, with FTS5 (python.org's and Debian's are)"
-        )
-        yield bad("versions.sqlite", what, fix)
-    else:
-        yield ok("versions.sqlite", f"SQLite {sqlite3.sqlite_version} with STRICT tables and FTS5")
-
-
-def _can_execute(sql: str) -> bool:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        try:
-            connection.execute(sql)
-        except sqlite3.OperationalError:
-            return False
-    return True

@@ -410,11 +410,6 @@ def a_price_table_that_cannot_be_read(here: World, _: Any) -> None:
     (here.directory / "prices.yaml").write_text("models: 3\n")
 
 
-@fault("config.unread", "warning", "reverie.yaml.bak", "rename it")
-def a_file_that_looks_as_if_it_counted(here: World, _: Any) -> None:
-    (here.directory / "reverie.yaml.bak").write_text("x: y\n")
-
-
 @fault("config.example", "warning", "access.roles.owner", "whoami")
 def an_owner_of_the_example(here: World, _: Any) -> None:
     here.config["access"]["roles"]["owner"].append("telegram.main:1001")
@@ -542,13 +537,6 @@ def a_store_of_a_newer_version(here: World, _: Any) -> None:
 async def a_post_that_waits(here: World, _: Any) -> None:
     to = Address(channel=ChannelName("irc.test"), room=RoomId("#lounge"))
     await here.remember(PostQueued(post=Post(key=PostKey("k1"), to=to, text="hello")))
-
-
-@fault("store.wal", "warning", "reverie.db", "end programs")
-def a_write_ahead_log_that_nobody_empties(here: World, _: Any) -> None:
-    wal = here.store.with_name("reverie.db-wal")
-    wal.touch(0o600)
-    os.truncate(wal, 300_000_000)
 
 
 @fault("gateway.hangs", "bad", "reverie.db", "kill")

@@ -166,19 +166,3 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(
     finally:
         never.set()
         server.close()
-
-
-@pytest.mark.parametrize(("reads", "level"), [(4_096, "warning"), (10**6, "ok")])
-async def test_a_server_that_reads_less_than_is_assumed_is_told_so(reads: int, level: str) -> None:
-    async with ModelApi() as api:
-        api.default = lambda body: Answer(
-            text="OK",
-            usage={"prompt_tokens": min(len(json.dumps(body)) // 4, reads), "completion_tokens": 1},
-        )
-        seen = await probe(provider(api.url, "openai"), "qwen3:8b")
-        (context,) = [one for one in seen if one.code == "model.context"]
-        assert context.level == level
-        assert "a prompt may have 128000 tokens" not in context.what
-        assert (f"read {reads} of about" in context.what) == (level == "warning")
-        assert ("OLLAMA_CONTEXT_LENGTH" in (context.fix or "")) == (level == "warning")
-        assert not api.violations
