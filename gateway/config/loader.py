@@ -555,24 +555,19 @@ class ConfigFiles:
 
     def read(self) -> LoadedConfig:
         """Read the configuration; later changes make it stale. Raises ConfigError, OSError."""
-        while True:
-            stamp = self._stamp = self._take_stamp(self._targets)
-            try:
-                loaded = read_config(self._directory, self._env)
-                targets = loaded.referenced_files
-            except ConfigError as error:
-                targets = error.referenced_files
-                if targets <= self._targets:
-                    raise
-            else:
-                if targets <= self._targets:
-                    gone = {str(one) for one in self._targets - targets}
-                    self._targets, self._stamp = (
-                        targets,
-                        frozenset(one for one in stamp if one[0] not in gone),
-                    )
-                    return replace(loaded, settings=self.with_ops(loaded.settings))
-            self._targets |= targets  # new references may have changed during the read: read again
+        stamp, targets = self._take_stamp(self._targets), self._targets
+        try:
+            loaded = read_config(self._directory, self._env)
+            targets = loaded.referenced_files
+        except ConfigError as error:
+            targets |= error.referenced_files
+            raise
+        finally:
+            gone = {str(one) for one in self._targets - targets}
+            stamp |= self._take_stamp(targets - self._targets)
+            self._stamp = frozenset(one for one in stamp if one[0] not in gone)
+            self._targets = targets
+        return replace(loaded, settings=self.with_ops(loaded.settings))
 
     def with_ops(self, settings: Settings) -> Settings:
         """Return the settings with the values of the section `ops` for this process."""

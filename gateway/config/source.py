@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,10 +40,12 @@ _RESOLVERS = {
         r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"
     ),
 }
-_QUOTE_HINTS = {
-    "alias": "a value that starts with `*` needs quotes",
-    "anchor": "a value that starts with `&` needs quotes",
-    "cannot start any token": "a value that starts with `@`, `%` or a backquote needs quotes",
+_SCALARS: Mapping[str, Callable[[str], "Tree"]] = {
+    "bool": lambda text: text.lower() == "true",
+    "null": lambda _: None,
+    "int": int,
+    "float": float,
+    "str": str,
 }
 
 
@@ -216,19 +218,8 @@ def clean_reference(text: str) -> str:
 
 def parse_scalar(text: str) -> Tree:
     """Parse a text as an unquoted YAML scalar."""
-    return _to_scalar(
-        next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text
-    )
-
-
-def _to_scalar(kind: str, text: str) -> Tree:
-    if kind == "int":
-        return int(text)
-    if kind == "float":
-        return float(text)
-    if kind == "bool":
-        return text.lower() == "true"
-    return None if kind == "null" else text
+    kind = next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str")
+    return _SCALARS[kind](text)
 
 
 class _YamlFileReader:
@@ -250,8 +241,9 @@ class _YamlFileReader:
         except UnicodeDecodeError:
             source.add_problem((), "is not UTF-8 text")
         except yaml.YAMLError as error:
-            source.positions[()] = (self._file, _error_line(error, text))
-            source.add_problem((), f"not YAML: {_explain_yaml_error(error, text)}")
+            line, why = _explain_yaml_error(error, text)
+            source.positions[()] = (self._file, line)
+            source.add_problem((), f"not YAML: {why}")
         else:
             if isinstance(node, yaml.MappingNode):
                 source.data = self._read_mapping(node, ())
@@ -279,7 +271,7 @@ class _YamlFileReader:
                 keys, "tags (`!name`) are not supported; a value that starts with `!` needs quotes"
             )
             return None
-        return _to_scalar(kind, node.value)
+        return _SCALARS[kind](node.value)
 
     def _read_mapping(self, node: yaml.MappingNode, above: Keys) -> dict[str, Tree]:
         result: dict[str, Tree] = {}
@@ -349,64 +341,26 @@ class _YamlFileReader:
 
 
 def _compose_node(text: str) -> yaml.Node | None:
-    depth = nodes = 0
+    depth = 0
     # The C parser's compose recurses on the C stack, and deep nesting ends the process: check
     # first.
     for event in yaml.parse(text, Loader=_CoreSchemaLoader):
-        nodes += isinstance(event, yaml.NodeEvent)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
             raise yaml.YAMLError("nested too deep")
-        if nodes > _MAX_NODES:
-            raise yaml.YAMLError("too large")
     node: yaml.Node | None = yaml.compose(text, Loader=_CoreSchemaLoader)
     return node
 
 
-def _error_line(error: yaml.YAMLError, text: str) -> int:
-    if isinstance(error, yaml.reader.ReaderError):  # has a position, in bytes or in characters
-        control = yaml.reader.Reader.NON_PRINTABLE.search(text)
-        return text.count("\n", 0, control.start()) + 1 if control else 1
-    mark = _open_bracket(error) or getattr(error, "problem_mark", None)
-    return mark.line + 1 if mark else 1
-
-
-def _open_bracket(error: yaml.YAMLError) -> yaml.Mark | None:
-    """Return the place of a bracket that is not closed where something else begins; None: that is
-    not what is wrong.
-    """
-    if isinstance(error, yaml.MarkedYAMLError) and str(error.problem).startswith(
-        "did not find expected ','"
-    ):
-        return error.context_mark
-    return None
-
-
-def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
+def _explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int, str]:
+    """Return the line and the parser's own words, without what they quote of the file."""
     if isinstance(error, yaml.reader.ReaderError):
-        return "contains control characters"
-    if not isinstance(error, yaml.MarkedYAMLError):
-        return str(error)
-    problem = str(error.problem or "does not parse")
-    if "cannot start any token" in problem and error.problem_mark:
-        line, column = error.problem_mark.line, error.problem_mark.column
-        if any(one[column : column + 1] == "\t" for one in text.splitlines()[line : line + 1]):
-            return "indent with spaces, not with tabs"
-    if bracket := _open_bracket(error):
-        opened = text.splitlines()[bracket.line]
-        hint = (
-            "; `#` begins a comment, so a room's name needs quotes"
-            if re.search(r"[\s\[,{]#", opened)
-            else ""
-        )
-        return (
-            f"the `{opened[bracket.column]}` is not closed, or a comma is missing behind it{hint}"
-        )
-    for start, explanation in _QUOTE_HINTS.items():
-        if start in f"{problem} {error.context}":
-            return explanation
-    return re.split("['\"]", problem, maxsplit=1)[
-        0
-    ].strip()  # the text after a quote may be a value
+        return text.count("\n", 0, error.position) + 1, "contains control characters"
+    mark: yaml.Mark | None = getattr(error, "problem_mark", None)
+    if not isinstance(error, yaml.MarkedYAMLError) or mark is None:
+        return 1, str(error)
+    why, begun = re.sub(r"'\w[^']*'", "it", str(error.problem)), error.context_mark
+    if begun is not None:
+        why += f" {error.context} that begins in line {begun.line + 1}, column {begun.column + 1}"
+    return mark.line + 1, f"{why} (column {mark.column + 1})"
