@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from gateway.core.events import (
     Alarm,
@@ -202,10 +204,6 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
     match fact:
         case Alarm() if fact.attended:
             return "the agent means to look in here"
-        case Message() | MessageEdited() | Alarm():
-            return fact.text
-        case MessageDeleted():
-            return f"deleted {fact.message}"
         case ReactionChanged():
             return f"{'+' if fact.added else '-'}{fact.reaction}"
         case MembershipChanged():
@@ -213,14 +211,10 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case PlaceRenamed():
             names = (fact.names.person, fact.names.thread, fact.names.room, fact.names.server)
             return f"is called {' in '.join(filter(None, names)) or '?'}"
-        case Command():
-            return f"{fact.name} {fact.args}".rstrip()
         case ConnectionChanged():
             return _with_reason("up" if fact.up else "down", fact.reason)
         case TaskFinished():
             return f"{fact.what} {'is done' if fact.ok else 'failed'}: {fact.text}"
-        case Judgement():
-            return f"{fact.fate}, urgency {fact.urgency}, by {fact.rule} ({fact.type}, {fact.role})"
         case TurnRecord():
             return (
                 f"{fact.outcome}, {len(fact.covers)} told, {fact.omitted} omitted: "
@@ -228,69 +222,81 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             )
         case ViewFolded():
             return f"view starts at {fact.start} ({', '.join(fact.kinds) or 'drop'}): {fact.reason}"
-        case CompactionLocked():
-            return f"{fact.holder} until {fact.until:%Y-%m-%d %H:%M:%S}"
         case Evidence():
-            return (
-                f"{fact.tool} of turn {fact.turn}, {len(fact.text)} characters: "
-                f"{fact.origin or fact.what}"
-            )
-        case ConversationRewound():
-            return f"turns from {fact.first} to {fact.last} are taken back, by {fact.by}"
-        case ChannelCardPinned():
-            return f"{fact.reason}: {fact.text}"
-        case PostQueued():
-            return fact.post.text
-        case PartSendStarted():
-            return f"{fact.post} part {fact.part}"
+            what = fact.origin or fact.what
+            return f"{fact.tool} of turn {fact.turn}, {len(fact.text)} characters: {what}"
         case PartSendEnded():
             return _with_reason(f"{fact.post} part {fact.part} {fact.state}", fact.reason)
         case DeliveryReport():
             return _with_reason(fact.state, fact.reason)
-        case PreviewShown():
-            return f"{fact.message} shows an answer while it grows"
         case PreviewEnded():
-            return (
-                f"{fact.message} "
-                f"{'stays: ' + fact.reason if fact.reason else 'is no preview any more'}"
-            )
-        case CursorMoved():
-            return f"{fact.channel} at {fact.value}"
-        case UnreadDismissed():
-            return (
-                f"no turn is needed for what came up to {fact.upto}: it was deleted, or the "
-                "view was begun afresh"
-            )
+            how = f"stays: {fact.reason}" if fact.reason else "is no preview any more"
+            return f"{fact.message} {how}"
         case RoomAttended():
             return _with_reason(f"attends {fact.at.conversation} in turn {fact.turn}", fact.reason)
-        case ReminderSet():
-            return f"{fact.reminder}, {fact.schedule}: {fact.text}"
-        case ReminderEnded():
-            return f"{fact.reminder} is over: {fact.reason}"
         case NoteWritten():
-            return (
-                f"{'for good' if fact.lasting else 'in the journal'} ({fact.scope}) "
-                f"{fact.title}: {fact.text}"
-            )
-        case MemoryConsolidated():
-            return f"memory of {fact.agent} up to {fact.upto}: {fact.reason}"
-        case DmnDirective():
-            return f"{fact.agent} {fact.what}, by {fact.by}"
+            where = "for good" if fact.lasting else "in the journal"
+            return f"{where} ({fact.scope}) {fact.title}: {fact.text}"
         case DmnStateSaved():
             return f"{fact.agent} {_describe_dmn_state(fact.state)}"
-        case (
-            ApprovalRequested()
-            | ApprovalEnded()
-            | McpToolApproved()
-            | ToolRefused()
-            | ToolStarted()
-            | PlatformAction()
-        ):
-            return _describe_tool_fact(fact)
-        case NoteForgotten():
-            return f"note {fact.note} is to be forgotten, by {fact.by}"
+        case RoleAssigned():
+            given = f"{fact.role or 'nothing'} {fact.scope or 'everywhere'}"
+            return f"{fact.person} is {given}, by {fact.by} ({fact.why})"
+        case RoomAccessChanged():
+            return f"{fact.room.conversation} is {'open' if fact.open else 'closed'}, by {fact.by}"
+        case IdentityLinked():
+            joined = "" if fact.joined else "not "
+            return f"{fact.one} and {fact.other} are {joined}one person, by {fact.by}"
+        case AttentionThresholdSet():
+            value = "as configured" if fact.value is None else fact.value
+            return f"the threshold of {fact.type} is {value}, by {fact.by}"
+        case ModelSelected():
+            return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
+        case McpToolApproved():
+            by = fact.by or "configuration"
+            return f"{fact.tool} of the MCP server {fact.server} may be used as described, by {by}"
+        case PlatformAction():
+            where = fact.message or fact.at.conversation
+            return f"{fact.what} {where} {fact.state} {fact.reason}: {fact.text}"
+        case AuditRecord():
+            how = "" if fact.ok else "not done: "
+            return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {how}{fact.result}"
         case _:
-            return _describe_people_fact(fact)
+            return _TEXTS[type(fact)].format(fact).rstrip()
+
+
+_TEXTS: Final[Mapping[type[Fact], str]] = {
+    Message: "{0.text}",
+    MessageEdited: "{0.text}",
+    Alarm: "{0.text}",
+    MessageDeleted: "deleted {0.message}",
+    Command: "{0.name} {0.args}",
+    Judgement: "{0.fate}, urgency {0.urgency}, by {0.rule} ({0.type}, {0.role})",
+    CompactionLocked: "{0.holder} until {0.until:%Y-%m-%d %H:%M:%S}",
+    ConversationRewound: "turns from {0.first} to {0.last} are taken back, by {0.by}",
+    ChannelCardPinned: "{0.reason}: {0.text}",
+    PostQueued: "{0.post.text}",
+    PartSendStarted: "{0.post} part {0.part}",
+    PreviewShown: "{0.message} shows an answer while it grows",
+    CursorMoved: "{0.channel} at {0.value}",
+    UnreadDismissed: "no turn is needed for what came up to {0.upto}: it was deleted, or the view "
+    "was begun afresh",
+    ReminderSet: "{0.reminder}, {0.schedule}: {0.text}",
+    ReminderEnded: "{0.reminder} is over: {0.reason}",
+    MemoryConsolidated: "memory of {0.agent} up to {0.upto}: {0.reason}",
+    DmnDirective: "{0.agent} {0.what}, by {0.by}",
+    NoteForgotten: "note {0.note} is to be forgotten, by {0.by}",
+    CodeIssued: "{0.request}: {0.person} was shown a code ({0.what}) in {0.at.conversation}",
+    CodeEnded: "{0.request} is {0.state}, by {0.by}",
+    AudienceReported: "what is said in {0.at.conversation} is readable to: {0.scope}",
+    LimitReached: "{0.whose} {0.subject} is past its {0.limit} limit: {0.rule}",
+    MonthArchived: "old entries of {0.month} up to {0.upto} leave the log for a file beside it",
+    ApprovalRequested: "{0.approval}: {0.tool} in turn {0.turn} needs an approval: {0.arguments}",
+    ApprovalEnded: "{0.approval}: {0.tool}: {0.verdict} {0.by}",
+    ToolRefused: "{0.tool} in turn {0.turn} is refused: {0.rule}",
+    ToolStarted: "{0.tool} in turn {0.turn} begins",
+}
+"""What each other kind of fact says."""
 
 
 def _with_reason(state: str, reason: str) -> str:
@@ -310,90 +316,3 @@ def _describe_dmn_state(state: str) -> str:
         return f"{summary} (${saved['spent_today_usd']:.2f})"
     except (ValueError, TypeError, KeyError):
         return state
-
-
-def _describe_people_fact(  # noqa: C901 - one case per kind
-    fact: CodeIssued
-    | CodeEnded
-    | RoleAssigned
-    | RoomAccessChanged
-    | AudienceReported
-    | IdentityLinked
-    | AttentionThresholdSet
-    | ModelSelected
-    | LimitReached
-    | MonthArchived
-    | AuditRecord,
-) -> str:
-    match fact:
-        case CodeIssued():
-            return (
-                f"{fact.request}: {fact.person} was shown a code ({fact.what}) in "
-                f"{fact.at.conversation}"
-            )
-        case CodeEnded():
-            return f"{fact.request} is {fact.state}, by {fact.by}"
-        case RoleAssigned():
-            return (
-                f"{fact.person} is {fact.role or 'nothing'} {fact.scope or 'everywhere'}, by "
-                f"{fact.by} ({fact.why})"
-            )
-        case RoomAccessChanged():
-            return f"{fact.room.conversation} is {'open' if fact.open else 'closed'}, by {fact.by}"
-        case AudienceReported():
-            return f"what is said in {fact.at.conversation} is readable to: {fact.scope}"
-        case IdentityLinked():
-            return (
-                f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, by "
-                f"{fact.by}"
-            )
-        case AttentionThresholdSet():
-            return (
-                f"the threshold of {fact.type} is "
-                f"{'as configured' if fact.value is None else fact.value}, by {fact.by}"
-            )
-        case ModelSelected():
-            return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
-        case LimitReached():
-            return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
-        case MonthArchived():
-            return (
-                f"old entries of {fact.month} up to {fact.upto} leave the log for a file beside it"
-            )
-        case AuditRecord():
-            return (
-                f"{fact.by} ({fact.role}): {fact.what} {fact.args}: "
-                f"{'' if fact.ok else 'not done: '}{fact.result}"
-            )
-
-
-def _describe_tool_fact(
-    fact: ApprovalRequested
-    | ApprovalEnded
-    | McpToolApproved
-    | ToolRefused
-    | ToolStarted
-    | PlatformAction,
-) -> str:
-    match fact:
-        case ApprovalRequested():
-            return (
-                f"{fact.approval}: {fact.tool} in turn {fact.turn} needs an approval: "
-                f"{fact.arguments}"
-            )
-        case ApprovalEnded():
-            return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
-        case McpToolApproved():
-            return (
-                f"{fact.tool} of the MCP server {fact.server} may be used as described, by "
-                f"{fact.by or 'configuration'}"
-            )
-        case ToolRefused():
-            return f"{fact.tool} in turn {fact.turn} is refused: {fact.rule}"
-        case ToolStarted():
-            return f"{fact.tool} in turn {fact.turn} begins"
-        case PlatformAction():
-            return (
-                f"{fact.what} {fact.message or fact.at.conversation} {fact.state} "
-                f"{fact.reason}: {fact.text}"
-            )
