@@ -68,7 +68,7 @@ from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.core.text_safety import one_line
-from gateway.store import AppendResult, LogEntry, judged_events
+from gateway.store import AppendResult, LogEntry
 from gateway.store.effects import CommandEffect, EffectFact, build_effect_entries, refuse
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
@@ -125,31 +125,12 @@ class CommandDispatcher:
         self._recorded_refusals = SlidingWindows()
         self._offer_completion(context.channels)
         context.store.subscribe(self._on_link, ConnectionChanged)
-        context.store.subscribe(self._count_elsewhere, Command, Judgement, own=False)
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         """Complete the commands of a channel that was added while the gateway runs, too."""
         self._offer_completion(
             {entry.fact.channel for entry in entries if isinstance(entry.fact, ConnectionChanged)}
         )
-
-    def _count_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Count the commands that other processes have answered, as the judgements in the log
-        say.
-        """
-        for command, _entry, judged in judged_events(entries):
-            if (
-                not isinstance(command, Command)
-                or judged.fate == "refused"
-                or judged.rule == _TOO_MANY
-            ):
-                continue
-            if judged.role not in ADMIN_ROLES and self._is_answered(command):
-                self._rate_limiter.add(_sender_key(command), self._context.clock.monotonic())
-
-    def _is_answered(self, command: Command) -> bool:
-        """Return whether a permitted command is answered, also if nobody knows it."""
-        return command.name in self._commands or (command.direct and command.origin != "button")
 
     def _offer_completion(self, names: Iterable[ChannelName]) -> None:
         for name in names:
@@ -252,7 +233,8 @@ class CommandDispatcher:
                 effect=self._record_refusal(row, command, decision, refusal, now_s),
             )
         tapped = command.origin == "button"
-        if not self._is_answered(command):
+        # An unknown one is answered only where nobody else can be meant.
+        if row is None and (tapped or not command.direct):
             return CommandResult(
                 judgement=_build_judgement(command, decision.role, "no such command")
             )

@@ -5,7 +5,7 @@ Their changes are facts. Notices, and joining and leaving of rooms, follow once 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Literal
@@ -508,35 +508,13 @@ async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffe
 
 
 @command(
-    "role set",
-    "Give a person a role.",
-    args=(
-        _WHO_ARG,
-        make_arg("role", "The role.", "owner", "admin", "member", needed=True),
-        _WHERE_ARG,
-    ),
+    "unblock",
+    "Stop ignoring a person.",
+    group="people",
+    args=(_WHO_ARG, _WHERE_ARG),
+    role="admin",
+    private=True,
 )
-async def set_role(call: CommandCall, context: CommandContext) -> CommandEffect:
-    policy, roster, wants = (
-        context.access_policy,
-        context.roster,
-        _ASSIGNABLE_ROLES[call.arguments["role"]],
-    )
-    return await _change_role(
-        call,
-        context,
-        lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants),
-    )
-
-
-@command("role clear", "Take back a role that was given by command.", args=(_WHO_ARG, _WHERE_ARG))
-async def clear_given_role(call: CommandCall, context: CommandContext) -> CommandEffect:
-    policy, roster = context.access_policy, context.roster
-    return await _change_role(
-        call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at)
-    )
-
-
 @command(
     "block",
     "Ignore a person from now on.",
@@ -545,46 +523,35 @@ async def clear_given_role(call: CommandCall, context: CommandContext) -> Comman
     role="admin",
     private=True,
 )
-async def block(call: CommandCall, context: CommandContext) -> CommandEffect:
-    policy, roster = context.access_policy, context.roster
-    return await _change_role(
-        call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at)
-    )
-
-
+@command("role clear", "Take back a role that was given by command.", args=(_WHO_ARG, _WHERE_ARG))
 @command(
-    "unblock",
-    "Stop ignoring a person.",
-    group="people",
-    args=(_WHO_ARG, _WHERE_ARG),
-    role="admin",
-    private=True,
+    "role set",
+    "Give a person a role.",
+    args=(_WHO_ARG, make_arg("role", "The role.", *_ASSIGNABLE_ROLES, needed=True), _WHERE_ARG),
 )
-async def unblock(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Unblock somebody; without a scope everywhere and here, as far as the sender may."""
-    policy, roster = context.access_policy, context.roster
-    both = (
-        "where" not in call.arguments
-        and call.global_role in ADMIN_ROLES
-        and not call.command.direct
-    )
-    also = [RoleScope(call.command.at, call.role)] if both else []
-    return await _change_role(
-        call,
-        context,
-        lambda whom, at: unblock_person(policy, roster, whom, call.person, [at, *also]),
-    )
-
-
-async def _change_role(
-    call: CommandCall,
-    context: CommandContext,
-    decide: Callable[[PersonMatch, RoleScope], CommandEffect],
-) -> CommandEffect:
+async def change_role(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Change what a person may do; `unblock` without a scope everywhere and here, as far as the
+    sender may.
+    """
     whom, at = await _find_person(call, context), _find_scope(call)
     if isinstance(whom, CommandEffect):
         return whom
-    return at if isinstance(at, CommandEffect) else decide(whom, at)
+    if isinstance(at, CommandEffect):
+        return at
+    policy, roster, by = context.access_policy, context.roster, call.person
+    match call.sub or call.command.name:
+        case "set":
+            wants = _ASSIGNABLE_ROLES[call.arguments["role"]]
+            return give_role(policy, roster, whom, by, at, wants=wants)
+        case "clear":
+            return clear_role(policy, roster, whom, by, at)
+        case "block":
+            return block_person(policy, roster, whom, by, at)
+        case _:
+            places = [at]
+            if not at.name and "where" not in call.arguments and not call.command.direct:
+                places.append(RoleScope(call.command.at, call.role))
+            return unblock_person(policy, roster, whom, by, places)
 
 
 command(
