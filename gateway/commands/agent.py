@@ -5,7 +5,6 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, get_args
 from zoneinfo import ZoneInfo
 
@@ -265,8 +264,6 @@ def _format_unread(some: Sequence[PendingCounts]) -> str:
     return ", ".join(f"{count} {level}" for level, count in sums.items() if count)
 
 
-MAX_REMINDERS: Final = 20
-"""Reminders of a place in one answer."""
 MAX_REMINDER_CHARS: Final = 160
 """Characters of a reminder's text."""
 
@@ -285,20 +282,17 @@ command(
 @command("remind list", "List the reminders that are still to come.")
 async def list_reminders(call: CommandCall, context: CommandContext) -> CommandEffect:
     here, elsewhere, private = await _find_reminders(context, call)
-    lines = [
-        *map(partial(_format_reminder, context), here[:MAX_REMINDERS]),
-        *_format_remaining(here),
-    ] or [_("There are no reminders here.")]
+    lines = [_format_reminder(context, one) for one in here] or [_("There are no reminders here.")]
     if elsewhere or private:
         others = [
             _("{reminder}, in {room}").format(
                 reminder=_format_reminder(context, one),
                 room=format_place(one.conversation or inner_conversation(one.agent)),
             )
-            for one in elsewhere[:MAX_REMINDERS]
+            for one in elsewhere
         ]
         counted = [_("- {count} in private conversations").format(count=private)] if private else []
-        lines += ["", _("In other rooms:"), *others, *_format_remaining(elsewhere), *counted]
+        lines += ["", _("In other rooms:"), *others, *counted]
     return done("\n".join(lines), data=[*here, *elsewhere])
 
 
@@ -353,14 +347,7 @@ def _format_reminder(context: CommandContext, one: PendingReminder) -> str:
     )
 
 
-def _format_remaining(rows: Sequence[PendingReminder]) -> Sequence[str]:
-    more = len(rows) - MAX_REMINDERS
-    return [_("- and {count} later ones").format(count=more)] if more > 0 else []
-
-
 MAX_REASON_CHARS = 300
-MAX_KEYS = 40
-MAX_PROBLEMS = 20
 
 
 @command(
@@ -450,20 +437,12 @@ def _render_reload(result: ReloadResult) -> list[str]:
         )
         return [text.format(reason=inline_code(result.read_error, MAX_REASON_CHARS))]
     if result.problems:
-        shown = [
-            f"- {inline_code(single_line(str(one), MAX_REASON_CHARS), MAX_REASON_CHARS)}"
-            for one in result.problems[:MAX_PROBLEMS]
-        ]
-        more = len(result.problems) - len(shown)
-        rest = (
-            [_("- and {count} more; `reverie check-config` shows all.").format(count=more)]
-            if more
-            else []
-        )
         return [
             _("The configuration has errors, so I go on with the settings that I have:"),
-            *shown,
-            *rest,
+            *(
+                f"- {inline_code(single_line(str(one), MAX_REASON_CHARS), MAX_REASON_CHARS)}"
+                for one in result.problems
+            ),
         ]
     if result.after_restart:
         text = _("These keys need a restart, and all other changes wait for it: {keys}.")
@@ -474,10 +453,7 @@ def _render_reload(result: ReloadResult) -> list[str]:
 
 
 def _format_keys(keys: tuple[str, ...]) -> str:
-    shown = ", ".join(inline_code(key, MAX_REASON_CHARS) for key in keys[:MAX_KEYS])
-    if len(keys) <= MAX_KEYS:
-        return shown
-    return _("{names} and {count} more").format(names=shown, count=len(keys) - MAX_KEYS)
+    return ", ".join(inline_code(key, MAX_REASON_CHARS) for key in keys)
 
 
 @command(

@@ -42,6 +42,7 @@ from gateway.runtime.agents import Agents
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
+from gateway.store.effects import CommandEffect, refuse
 from gateway.stream.attention import LiveAttention
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import PrivacyCache
@@ -171,47 +172,36 @@ def format_place(conversation: ConversationId) -> str:
     return inline_code(conversation, PLACE_CHARS)
 
 
-class RoomNotFound(Exception):
-    """Nothing has that name; the text is for people."""
-
-
 def resolve_room(
     written: str,
     here: ChannelName,
     channels: Collection[ChannelName],
     known: Sequence[Address],
-    titles: PlaceTitles | None = None,
-) -> Address:
+    titles: PlaceTitles,
+) -> Address | CommandEffect:
     """Return the place written as `channel/room`, as `channel/room/thread`, or as a room of the
-    channel `here`.
+    channel `here`; or the answer that there is none.
 
     A `known` room is also found in any case of its letters, or by its title, if only one fits.
-
-    Raises `RoomNotFound`.
     """
     wanted = written.strip().strip("`")
-    called = (
-        [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
-    )
+    called = [at for at in titles.find_places(wanted, known) if at in known]
     if len(called) > 1:
         found = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
         text = _("Several rooms have the name {name}: {rooms}. Write one of these.")
-        raise RoomNotFound(text.format(name=inline_code(written, PLACE_CHARS), rooms=found))
+        return refuse(text.format(name=inline_code(written, PLACE_CHARS), rooms=found))
     if called:
         return called[0]
     try:
         at = _parse_room(wanted, here, channels)
     except ValueError:
         text = _("{room} is not a room. Write it as `rooms` shows it.")
-        raise RoomNotFound(text.format(room=inline_code(written, PLACE_CHARS))) from None
+        return refuse(text.format(room=inline_code(written, PLACE_CHARS)))
     if at.channel not in channels:
-        raise RoomNotFound(
-            _("I have no channel {channel}.").format(channel=inline_code(at.channel))
-        )
-    if at in known:
-        return at
-    alike = [one for one in known if _fold_address(one) == _fold_address(at)]
-    return alike[0] if len(alike) == 1 else at
+        return refuse(_("I have no channel {channel}.").format(channel=inline_code(at.channel)))
+    folded = at.conversation.casefold()
+    alike = [one for one in known if one.conversation.casefold() == folded]
+    return alike[0] if len(alike) == 1 and at not in known else at
 
 
 def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName]) -> Address:
@@ -221,10 +211,6 @@ def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName
     if wanted.count("/") in (1, 2) and not wanted.startswith(("#", "&", "+", "!")):
         return Address.parse(wanted)  # of an unknown channel, which the caller reports
     return Address(channel=here, room=RoomId(wanted))
-
-
-def _fold_address(at: Address) -> str:
-    return at.conversation.casefold()
 
 
 async def send_follow_up(

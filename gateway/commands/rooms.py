@@ -14,7 +14,6 @@ from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    RoomNotFound,
     follow_up_key,
     resolve_room,
     send_follow_up,
@@ -56,16 +55,9 @@ ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=suggest_ro
 )
 async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Post the text there. It is recorded as a turn of that room, so its agent knows of it."""
-    try:
-        to = resolve_room(
-            call.arguments["room"],
-            call.command.at.channel,
-            context.channels,
-            await known_rooms(context),
-            context.places.titles,
-        )
-    except RoomNotFound as no:
-        return refuse(str(no))
+    to = await _resolve(context, call.arguments["room"], call)
+    if isinstance(to, CommandEffect):
+        return to
     name, text = inline_code(to.conversation, PLACE_CHARS), call.arguments["text"].strip()
     if not text:
         return refuse(_("Write the text that I shall post."))
@@ -122,10 +114,6 @@ def _build_said_facts(key: PostKey, to: Address, text: str, agent: str) -> tuple
     return (*((EffectFact(turn, to.conversation, f"turn:{key}"),) if agent else ()), post)
 
 
-MAX_ROOMS = 200
-"""Most rooms listed by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class _KnownRoom:
     """One line of the list."""
@@ -148,16 +136,11 @@ class _KnownRoom:
 )
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffect:
     found = await _find_known(context)
-    lines = [_format_room(context, room) for room in found[:MAX_ROOMS]]
+    lines = [_format_room(context, room) for room in found]
     lines += [
         _("- {channel}: every room is approved.").format(channel=inline_code(name))
         for name in _find_open_channels(context)
     ]
-    lines += (
-        [_("- and {count} more").format(count=len(found) - MAX_ROOMS)]
-        if len(found) > MAX_ROOMS
-        else []
-    )
     return done("\n".join(lines) or _("No room is approved, and no room waits for approval."))
 
 
@@ -172,10 +155,9 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffe
 )
 async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect:
     prefix = call.prefix
-    try:
-        at = await _resolve(context, call.arguments["room"], call)
-    except RoomNotFound as no:
-        return refuse(str(no))
+    at = await _resolve(context, call.arguments["room"], call)
+    if isinstance(at, CommandEffect):
+        return at
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
@@ -211,10 +193,9 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandEffec
     written = call.arguments.get("room", "")
     if not written and command.direct:
         return refuse(_("This is a direct chat. Write the name of the room that I shall leave."))
-    try:
-        at = await _resolve(context, written, call) if written else command.at
-    except RoomNotFound as no:
-        return refuse(str(no))
+    at = await _resolve(context, written, call) if written else command.at
+    if isinstance(at, CommandEffect):
+        return at
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
@@ -245,8 +226,9 @@ def _begin_travel(
     context.membership.start(way, at, on_failure)
 
 
-async def _resolve(context: CommandContext, written: str, call: CommandCall) -> Address:
-    """Raises `RoomNotFound`."""
+async def _resolve(
+    context: CommandContext, written: str, call: CommandCall
+) -> Address | CommandEffect:
     return resolve_room(
         written,
         call.command.at.channel,

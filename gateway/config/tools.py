@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from gateway.core.addresses import AllowedHosts
+from gateway.core.events import Address
 from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
@@ -69,6 +70,15 @@ def _check_variables(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
 def _check_allowed_hosts(value: tuple[str, ...]) -> tuple[str, ...]:
     AllowedHosts.parse(value)
     return value
+
+
+def _check_room(value: str) -> str:
+    try:
+        return Address.parse(value).conversation if value else ""
+    except ValueError:
+        raise ValueError(
+            "not an address; write a channel, a slash and a room, e.g. telegram.main/-1001"
+        ) from None
 
 
 class FilesConfig(ConfigSection):
@@ -182,7 +192,7 @@ class McpServerConfig(ConfigSection):
 class ApprovalsConfig(ConfigSection):
     """Approvals of tool calls by an admin."""
 
-    room: str = ""
+    room: Annotated[str, AfterValidator(_check_room)] = ""
     """Address of a room where the bot asks for approvals, e.g. `telegram.main/-1001`. Empty: in the
     room of the turn."""
     timeout: Duration = 120.0

@@ -131,10 +131,8 @@ def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
                 ("access", "platform_roles", number, "channel"),
                 f"matches no channel; the channels are: {', '.join(names)}",
             )
-    access = value_at(data, "access")
-    yield from _check_place(
-        ("access", "tell"), access.get("tell") if isinstance(access, dict) else None, names
-    )
+    for keys in (("access", "tell"), ("tools", "approvals", "room")):
+        yield from _check_place(keys, value_at(data, *keys), names)
 
 
 def _sends_password_unchecked(channel: IrcConfig) -> bool:
@@ -251,7 +249,6 @@ def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     yield from _check_models(data)
     yield from _check_operator_channel(data)
     yield from check_access(data)
-    yield from _check_approvals(data)
     yield from _check_tool_names(data)
 
 
@@ -295,21 +292,6 @@ def _check_operator_channel(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]
                 f"{OPERATOR_CHANNEL}.local"
             ),
         )
-
-
-def _check_approvals(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
-    keys = ("tools", "approvals", "room")
-    room, channels = value_at(data, *keys), value_at(data, "channels")
-    if not isinstance(room, str) or not room:
-        return
-    try:
-        channel = Address.parse(room).channel
-    except ValueError:
-        yield keys, "not an address; write a channel, a slash and a room, e.g. telegram.main/-1001"
-        return
-    if not isinstance(channels, dict) or channel not in channels:
-        names = ", ".join(channels) if isinstance(channels, dict) else ""
-        yield keys, f"no such channel; in channels: {names or 'none'}"
 
 
 def _check_agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:

@@ -12,7 +12,7 @@ import pytest
 
 from agent.prompt import NOTHING_NEW
 from agent.signals import DmnMode, DmnState, PendingTurn
-from gateway.commands.agent import MAX_CONVERSATIONS, MAX_REMINDERS, suggest_reminders
+from gateway.commands.agent import MAX_CONVERSATIONS, suggest_reminders
 from gateway.commands.context import CommandContext
 from gateway.commands.suggestions import rank_suggestions
 from gateway.core.clock import ManualClock
@@ -148,22 +148,6 @@ async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_res
 async def it(tmp_path: Path) -> AsyncIterator[Kit]:
     async with kit(tmp_path) as made:
         yield made
-
-
-async def test_the_same_event_twice_is_done_once(it: Kit) -> None:
-    at = it.at(HERE)
-    await at.give("dmn pause", {}, id="n1")
-    await at("dmn wake")
-    assert it.modes()["ana"] is DmnMode.FORAGING
-    await at.give("dmn pause", {}, id="n1")
-    assert it.modes()["ana"] is DmnMode.FORAGING
-    assert [one.what for one in await it.directed()] == ["pause", "wake"]
-
-
-async def test_what_cannot_be_written_is_not_done(it: Kit) -> None:
-    await it.at(HERE).give("dmn off", {}, kept=False)
-    assert it.modes()["ana"] is DmnMode.RESTING
-    assert await it.directed() == []
 
 
 @pytest.mark.parametrize(
@@ -622,19 +606,6 @@ async def test_nobody_waits_for_one_that_is_called_off(reminders: Town) -> None:
     assert len(reminders.clock.sleeps) == 1
 
 
-async def test_a_reminder_is_called_off_once(reminders: Town) -> None:
-    tea = await reminders.remind("tea", at="18:30")
-    await at(reminders).give("remind cancel", {"id": tea.id}, id="n1")
-    await at(reminders).give("remind cancel", {"id": tea.id}, id="n1")
-    assert len(await ended(reminders)) == 1
-
-
-async def test_what_cannot_be_written_goes_on(reminders: Town) -> None:
-    tea = await reminders.remind("tea", at="18:30")
-    await at(reminders).give("remind cancel", {"id": tea.id}, kept=False)
-    assert tea.id in await at(reminders).says("remind list")
-
-
 async def test_nothing_is_there(reminders: Town) -> None:
     assert await at(reminders).says("remind list") == "There are no reminders here."
     answer = await at(reminders)("remind cancel", id="`<@everyone>\n# x")
@@ -685,15 +656,6 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
         STRANGER.conversation,
     ]
     assert [one.id for one in await reminders.store.pending_reminders()] == [room.id]
-
-
-async def test_of_many_the_later_ones_are_counted(tmp_path: Path) -> None:
-    async with town(tmp_path, most=100) as it:
-        for number in range(MAX_REMINDERS + 3):
-            await it.remind(f"tea {number}", at=f"2026-11-22T{number:02}:00")
-        lines = (await at(it).says("remind list")).splitlines()
-        assert len(lines) == MAX_REMINDERS + 1
-        assert lines[-1] == "- and 3 later ones"
 
 
 async def test_those_of_that_place_are_suggested(reminders: Town) -> None:

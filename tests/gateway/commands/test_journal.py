@@ -289,15 +289,6 @@ async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) ->
         assert it.papers.journal.read_text() == ""
 
 
-async def test_the_same_event_twice_is_done_once(it: Kit) -> None:
-    await it.papers.notes.remember(at(ROOM), "harbour")
-    note = f"n{await it.newest()}"
-    await it.at(ROOM).give("memory forget", {"note": note}, id="c1")
-    await it.at(ROOM).give("memory forget", {"note": note}, id="c1")
-    await it.settled()
-    assert (len(await it.forgotten()), len(it.tasks.begun)) == (1, 1)
-
-
 async def test_two_at_once_forget_it_once(it: Kit) -> None:
     """Repeated by the platform, and given by two people."""
     await it.papers.notes.remember(at(ROOM), "harbour")

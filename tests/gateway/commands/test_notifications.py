@@ -175,13 +175,6 @@ async def test_wrong_arguments_change_nothing(it: Kit) -> None:
     assert await it.store.entries(kinds=["threshold_set"]) == []
 
 
-async def test_the_same_event_twice_is_done_once(it: Kit) -> None:
-    at = it.at()
-    for _ in range(2):
-        await at.give("notify threshold", {"urgency": "low", "type": "irc"}, id="n1")
-    assert len(await it.store.entries(kinds=["threshold_set"])) == 1
-
-
 async def test_there_are_only_so_many(it: Kit) -> None:
     facts = [
         AttentionThresholdSet(type=f"irc.{number}", value=1, by="x")

@@ -308,14 +308,6 @@ async def test_rooms_tells_every_room_once_with_how_it_stands(it: House) -> None
     assert lines[3].count("`") == 4, "what a room calls itself ends no code"
 
 
-async def test_a_long_list_of_rooms_is_bounded(it: House) -> None:
-    for number in range(300):
-        await it.open(Address(channel=HERE, room=RoomId(f"#r{number:03}")))
-    lines = (await it.told("rooms")).split("\n")
-    assert len(lines) == 202
-    assert lines[-1] == "- and 103 more"
-
-
 @pytest.mark.parametrize(
     ("room", "says"),
     [
