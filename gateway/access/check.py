@@ -29,7 +29,7 @@ async def check_owners(context: CheckContext) -> Sequence[Finding]:
 
 async def _count_paired_owners(store: StoreLocation) -> int:
     try:
-        async with await Store.open_readonly(store) as reader:
+        async with await Store.open_readonly(store, "visitor") as reader:
             held = await reader.current_facts("role_given")
     except (StoreError, OSError):  # the check of the store reports the reason
         return 0

@@ -80,7 +80,7 @@ async def _find_unseen_rooms(
         room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms
     }
     try:
-        async with await Store.open_readonly(path) as reader:
+        async with await Store.open_readonly(path, "visitor") as reader:
             known = {
                 room
                 for room, at in places.items()

@@ -140,7 +140,7 @@ async def check_outbox(context: CheckContext) -> Sequence[Finding]:
         context.gateway_state.kind == "running",
     )
     try:
-        async with await Store.open_readonly(path) as reader:
+        async with await Store.open_readonly(path, "visitor") as reader:
             posts = await reader.undelivered_posts()
             ended = await reader.newest_entries(200, kinds=["delivery"])
     except (StoreError, OSError):  # the check of the file reports the reason
@@ -182,7 +182,7 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
     """Tell the growth of the store, and the day on which its disk is full."""
     path, now = store_location(context.settings.store), datetime.now(UTC)
     try:
-        async with await Store.open_readonly(path) as reader:
+        async with await Store.open_readonly(path, "visitor") as reader:
             growth = await reader.growth(now)
     except (StoreError, OSError):  # the check of the file reports the reason
         return []
@@ -206,7 +206,7 @@ def _inspect_database(path: Path) -> tuple[str, int, tuple[str, ...], bool]:
     schema = 0
     try:
         with closing(
-            sqlite3.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None)
+            sqlite3.connect(sqlite_uri(path, "still"), uri=True, isolation_level=None)
         ) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (schema,) = connection.execute("PRAGMA user_version").fetchone()

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
-Role = Literal["writer", "sharer", "reader", "other"]
+Role = Literal["writer", "sharer", "reader", "visitor", "other"]
 """`writer` is the only one that writes, `sharer` shares that with others of its kind; a `reader`
-changes nothing."""
+changes nothing, and a `visitor` does not stay, and leaves no file behind."""
 ROWS_PER_STATEMENT: Final = tuple(2**power for power in range(11, -1, -1))
 """Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy
 event loop it takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are

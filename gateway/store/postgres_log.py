@@ -249,7 +249,7 @@ class PostgresLog(Log):
             "SELECT set_config('synchronous_commit', 'on', false) "
             "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
         )
-        if self._role == "reader":
+        if self._role in ("reader", "visitor"):
             made.execute("SET default_transaction_isolation = 'repeatable read'")
             made.execute("SET default_transaction_read_only = on")
         if self._role in ("writer", "sharer"):

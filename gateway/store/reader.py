@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from gateway.core.events import (
     ChannelName,
@@ -79,13 +79,16 @@ def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
     return [max(-LAST, min(value, LAST)) if isinstance(value, int) else value for value in params]
 
 
+_MODES: Final[Mapping[Role, str]] = {"reader": "ro", "visitor": "still"}
+
+
 def connect(location: StoreLocation, role: Role) -> Log:
     """Connect to a store that exists. Blocking. Raises StoreUnreadable without the driver, and
     LogError.
     """
     if isinstance(location, ServerStore):
         return connect_server(location, role)
-    return SqliteLog(sqlite_uri(location, "ro" if role == "reader" else "rw"))
+    return SqliteLog(sqlite_uri(location, _MODES.get(role, "rw")))
 
 
 async def open_log(location: StoreLocation, role: Role) -> Log:
@@ -105,13 +108,13 @@ async def open_log(location: StoreLocation, role: Role) -> Log:
         raise
 
 
-async def open_reading(path: StoreLocation) -> Log:
+async def open_reading(path: StoreLocation, role: Role = "reader") -> Log:
     """Connect for reading to a store of this version. Raises StoreMissing, StoreTooNew or
     StoreUnreadable.
     """
-    await asyncio.to_thread(check_current_schema, path)
+    await asyncio.to_thread(check_current_schema, path, _MODES[role])
     try:
-        return await open_log(path, "reader")
+        return await open_log(path, role)
     except LogError as error:
         raise unreadable_error(path, error) from error
 
@@ -215,9 +218,9 @@ class StoreReader:
         self._reading = reading
 
     @staticmethod
-    async def open_readonly(path: StoreLocation) -> "StoreReader":
+    async def open_readonly(path: StoreLocation, role: Role = "reader") -> "StoreReader":
         """Open for reading, with or without a running gateway. Raises as `open_reading`."""
-        return StoreReader(path, await open_reading(path))
+        return StoreReader(path, await open_reading(path, role))
 
     async def __aenter__(self) -> Self:
         return self

@@ -254,7 +254,14 @@ def newest_schema(store: StoreLocation | None = None) -> int:
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
-    """Return a SQLite URI: mode `ro` or `rw`; neither creates a file."""
+    """Return a SQLite URI: mode `ro`, `rw`, or `still`; none creates the store.
+
+    `still`: as `ro`, and makes no file beside a store that nobody has open
+    (https://www.sqlite.org/uri.html#uriimmutable).
+    """
+    if mode == "still":
+        is_open = path.with_name(f"{path.name}-wal").exists()
+        mode = "ro" if is_open else "ro&immutable=1"
     return f"{path.absolute().as_uri()}?mode={mode}"
 
 
@@ -333,7 +340,7 @@ def _too_new(store: StoreLocation, version: int) -> StoreTooNew:
     )
 
 
-def check_current_schema(path: StoreLocation) -> None:
+def check_current_schema(path: StoreLocation, mode: str = "ro") -> None:
     """Check for reading, changing nothing. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
     newest = newest_schema(path)
     try:
@@ -341,7 +348,7 @@ def check_current_schema(path: StoreLocation) -> None:
             with closing(connect_server(path, "reader")) as server:
                 version = _server_version(server, path)
         elif path.exists():
-            with closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as connection:
+            with closing(sqlite3.connect(sqlite_uri(path, mode), uri=True)) as connection:
                 version = check_schema(connection, path)
         else:
             version = 0

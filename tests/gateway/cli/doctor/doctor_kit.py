@@ -261,14 +261,6 @@ fault = FAULTS = Table(
             config={"agents": {0: {"modle": "main"}}},
         ),
         Fault(
-            "a value of the example",
-            "config.example",
-            "warning",
-            "channels.irc.test",
-            "write your own",
-            config={"channels": {"irc.test": {"contact": "who runs this bot, reachable"}}},
-        ),
-        Fault(
             "nobody is an owner",
             "config.owner",
             "warning",
@@ -329,14 +321,6 @@ fault = FAULTS = Table(
             config={"agents": {0: {"workspace": "gone"}}},
         ),
         Fault(
-            "a root certificate that is not there",
-            "files.missing",
-            "bad",
-            "channels.irc.test.tls.ca_file",
-            "correct the path",
-            config={"channels": {"irc.test": {"tls": {"ca_file": "roots.pem"}}}},
-        ),
-        Fault(
             "an address that is not ours",
             "ops.unbound",
             "warning",
@@ -353,24 +337,6 @@ fault = FAULTS = Table(
             "openssl rand",
             also=(("open.ops", "warning"),),
             config={"ops": {"host": "0.0.0.0", "token": "please-let-me-in-now"}},
-        ),
-        Fault(
-            "a model that has no price",
-            "model.price",
-            "warning",
-            "llm.models.main",
-            "prices.yaml",
-            config={"llm": {"models": {"main": {"name": "claude-of-next-year"}}}},
-        ),
-        Fault(
-            "a fallback that falls with it",
-            "model.fallbacks",
-            "warning",
-            "llm.models.main.fallbacks",
-            "another provider",
-            config={
-                "llm": {"models": {"spare": {"provider": "claude", "name": "claude-haiku-5-5"}}}
-            },
         ),
         Fault(
             "commands without a sandbox",

@@ -392,16 +392,17 @@ async def test_a_probe_that_is_cut_off_leaves_no_open_session(here: World) -> No
 
 
 async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "ca.pem")
-    channel = "{platform: irc, host: 127.0.0.1, nick: reverie, tls: {ca_file: ca.pem}}"
-    rest = (
-        "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: {provider: "
-        "s}}}\n"
+    (tmp_path / "proc").mkdir()
+    os.mkfifo(tmp_path / "proc" / "meminfo")
+    (tmp_path / "reverie.yaml").write_text(
+        "agents: [{id: ana}]\n"
+        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
     )
-    (tmp_path / "reverie.yaml").write_text(f"channels: {{i: {channel}}}\n{rest}")
-    report = await examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))
+    report = await examine(
+        CheckEnvironment(directory=tmp_path, env={}, offline=True, root=tmp_path)
+    )
     assert ("doctor.late", "unknown") in codes(report.findings)
-    with (tmp_path / "ca.pem").open("w"):  # the thread that waits is let go
+    with (tmp_path / "proc" / "meminfo").open("w"):  # the thread that waits is let go
         pass
 
 
