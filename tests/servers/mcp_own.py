@@ -5,7 +5,6 @@ What is done to it is written down in DIRECTORY, in a file named after what happ
 
 import asyncio
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -47,19 +46,6 @@ async def shrink(ctx: Context) -> str:
 def die() -> str:
     """Ends the server in the middle of the call."""
     os._exit(3)
-
-
-@SERVER.tool()
-def breed() -> str:
-    """Leaves a child that holds the output and takes no hint."""
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)",
-        ]
-    )
-    return str(child.pid)
 
 
 if __name__ == "__main__":

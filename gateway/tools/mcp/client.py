@@ -50,26 +50,6 @@ McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
 
 
-class McpCallError(Exception):
-    """A call has no answer. The subclass says what to do."""
-
-
-class McpNotSent(McpCallError):
-    """The connection has ended, and the call was certainly not carried out: connect anew, and call
-    again.
-    """
-
-
-class McpConnectionLost(McpCallError):
-    """The connection has ended, and the call was perhaps carried out."""
-
-
-class McpTimeout(McpCallError):
-    """The call took longer than its timeout. It was perhaps carried out, and the server was told
-    that nobody waits.
-    """
-
-
 class McpServerClient:
     """Supervised client of one server."""
 
@@ -134,30 +114,12 @@ class McpServerClient:
 
     async def call(self, tool: str, arguments: dict[str, object]) -> "types.CallToolResult":
         """Call a tool by the server's own name for it. Raises ToolCallRefused."""
-        for _ in range(2):
-            connection = await self._get_connection()
-            if tool not in (own for own, _ in self.tools.values()):
-                raise ToolCallRefused(
-                    f"The MCP server {self.name} does not offer this tool any more: it is gone."
-                )
-            try:
-                return await connection.call(tool, arguments)
-            except McpNotSent:
-                self._drop_connection(connection)
-            except McpConnectionLost:
-                raise ToolCallRefused(
-                    f"The MCP server {self.name} ended while it worked on this. It may have had an "
-                    "effect all the same: look before you try again. The server is started again."
-                ) from None
-            except McpTimeout:
-                raise ToolCallRefused(
-                    f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, "
-                    "and was told that nobody waits any more. It may have had an effect all the "
-                    "same."
-                ) from None
-        raise ToolCallRefused(
-            f"The MCP server {self.name} does not take the call. Nothing was done."
-        )
+        connection = await self._get_connection()
+        if tool not in (own for own, _ in self.tools.values()):
+            raise ToolCallRefused(
+                f"The MCP server {self.name} does not offer this tool any more: it is gone."
+            )
+        return await connection.call(tool, arguments)
 
     async def _get_connection(self) -> "McpConnection":
         if self._connection is None and self.state != "off":
@@ -178,21 +140,17 @@ class McpServerClient:
         up_task = asyncio.create_task(
             with_timeout(self.clock, START_TIMEOUT_S, connection.up.wait())
         )
-        end_signals: list[asyncio.Future[Any]] = [run_task, connection.lost]
-        why, since = "", None
+        why, since = f"it did not come up within {START_TIMEOUT_S:g} s", None
         try:
-            await asyncio.wait([*end_signals, up_task], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([run_task, up_task], return_when=asyncio.FIRST_COMPLETED)
             if connection.up.is_set():
                 since = self.clock.monotonic()
                 self._mark_up(connection)
-                await asyncio.wait(end_signals, return_when=asyncio.FIRST_COMPLETED)
-            why = f"it did not come up within {START_TIMEOUT_S:g} s"
-            if any(one.done() for one in end_signals):
-                why = connection.failure_reason(
-                    run_task.exception() if run_task.done() else None
-                )  # its end changes it
+                await asyncio.wait([run_task])
+            if run_task.done():
+                why = connection.failure_reason(run_task.exception())
         finally:
-            self._drop_connection(connection)
+            self.drop_connection(connection)
             await _stop_tasks(up_task, run_task)
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
@@ -205,7 +163,8 @@ class McpServerClient:
         self.settled.set()
         logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
 
-    def _drop_connection(self, connection: "McpConnection") -> None:
+    def drop_connection(self, connection: "McpConnection") -> None:
+        """Make no further calls by this connection, which is over."""
         if self._connection is connection:
             self._connection = None
             self._up.clear()
