@@ -13,7 +13,12 @@ from importlib.metadata import version
 from typing import Final, get_args
 
 from channels.base import CanPage, CommandCompletion
-from gateway.access.approval_texts import APPROVER_ROLES, Approver, inline_code
+from gateway.access.approval_texts import (
+    APPROVER_ROLES,
+    MAX_SHOWN_BYTES,
+    Approver,
+    inline_code,
+)
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
@@ -55,9 +60,6 @@ _LISTED_KINDS: Final = sorted(
     {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
     - SAVED_STATE_KINDS
 )
-MAX_LISTED_ARGUMENTS_CHARS = 200
-"""Characters of a call's arguments in the list of approvals: the request itself shows them in
-full."""
 
 
 async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -> list[str]:
@@ -533,7 +535,7 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
             tool=inline_code(one.tool),
             turn=inline_code(one.turn),
             time=format_duration(remaining_s),
-            arguments=inline_code(one.arguments, MAX_LISTED_ARGUMENTS_CHARS),
+            arguments=inline_code(one.arguments, MAX_SHOWN_BYTES),
         )
         for one, remaining_s in await approvals.list_waiting(approver)
     ]
@@ -543,12 +545,9 @@ async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
         else [_("Nothing waits for approval here.")]
     )
     if approver.global_role in APPROVER_ROLES:
-        for code, difference in approvals.list_definitions():
-            lines += [
-                "",
-                difference,
-                _("`{command}` turns it on.").format(command=f"approve {code}"),
-            ]
+        for one in approvals.definitions.list_pending():
+            text = _("`{command}` turns it on.").format(command=f"approve {one.code}")
+            lines += ["", one.describe(), text]
     return "\n".join(lines)
 
 

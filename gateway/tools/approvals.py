@@ -8,7 +8,6 @@ given. An approval is for one call: there are none for longer.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import secrets
@@ -38,7 +37,7 @@ from gateway.cluster.cluster import Cluster, LeaseName, lease_of
 from gateway.config.reload import LiveSettings
 from gateway.context.sources import SourceFinder
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ConversationId, DeliveryReport, EventId, Post, PostKey
+from gateway.core.events import Address, ConversationId, DeliveryReport, Post, PostKey
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
@@ -48,7 +47,6 @@ from gateway.core.facts import (
     ToolRefused,
     TurnId,
     TurnRecord,
-    dedup_key,
     is_inner,
 )
 from gateway.core.format import format_duration
@@ -67,8 +65,6 @@ from gateway.tools.mcp.review import ToolDefinitionReview
 logger = logging.getLogger("reverie.tools")
 
 _NO_SEQ: Final = Seq(0)
-ID_TRIES: Final = 8
-"""Random ids of one length that are tried before they get longer."""
 MAX_PENDING_PER_CONVERSATION: Final = 5
 """Limit of open approvals in one conversation: more would be approved without being read."""
 MAX_TURNS_SEARCHED: Final = 50
@@ -78,9 +74,6 @@ MAX_PENDING: Final = 20
 MAX_REMEMBERED_REFUSALS: Final = 1_000
 """Calls without approval that are remembered, so that a turn does not ask for the same call
 again."""
-NOTICE_DELIVERY_S: Final = 2.0
-"""Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once;
-less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
 
 
 class ApprovalCallKey(NamedTuple):
@@ -158,8 +151,6 @@ class Approvals:
         self._waiting: dict[ApprovalCallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
         self._tasks = set[asyncio.Task[ApprovalVerdict]]()
         self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
-        self._deliveries: dict[PostKey, asyncio.Event] = {}
-        """Notices that somebody decided about before their delivery was confirmed."""
         store.subscribe(self._on_delivered, DeliveryReport)
         store.subscribe(self._on_decided, ApprovalEnded)
 
@@ -170,15 +161,11 @@ class Approvals:
         return Address.parse(room) if room else None
 
     def _on_delivered(self, entries: Sequence[LogEntry]) -> None:
-        """Record deliveries of notices. A call whose notice was not shown whole cannot be
-        approved.
-        """
+        """End the calls whose notice was not shown whole."""
         for entry in entries:
-            if isinstance(entry.fact, DeliveryReport):
-                if arrived := self._deliveries.get(entry.fact.post):
-                    arrived.set()
+            if isinstance(entry.fact, DeliveryReport) and entry.fact.state != "sent":
                 for one, __ in self._waiting.values():
-                    if entry.fact.state != "sent" and _notice_key(one.asked) == entry.fact.post:
+                    if _notice_key(one.asked) == entry.fact.post:
                         one.undelivered = True
                         one.changed.set()
 
@@ -383,15 +370,12 @@ class Approvals:
     async def _post_request(self, waiting: _Waiting) -> None:
         """Post the notice, in one transaction with the fact of the request."""
         place, room = waiting.at.conversation, Address.parse(waiting.asked.room)
-        now, tries, timeout_s = self._clock.now(), 0, self._live.settings.tools.approvals.timeout
+        now, timeout_s = self._clock.now(), self._live.settings.tools.approvals.timeout
         cause = await self._describe_cause(waiting.asked.label, place, room.conversation)
         channel = self._channels.get(room.channel)
         has_buttons = channel is not None and channel.capabilities.buttons
         while True:
-            name = "".join(
-                secrets.choice(APPROVAL_ID_ALPHABET)
-                for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES)
-            )
+            name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS))
             asked = replace(waiting.asked, approval=name, until=now + timedelta(seconds=timeout_s))
             text = render_approval_request(
                 asked,
@@ -418,7 +402,6 @@ class Approvals:
                 waiting.deadline_s = self._clock.monotonic() + timeout_s
                 waiting.asked, waiting.seq = asked, result.seq
                 return
-            tries += 1
 
     async def _append_end(
         self, asked: ApprovalRequested, verdict: ApprovalVerdict, place: ConversationId, cause: Seq
@@ -460,12 +443,6 @@ class Approvals:
             if isinstance(one.fact, ApprovalRequested) and self._may_decide(approver, one.fact)
         ]
 
-    def list_definitions(self) -> list[tuple[str, str]]:
-        """Return the definitions of tools that wait for review: the code of each, and its
-        difference as Markdown.
-        """
-        return [(one.code, one.describe()) for one in self.definitions.list_pending()]
-
     async def decide(self, approver: Approver, name: str, *, approved: bool) -> CommandEffect:
         """Decide the approval with this id. The decision holds once its facts are written and the
         effect is settled.
@@ -479,16 +456,12 @@ class Approvals:
         place = entry.conversation or ConversationId("")
         if not self._may_decide(approver, asked):
             return CommandEffect(answer=_render_unknown(name))
-        shown = not approved or await self._was_shown_whole(asked)
         notice = await self._find_notice(asked)
         ended = await self._store.entry_by_key(approval_ended_key(name))
         if ended is not None and isinstance(ended.fact, ApprovalEnded):
             return CommandEffect(
                 answer=render_already_decided(name, ended.fact.verdict, ended.fact.by)
             )
-        if not shown:
-            text = _("`{id}` cannot be approved yet: the whole call has not been shown here.")
-            return CommandEffect(answer=text.format(id=name))
         waiting = self._find_waiting(
             name
         )  # nothing is awaited from here on: the caller must settle the effect
@@ -523,27 +496,6 @@ class Approvals:
         queued = await self._store.entry_by_key(f"post:{_notice_key(asked)}")
         return (
             queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
-        )
-
-    async def _was_shown_whole(self, asked: ApprovalRequested) -> bool:
-        """Return True if the notice was shown whole; waits a moment until that is known."""
-        post, at = _notice_key(asked), Address.parse(asked.room)
-        sent = DeliveryReport(
-            id=EventId(post), at=at, post=post, state="sent", reason="", sent=asked.until
-        )
-        arrived = self._deliveries.setdefault(post, asyncio.Event())
-        try:
-            if (entry := await self._store.entry_by_key(dedup_key(sent))) is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(NOTICE_DELIVERY_S):
-                        await arrived.wait()
-                entry = await self._store.entry_by_key(dedup_key(sent))
-        finally:
-            self._deliveries.pop(post, None)
-        return (
-            entry is not None
-            and isinstance(entry.fact, DeliveryReport)
-            and entry.fact.state == "sent"
         )
 
     def _may_decide(self, approver: Approver, asked: ApprovalRequested) -> bool:

@@ -53,10 +53,9 @@ def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
 class NoApprovals:
     """Approvals where no tool waits for any."""
 
-    async def list_waiting(self, _approver: Approver) -> Sequence[Any]:
-        return ()
+    definitions: Any = SimpleNamespace(list_pending=list)
 
-    async def list_definitions(self) -> Sequence[Any]:
+    async def list_waiting(self, _approver: Approver) -> Sequence[Any]:
         return ()
 
     async def decide(self, *_: object, **_more: object) -> CommandEffect:
