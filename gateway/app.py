@@ -453,9 +453,8 @@ class _Gateway:
             room_language=lambda at: bindings.find(at).language,
         )
         limits = self.limits = UsageLimiter(live, clock, access_policy)
-        limited = TurnRecord, LimitReached, PostQueued, Message, Command, Judgement
+        limited = TurnRecord, LimitReached, PostQueued, Message, Command
         store.subscribe(limits.on_appended, *limited)
-        store.subscribe(limits.on_appended_elsewhere, Message, Command, Judgement, own=False)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
         # What deserves attention, and whose it is.

@@ -1,17 +1,14 @@
 """Prompts for strangers: how to be let in, and how a room is opened.
 
-Each person gets one code in an hour and one reminder of it, and then nothing more unless they ask
-for help.
+Each person and each room gets one code in an hour, and then nothing more unless they ask for help.
 """
 
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from gateway.access.approval_texts import inline_code
 from gateway.access.channels import Channels
@@ -23,17 +20,12 @@ from gateway.access.roster import Roster
 from gateway.access.texts import (
     BEING_DECIDED_TEXT,
     CODE_LIFETIME,
-    MAX_CODES_PER_SOURCE,
     MAX_PENDING_CODES,
     NAME_CHARS,
     TRY_LATER_TEXT,
+    format_code,
     render_identity,
-    render_invite_request,
     render_login_needed,
-    render_not_approved,
-    render_pairing_prompt,
-    render_pairing_reminder,
-    render_room_request,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -49,12 +41,12 @@ from gateway.core.events import (
     Sender,
 )
 from gateway.core.facts import CodeIssued, address_of, dedup_key
+from gateway.core.format import format_time
 from gateway.core.i18n import _, current_language
 from gateway.core.identity import (
     ADMIN_ROLES,
     MASK_PREFIX,
     AccessPolicy,
-    has_administrator,
     person_key,
     stable_source,
 )
@@ -109,16 +101,8 @@ class Greeter:
         self._notified: dict[str, tuple[datetime, str]] = {}
         """Person or room that got a notice: time until which no other follows, and key of the event
         that caused it."""
-        self._reminded: dict[str, tuple[datetime, str]] = {}
-        """As `_notified`, for reminders of a code."""
-        self._replaced: dict[str, datetime] = {}
-        """Person or room whose code was replaced: time until which a second replacement gives them
-        no third code."""
         self._help_limiter = SlidingWindows()
         self._room_limiter = SlidingWindows(86_400.0)
-        self._codes_being_written: Counter[ChannelName] = Counter()
-        """Codes of each channel that are being appended."""
-        self._warned = False
 
     def greet(self, event: Notification, decision: AccessDecision) -> PairingNotice | None:
         """Return the notice for a refused event, with its facts; None: none. Returns at once.
@@ -186,11 +170,15 @@ class Greeter:
         request = next(
             (one for one in self._roster.pending_requests("pair") if one.person == who), None
         )
-        if request is not None or not self._can_issue_code(event, place, who, who):
-            return self._remind(event, place, who, request)
+        if request is not None or self._was_notified(who, event):
+            return self._answer_help(event, place, who, request)
         minted = generate_code(self._roster.request_names)
-        prompt = render_pairing_prompt(minted.code, self._channels.command_prefix(place.channel))
-        text = _identify_asker(event) + prompt
+        prefix, shown = self._channels.command_prefix(place.channel), format_code(minted.code)
+        text = _identify_asker(event) + _(
+            "Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 "
+            "hour): `{code}`. They approve it with `{approve}`. If I know you already on another "
+            "platform, write `{link}` to me there instead."
+        ).format(code=shown, approve=f"{prefix}pair approve {shown}", link=f"{prefix}link")
         issued = CodeIssued(
             request=minted.request,
             what="pair",
@@ -211,7 +199,7 @@ class Greeter:
         who = person_key(place.channel, sender.id)
         if any(
             one.room == room for one in self._roster.pending_requests("room")
-        ) or not self._can_issue_code(event, place, room.conversation, who):
+        ) or self._was_notified(room.conversation, event):
             return None
         if role not in ADMIN_ROLES and not self._room_limiter.try_add(
             place.channel, self._clock.monotonic(), ROOMS_PER_DAY
@@ -231,12 +219,17 @@ class Greeter:
         about = (
             event.text if isinstance(event, MembershipChanged) else None
         ) or self._titles.room_title(room)
+        approve = f"{prefix}room approve {format_code(minted.code)}"
         if to == place:
-            text = render_room_request(minted.code, prefix, inline_code(sender.name, NAME_CHARS))
+            text = _(
+                "I'm a bot, and I may not talk in this room yet. {person} asked for it. One of my "
+                "admins has to send me `{approve}`, in any chat. The code is valid for 1 hour."
+            ).format(person=inline_code(sender.name, NAME_CHARS), approve=approve)
         else:
-            text = render_invite_request(
-                minted.code, prefix, inline_code(about or room.room, NAME_CHARS)
-            )
+            text = _(
+                "I'm a bot, and I may not enter {room} yet. One of my admins has to send me "
+                "`{approve}`, in any chat. The code is valid for 1 hour."
+            ).format(room=inline_code(about or room.room, NAME_CHARS), approve=approve)
         issued = CodeIssued(
             request=minted.request,
             what="room",
@@ -252,60 +245,35 @@ class Greeter:
         )
         return self._issue_code(event, issued, text)
 
-    def _remind(
+    def _answer_help(
         self, event: Notification, place: Address, who: str, request: CodeIssued | None
     ) -> PairingNotice | None:
-        """Return a reminder to somebody with a code: once, and always if they ask for help."""
-        now, key = self._clock.now(), dedup_key(event)
-        if self._notified.get(who, (now, ""))[1] == key:  # the code was shown for the same event
+        """Return the answer to somebody who had their code, if they ask for help."""
+        if (
+            self._notified.get(who, (None, ""))[1] == dedup_key(event)  # it was shown for this one
+            or not _asks_for_help(event)
+            or not self._may_help(who)
+        ):
             return None
-        if isinstance(event, Command) and event.name in _HELP_COMMANDS:
-            if not self._help_limiter.try_add(
-                stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE
-            ):
-                return None
-            text = (
-                render_pairing_reminder(request) if request is not None else render_not_approved()
-            )
-            return PairingNotice(
-                post=_build_notice_post(event, place, _identify_asker(event) + text)
-            )
-        self._reminded = {
-            one: notified for one, notified in self._reminded.items() if now < notified[0]
-        }
-        if request is None or self._reminded.get(who, (now, key))[1] != key:
-            return None
-        self._reminded[who] = (request.until, key)
-        return PairingNotice(
-            post=_build_notice_post(event, place, render_pairing_reminder(request))
+        text = _("I'm a bot, and I can answer you only after my operator has approved you.")
+        if request is None:
+            text += " " + _("Ask them for that.")
+        else:
+            text += " " + _(
+                "Send them the code that I showed you; it is valid until {time}."
+            ).format(time=format_time(request.until))
+        return PairingNotice(post=_build_notice_post(event, place, _identify_asker(event) + text))
+
+    def _may_help(self, who: str) -> bool:
+        return self._help_limiter.try_add(
+            stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE
         )
 
-    def _can_issue_code(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
-        """Return whether a code may be shown: one in an hour for each subject, and few pending ones
-        from one person.
-        """
+    def _was_notified(self, subject: str, event: Notification) -> bool:
+        """Return whether somebody got a notice within the hour, for another event than this."""
         now, key = self._clock.now(), dedup_key(event)
-        self._notified = {
-            one: notified for one, notified in self._notified.items() if now < notified[0]
-        }
-        if whom in self._notified and self._notified[whom][1] != key:
-            return False
-        waiting = [
-            one
-            for one in self._pending_requests(place.channel)
-            if stable_source(one.person) == stable_source(asker)
-        ]
-        if (
-            len(waiting) >= MAX_CODES_PER_SOURCE
-            or self._codes_being_written[place.channel] >= MAX_PENDING_CODES
-        ):
-            logger.info(
-                "no code for %s: %d of them wait on that channel already",
-                stable_source(asker),
-                len(waiting),
-            )
-            return False
-        return True
+        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
+        return self._notified.get(subject, (now, key))[1] != key
 
     def _pending_requests(self, channel: ChannelName) -> list[CodeIssued]:
         return [
@@ -314,56 +282,29 @@ class Greeter:
             if one.at.channel == channel
         ]
 
-    def _evict_oldest_code(
-        self, channel: ChannelName
-    ) -> tuple[tuple[EffectFact, ...], Callable[[AppendResult | None], None]]:
+    def _evict_oldest_code(self, channel: ChannelName) -> tuple[EffectFact, ...]:
         """End the oldest code of the person with the most, if too many are pending: nobody can keep
         others out.
         """
         waiting = self._pending_requests(channel)
-        if len(waiting) + self._codes_being_written[channel] < MAX_PENDING_CODES:
-            return (), lambda _: None
+        if len(waiting) < MAX_PENDING_CODES:
+            return ()
         counts = Counter(stable_source(one.person) for one in waiting)
-        for one in sorted(waiting, key=lambda one: (-counts[stable_source(one.person)], one.until)):
-            release = self._roster.reserve_request(one.request)
-            if release is not None:  # nobody is approving it at present
-                return (build_code_over(one, "expired", ""),), partial(
-                    self._on_code_replaced, one, release
-                )
-        return (), lambda _: None
-
-    def _on_code_replaced(
-        self,
-        request: CodeIssued,
-        release: Callable[[AppendResult | None], None],
-        result: AppendResult | None,
-    ) -> None:
-        """After a code was replaced, let its owner ask for one more, once in an hour."""
-        release(result)
-        subject = request.person if request.room is None else request.room.conversation
-        now = self._clock.now()
-        self._replaced = {one: until for one, until in self._replaced.items() if now < until}
-        if result is not None and result.is_new and subject not in self._replaced:
-            self._replaced[subject] = now + CODE_LIFETIME
-            self._notified.pop(subject, None)
+        oldest = min(waiting, key=lambda one: (-counts[stable_source(one.person)], one.until))
+        return (build_code_over(oldest, "expired", ""),)
 
     def _issue_code(self, event: Notification, issued: CodeIssued, text: str) -> PairingNotice:
-        self._warn_without_admins()
         subject = issued.person if issued.room is None else issued.room.conversation
         self._notified[subject] = (issued.until, dedup_key(event))
         channel = issued.at.channel
-        replaced, freed = self._evict_oldest_code(channel)
-        self._codes_being_written[channel] += 1
 
         def settle(result: AppendResult | None) -> None:
-            self._codes_being_written[channel] -= 1
-            freed(result)
             if result is None:  # it was not shown
                 self._notified.pop(subject, None)
 
         facts = (
             *build_code_expirations(self._roster.expired_requests(channel)),
-            *replaced,
+            *self._evict_oldest_code(channel),
             EffectFact(issued, issued.at.conversation, f"code:{dedup_key(event)}"),
         )
         return PairingNotice(
@@ -372,24 +313,18 @@ class Greeter:
         )
 
     def _prompt_login(self, event: Notification, place: Address, who: str) -> PairingNotice | None:
-        now, key = self._clock.now(), dedup_key(event)
-        self._notified = {
-            one: notified for one, notified in self._notified.items() if now < notified[0]
-        }
-        mine = f"unsure:{place.channel}:"
-        previous = self._notified.get(f"{mine}{who}")
-        helped = isinstance(event, Command) and event.name in _HELP_COMMANDS
-        if previous is not None and previous[1] != key and not helped:
+        subject = f"unsure:{who}"
+        told = self._was_notified(subject, event)
+        if told and not _asks_for_help(event):
             return None
-        now_s, is_new = self._clock.monotonic(), previous is None
-        if (helped or is_new) and not self._help_limiter.try_add(
-            stable_source(who), now_s, HELP_PER_MINUTE
-        ):
+        if (told or subject not in self._notified) and not self._may_help(who):
             return None
-        if is_new:
-            if not self._help_limiter.try_add(mine, now_s, LOGIN_NOTICES_PER_MINUTE):
+        if subject not in self._notified:
+            if not self._help_limiter.try_add(
+                f"unsure:{place.channel}", self._clock.monotonic(), LOGIN_NOTICES_PER_MINUTE
+            ):
                 return None
-            self._notified[f"{mine}{who}"] = (now + CODE_LIFETIME, key)
+            self._notified[subject] = (self._clock.now() + CODE_LIFETIME, dedup_key(event))
         return PairingNotice(
             post=_build_notice_post(
                 event,
@@ -398,18 +333,9 @@ class Greeter:
             )
         )
 
-    def _warn_without_admins(self) -> None:
-        """Log a warning, once, if nobody can approve the code."""
-        if (
-            self._warned
-            or has_administrator(self._policy)
-            or any(one.role in ADMIN_ROLES for one in self._policy.platform_roles)
-        ):
-            return
-        self._warned = True
-        logger.warning(
-            "nobody is an owner or admin: only `reverie pair` can approve people and rooms"
-        )
+
+def _asks_for_help(event: Notification) -> bool:
+    return isinstance(event, Command) and event.name in _HELP_COMMANDS
 
 
 def _identify_asker(event: Notification) -> str:
@@ -424,11 +350,5 @@ def _identify_asker(event: Notification) -> str:
 def _build_notice_post(event: Notification, to: Address, text: str) -> Post:
     key = PostKey(hashlib.sha256(f"greeting:{dedup_key(event)}".encode()).hexdigest()[:26])
     answerable = isinstance(event, Message | Command) and event.at == to
-    style: Literal["message", "notice"] = "notice"
-    return Post(
-        key=key,
-        to=to,
-        text=text,
-        reply_to=MessageId(event.id) if answerable else None,
-        style=style,
-    )
+    reply_to = MessageId(event.id) if answerable else None
+    return Post(key=key, to=to, text=text, reply_to=reply_to, style="notice")

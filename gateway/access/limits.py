@@ -24,8 +24,8 @@ ended and its cost is known: turns that run at the same time cannot spend the sa
 without a known price counts with an assumed one. What the requests under way cost when a process
 ends is not known, and not counted.
 
-Where several processes share the store, costs, notices, messages and commands of the others count
-as the log tells them: each further process may let through one more in the same moment.
+Where several processes share the store, costs and notices of the others count as the log tells
+them. The rates of an agent hold in each process, which is for the channels that it holds.
 
 All but `UsageLimiter` is pure: times are arguments.
 """
@@ -176,8 +176,10 @@ def limit_report_key(fact: LimitReached, at: datetime) -> str:
     )
 
 
-def format_limit_report(fact: LimitReached, place: ConversationId) -> str:
-    """Return the notice for owners, in Markdown.
+def format_limit_report(
+    fact: LimitReached, place: ConversationId, _to: Address | None = None
+) -> str:
+    """Return the notice for owners, in Markdown, wherever it is posted.
 
     Names of people and places are untrusted, so they are shown as code.
     """
@@ -204,10 +206,6 @@ class LimitDecision(NamedTuple):
     """Notice to post there. None: nothing."""
     change: CommandEffect | None = None
     """Facts to append together with the message, settled as those of a command. None: nothing."""
-
-
-MAX_LOAD_TRIES: Final = 5
-"""How often the costs are read again because the log has grown meanwhile."""
 
 
 class _TakenTokens(NamedTuple):
@@ -273,16 +271,7 @@ class UsageLimiter:
         """Read from the log what was spent and announced today. Call it once, before any message is
         accepted.
         """
-        before, after, tries = None, await reader.last_position(), 0
-        while (
-            after != before and tries < MAX_LOAD_TRIES
-        ):  # what others append meanwhile must not count twice
-            before, tries = after, tries + 1
-            await self._load(reader)
-            after = await reader.last_position()
-        self._loaded = after
-
-    async def _load(self, reader: StoreReader) -> None:
+        self._loaded = await reader.last_position()
         self._costs = {one: WindowCosts() for one in self._costs}
         now, day = self._clock.now(), self._today()
         for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
@@ -344,31 +333,6 @@ class UsageLimiter:
             elif isinstance(entry.fact, Message | Command) and entry.key is not None:
                 self._settle_tokens(entry.key, back=False)
 
-    def on_appended_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Take the tokens that other processes have taken for messages and commands, as their
-        judgements say.
-        """
-        judgements = {one.cause: one.fact for one in entries if isinstance(one.fact, Judgement)}
-        for entry in entries:
-            if (
-                isinstance(entry.fact, Message | Command)
-                and (judged := judgements.get(entry.seq)) is not None
-            ):
-                self._take_for_other(entry.fact, judged)
-
-    def _take_for_other(self, event: Message | Command, judged: Judgement) -> None:
-        taking = "due" if isinstance(event, Message) else "noted"
-        if judged.fate != taking or judged.urgency < URGENT:
-            return
-        at, now_s = event.at, self._clock.monotonic()
-        agent = self._policy.agent_of(at)
-        if judged.role in ADMIN_ROLES:
-            self._rated("agent").take(agent, now_s)
-            return
-        own = self._linked_subjects(at, event.sender)[0]
-        for scope, subject in zip(LIMIT_SCOPES, (agent, _room_key(at), own), strict=True):
-            self._rated(scope).use(subject, now_s)
-
     def give_back(self, event: Message | Command) -> None:
         """Give back the tokens of an event that the log had already. Call it after it was appended
         in vain.
@@ -396,8 +360,6 @@ class UsageLimiter:
         """Take tokens for a command that has that agent's model asked. Return why it may not, for
         people; empty: taken.
 
-        Its judgement has to say `noted` and `URGENT`, and nothing else of commands may: so other
-        processes know.
         """
         key = dedup_key(command)
         self._settle_tokens(key, back=True)
@@ -517,18 +479,13 @@ class UsageLimiter:
         self, at: Address, agent: str, askers: Sequence[Sender]
     ) -> list[tuple[LimitScope, Sequence[str]]]:
         """Return the budgets with a limit that a turn is paid from. Empty: none."""
-        payers = self._find_payer_ids(at, askers)
-        if not payers:
-            return []
-        budgets = self._budget_subjects(at, agent, [one for one in askers if one.id in payers])
+        payers = [one for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES]
+        budgets = self._budget_subjects(at, agent, payers) if payers else []
         return [
             one
             for one in budgets
             if any(self._budget(one[0], kind)[1] is not None for kind in BUDGET_KINDS)
         ]
-
-    def _find_payer_ids(self, at: Address, askers: Sequence[Sender]) -> set[SenderId]:
-        return {one.id for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES}
 
     def build_unpaid_entries(
         self, at: Address, message: Message | None, hit: LimitHit

@@ -24,10 +24,9 @@ from gateway.access.texts import (
     TRY_LATER_TEXT,
     UNKNOWN_CODE_TEXT,
     find_by_code,
+    format_code,
     format_person,
     group_linked_accounts,
-    render_link_code,
-    render_link_confirmation,
     sort_pair,
 )
 from gateway.core.clock import Clock
@@ -81,10 +80,14 @@ class AccountLinker:
             *(build_code_over(one, "revoked", claim.person) for one in earlier),
             self._build_code_fact(generated, claim, "link"),
         )
-        return done(
-            render_link_code(generated.code, self._channels.command_prefix(claim.at.channel)),
-            *facts,
+        code = format_code(generated.code)
+        text = _(
+            "Your code is `{code}`. Send me `{command}` from your other account. I show you a "
+            "second code there, which you send me here. Give these codes to nobody: whoever is "
+            "linked with you may do all that you may do. The code is valid for 1 hour."
         )
+        prefix = self._channels.command_prefix(claim.at.channel)
+        return done(text.format(code=code, command=f"{prefix}link {code}"), *facts)
 
     def submit_code(self, claim: AccountClaim, written: str) -> CommandEffect:
         """Accept a code: that of the person's other account, or the confirmation that this account
@@ -209,8 +212,15 @@ class AccountLinker:
             build_requester_notice(request, notice),
         )
         other = format_person(request.person, request.name)
-        answer = render_link_confirmation(
-            generated.code, self._channels.command_prefix(request.at.channel), other, claim.role
+        prefix = self._channels.command_prefix(request.at.channel)
+        answer = _(
+            "You are about to link {other} with this account. Whoever uses that account may then "
+            "do here all that you may do (your role: {role}). **Did somebody ask you to send this "
+            "code? Then they want to take over your rights. Stop here, and nothing happens.** If "
+            "both accounts are yours, send me `{command}` from the other one. The code is valid "
+            "for 1 hour."
+        ).format(
+            other=other, role=claim.role, command=f"{prefix}link {format_code(generated.code)}"
         )
         return done(answer, *facts, request=request.request)
 

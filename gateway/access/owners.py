@@ -55,7 +55,7 @@ from gateway.core.facts import (
     RoleAssigned,
 )
 from gateway.core.format import format_duration
-from gateway.core.i18n import N_, _, current_language, language_for, ngettext, use_language
+from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, NewEntry, Store, StoreError
@@ -90,8 +90,6 @@ some."""
 NOTICE_DAYS: Final = 7
 """Days after which the buttons of a notice stay: what it asks about was decided elsewhere. A tap
 says so."""
-MAX_DECISIONS_SETTLED: Final = 20
-"""Newest decisions that are looked at after a start."""
 PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
 
 
@@ -109,8 +107,6 @@ class _Trouble:
     """Something that is wrong, and goes on."""
 
     since: datetime
-    count: int = 0
-    """Times that it was seen since then."""
     is_told: bool = False
     """Its beginning was posted, so its end will be."""
 
@@ -152,8 +148,6 @@ class OwnerNotifier:
         another."""
         self._logged = LruDict[str, None]()
         """Keys of the texts that the process has logged, with their days."""
-        self._repeats = LruDict[str, int]()
-        """By key, how often there was the same since it was posted last."""
         self._troubles = dict[str, _Trouble]()
         """By cause, what is wrong now."""
         store.subscribe(self._on_owner_wrote, Message, Command)
@@ -172,7 +166,6 @@ class OwnerNotifier:
         """Find the chat in which an owner wrote last. Call it once roles are loaded."""
         if self.configured_address is None:
             self._owner_chat = await self._find_newest_chat()
-        self._tasks.create_task(self._end_decided_notices())
 
     def _on_owner_wrote(self, entries: Sequence[LogEntry]) -> None:
         """Move notices to the direct chat in which an owner writes.
@@ -201,23 +194,19 @@ class OwnerNotifier:
         for entry in entries:
             if isinstance(entry.fact, LimitReached):
                 place = entry.conversation or ConversationId("")
-                self.notify(
-                    limit_report_key(entry.fact, entry.at),
-                    partial(_render_limit_report, entry.fact, place),
-                )
+                text = partial(format_limit_report, entry.fact, place)
+                self.notify(limit_report_key(entry.fact, entry.at), text)
 
     def _on_code_issued(self, entries: Sequence[LogEntry]) -> None:
         """Report new requests for access."""
         for entry in entries:
-            if isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
-                self._report_request(entry.fact)
+            if isinstance(request := entry.fact, CodeIssued) and request.what in ("pair", "room"):
+                text = partial(self._render_request, request)
+                self.notify(f"code:{request.salt}", text, buttons=partial(request_buttons, request))
 
-    def _report_request(self, request: CodeIssued) -> None:
-        def text(to: Address | None) -> str:
-            prefix = "reverie " if to is None else self._channels.command_prefix(to.channel)
-            return render_request_for_owners(request, prefix, has_buttons=self._shows_buttons(to))
-
-        self.notify(f"code:{request.salt}", text, buttons=partial(request_buttons, request))
+    def _render_request(self, request: CodeIssued, to: Address | None) -> str:
+        prefix = "reverie " if to is None else self._channels.command_prefix(to.channel)
+        return render_request_for_owners(request, prefix, has_buttons=self._shows_buttons(to))
 
     def _shows_buttons(self, to: Address | None) -> bool:
         channel = None if to is None else self._channels.get(to.channel)
@@ -226,12 +215,6 @@ class OwnerNotifier:
     def _on_decided(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             self._tasks.create_task(self._end_notice(entry))
-
-    async def _end_decided_notices(self) -> None:
-        """End the notices about what was decided right before the last process ended."""
-        kinds = ["code_over", "mcp_tool_approved"]
-        for entry in await self._store.newest_entries(MAX_DECISIONS_SETTLED, kinds=kinds):
-            await self._end_notice(entry)
 
     async def _end_notice(self, decided: LogEntry) -> None:
         """Take the buttons from the notices about what was decided, also from those of earlier
@@ -273,9 +256,8 @@ class OwnerNotifier:
         """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at
         once.
 
-        How often there was the same meanwhile is added to the next one. `beside`: a channel that
-        does not work; another one is used if an owner is known there. `buttons`: shown below where
-        the channel can.
+        `beside`: a channel that does not work; another one is used if an owner is known there.
+        `buttons`: shown below where the channel can.
 
         The post is durable soon after, and not repeated after a restart. Every text is also logged
         by the process; where no owner is known, only there.
@@ -322,17 +304,9 @@ class OwnerNotifier:
         to, tag = await self._find_address(beside)
         if to is None or self._post_counts[kind] > max_posts:
             return False
-        repeats = self._repeats.get(key) or 0
         is_last = self._post_counts[kind] == max_posts
         with use_language(tag):
             words = _(MORE_TEXT).format(count=MAX_POSTS_PER_KIND) if is_last else _render(text, to)
-            if repeats and not is_last:
-                more = ngettext(
-                    "It happened {count} time since my last notice.",
-                    "It happened {count} times since my last notice.",
-                    repeats,
-                )
-                words = f"{words} {more.format(count=repeats)}"
             post = Post(
                 key=_post_key(day, kind, "more" if is_last else key),
                 to=to,
@@ -345,7 +319,6 @@ class OwnerNotifier:
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}"
         )
         (queued,) = await self._store.append([entry])
-        self._repeats.put(key, 0 if queued.is_new else repeats + 1)
         return queued.is_new
 
     def begin_trouble(
@@ -359,7 +332,6 @@ class OwnerNotifier:
         is seen after `LASTING_S`.
         """
         trouble = self._troubles.setdefault(cause, _Trouble(self._clock.now()))
-        trouble.count += 1
         self._tasks.create_task(self._tell_trouble(cause, trouble, text, beside))
 
     async def _tell_trouble(
@@ -397,19 +369,12 @@ class OwnerNotifier:
                 return
             now = self._clock.now()
             age_s = (now - min(one.since for one in ended.values())).total_seconds()
-            count = sum(one.count for one in ended.values())
 
             def render(to: Address | None) -> str:
-                lasted = ngettext(
-                    "It lasted {span}.", "It lasted {span} and happened {count} times.", count
-                )
-                return (
-                    f"{_render(text, to)} {lasted.format(span=format_duration(age_s), count=count)}"
-                )
+                lasted = _("It lasted {span}.").format(span=format_duration(age_s))
+                return f"{_render(text, to)} {lasted}"
 
             await self._post(f"{prefix}over:{now.isoformat()}", render, beside)
-            for cause in ended:
-                self._repeats.pop(cause, None)
 
     def tell_unrecorded(self, text: NoticeText) -> asyncio.Task[None]:
         """Send this text to owners at once, past the log, which cannot be written. Returns at once.
@@ -500,10 +465,6 @@ def _render(text: NoticeText, to: Address | None) -> str:
     return text if isinstance(text, str) else text(to)
 
 
-def _render_limit_report(fact: LimitReached, place: ConversationId, _to: Address | None) -> str:
-    return format_limit_report(fact, place)
-
-
 _DECISIONS: Final = (CodeEnded, McpToolApproved)
 """Facts that decide what a notice with buttons asks about."""
 
@@ -522,13 +483,13 @@ def _describe_decision(decided: LogEntry) -> tuple[str, str, Callable[[], str]]:
             )
         case McpToolApproved(by=by) as approved if by:
             code = definition_code(approved.server, approved.tool, approved.definition)
-            return "mcp", code, partial(_render_outcome, N_("**Approved** by {person}."), by)
+            return "mcp", code, lambda: _render_approved(by)
         case __:
             return "", "", str
 
 
-def _render_outcome(text: str, by: str) -> str:
-    return _(text).format(person=inline_code(by, PLACE_CHARS))
+def _render_approved(by: str) -> str:
+    return _("**Approved** by {person}.").format(person=inline_code(by, PLACE_CHARS))
 
 
 def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:

@@ -22,7 +22,7 @@ who wrote there lately.
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from gateway.access.approval_texts import inline_code
 from gateway.access.texts import (
@@ -75,19 +75,10 @@ ROSTER_FACTS: Final = (RoleAssigned, RoomAccessChanged, IdentityLinked, CodeIssu
 RequestKind = Literal["pair", "room", "link", "confirm"]
 
 
-class CurrentFactReader(Protocol):
-    """Reader of current facts, e.g. `gateway.store.Reader`."""
-
-    async def current_facts(self, kind: str) -> list[LogEntry]:
-        """Return the facts of this kind that hold, oldest first. The newest fact of each key
-        decides.
-        """
-
-
 class Roster:
     """Granted roles, approved rooms, links and pending codes of all channels and agents."""
 
-    def __init__(self, reader: CurrentFactReader, clock: Clock) -> None:
+    def __init__(self, reader: StoreReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
         self._facts: dict[str, dict[str, Fact]] = {kind: {} for kind in ROSTER_KINDS}
@@ -173,10 +164,6 @@ class Roster:
         """Return the role that this person was given in exactly this scope."""
         found = self._facts["role_given"].get(f"{person}\n{scope}")
         return found if isinstance(found, RoleAssigned) else None
-
-    def approved_rooms(self, channel: ChannelName) -> list[Address]:
-        """Return the approved rooms of that channel: those to join when its link comes up."""
-        return [one.room for one in self.rooms if one.room.channel == channel]
 
     @property
     def request_names(self) -> set[str]:

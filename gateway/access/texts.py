@@ -30,9 +30,6 @@ MAX_PENDING_CODES: Final = 500
 give way before it was used. One more replaces the oldest of the person who has the most, so nobody
 is kept out.
 """
-MAX_CODES_PER_SOURCE: Final = 20
-"""Most of these from one person, or from one host of people whom only a mask tells apart
-(`access.masks`)."""
 _MAX_WRITTEN_CHARS: Final = 100
 """Longest text that is read as a code."""
 
@@ -193,32 +190,6 @@ def render_identity(channel: ChannelName, sender: Sender) -> str:
     return known.format(id=escape_invisible(f"{channel}:{sender.id}"))
 
 
-def render_pairing_prompt(minted: str, prefix: str) -> str:
-    """Return the text for a stranger with a new code."""
-    code = format_code(minted)
-    return _(
-        "Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): "
-        "`{code}`. They approve it with `{approve}`. If I know you already on another platform, "
-        "write `{link}` to me there instead."
-    ).format(code=code, approve=f"{prefix}pair approve {code}", link=f"{prefix}link")
-
-
-def render_pairing_reminder(request: CodeIssued) -> str:
-    """Return the text for a stranger who has a code and is not approved yet."""
-    return _(
-        "I'm a bot, and I can answer you only after my operator has approved you. Send them the "
-        "code that I showed you; it is valid until {time}."
-    ).format(time=format_time(request.until))
-
-
-def render_not_approved() -> str:
-    """Return the answer to a stranger who asks for help while there is no code for them."""
-    return _(
-        "I'm a bot, and I can answer you only after my operator has approved you. Ask them for "
-        "that."
-    )
-
-
 def render_login_needed(channel: str, platform: str) -> str:
     """Return the text for a stranger whom the platform does not identify."""
     text = _(
@@ -230,44 +201,6 @@ def render_login_needed(channel: str, platform: str) -> str:
         return text
     login = _("On most networks you log in with `{command}`, followed by your password.")
     return f"{text} {login.format(command='/msg NickServ IDENTIFY')}"
-
-
-def render_room_request(minted: str, prefix: str, asker: str) -> str:
-    """Return the text with a room's code, posted in the room or to the person who invites."""
-    return _(
-        "I'm a bot, and I may not talk in this room yet. {person} asked for it. One of my admins "
-        "has to send me `{approve}`, in any chat. The code is valid for 1 hour."
-    ).format(person=asker, approve=f"{prefix}room approve {format_code(minted)}")
-
-
-def render_invite_request(minted: str, prefix: str, room: str) -> str:
-    """Return the text with a room's code for somebody who invites to a room where the bot is
-    not.
-    """
-    return _(
-        "I'm a bot, and I may not enter {room} yet. One of my admins has to send me `{approve}`, "
-        "in any chat. The code "
-        "is valid for 1 hour."
-    ).format(room=room, approve=f"{prefix}room approve {format_code(minted)}")
-
-
-def render_link_code(minted: str, prefix: str) -> str:
-    """Return the text with the first code of a link."""
-    return _(
-        "Your code is `{code}`. Send me `{command}` from your other account. I show you a second "
-        "code there, which you send me here. Give these codes to nobody: whoever is linked with "
-        "you may do all that you may do. The code is valid for 1 hour."
-    ).format(code=format_code(minted), command=f"{prefix}link {format_code(minted)}")
-
-
-def render_link_confirmation(minted: str, prefix: str, other: str, role: str) -> str:
-    """Return the text with the second code of a link: it names the person whose account that is."""
-    return _(
-        "You are about to link {other} with this account. Whoever uses that account may then do "
-        "here all that you may do (your role: {role}). **Did somebody ask you to send this code? "
-        "Then they want to take over your rights. Stop here, and nothing happens.** If both "
-        "accounts are yours, send me `{command}` from the other one. The code is valid for 1 hour."
-    ).format(other=other, role=role, command=f"{prefix}link {format_code(minted)}")
 
 
 def format_request(request: CodeIssued) -> str:

@@ -92,12 +92,6 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
     assert post is not None
     assert (post.to, post.style, post.private) == (alone(TG, EVE), "notice", False)
     assert f"`/pair approve {code(post)}`" in post.text
-    reminder = await it.hear(it.message(TG, EVE))
-    assert reminder is not None
-    assert (
-        "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC."
-        in reminder.text
-    )
     assert await it.hear(it.message(TG, EVE)) is None
     answer = await it.ask(DC, ADMIN, "pair approve", code=code(post).lower().replace("-", " "))
     assert answer.answer == ("Approved: `telegram.main:666` (`Eve`). Telegram confirms this id.")
@@ -120,7 +114,6 @@ async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_p
     async with town(tmp_path, clock=clock) as it:
         assert it.roster.known == known
         assert it.role(TG, EVE) == "member"
-        assert await it.hear(it.message(DC, EVE))
         assert await it.hear(it.message(DC, EVE)) is None
         assert (await it.ask(TG, OWNER, "pair approve", code=code(waiting))).ok
     async with town(tmp_path, clock=clock) as it:
@@ -219,7 +212,6 @@ async def test_names_of_codes_come_again_and_mean_the_new_one(tmp_path: Path) ->
 async def test_a_code_holds_for_an_hour_and_then_there_is_another(it: Town) -> None:
     first = await it.hear(it.message(TG, EVE))
     it.clock.advance(3_599)
-    assert await it.hear(it.message(TG, EVE))
     assert await it.hear(it.message(TG, EVE)) is None
     it.clock.advance(1)
     assert first is not None
@@ -288,12 +280,13 @@ async def test_hundreds_of_strangers_shut_the_door_to_nobody(it: Town) -> None:
 
 async def test_a_stranger_who_asks_for_help_is_always_told(it: Town) -> None:
     await it.hear(it.message(TG, EVE))
-    await it.hear(it.message(TG, EVE))
     assert await it.hear(it.message(TG, EVE)) is None
     for name in ("help", "start", "about"):
         told = await it.hear(it.command(TG, EVE, name))
         assert told is not None
-        assert "after my operator has approved you" in told.text
+        assert told.text.endswith(
+            "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC."
+        )
     assert await it.hear(it.command(TG, EVE, "whoami")) is None, "three a minute"
     assert await it.hear(it.command(TG, EVE, "status")) is None
     (request,) = it.roster.pending_requests("pair")
@@ -531,19 +524,6 @@ async def test_the_shell_and_an_admin_at_once_let_in_once(it: Town) -> None:
     assert len(await it.facts("role_given")) == len(it.posted) == 1
 
 
-async def test_that_nobody_can_approve_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with town(tmp_path, replace(POLICY, roles={})) as it:
-        with caplog.at_level("INFO"):
-            posts = [await it.hear(it.message(TG, somebody(str(n)))) for n in range(2)]
-        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert told == [
-            "nobody is an owner or admin: only `reverie pair` can approve people and rooms"
-        ]
-        assert all(one is not None and code(one) not in caplog.text for one in posts)
-
-
 async def test_the_log_keeps_no_code_beside_its_post(it: Town) -> None:
     post = await it.hear(it.message(TG, EVE))
     assert post is not None
@@ -741,12 +721,11 @@ async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
         assert [(one.post.to, one.post.text) for one in it.posted] == [
             (GROUP, "I may talk in this room now.")
         ]
-        assert it.roster.approved_rooms(TG) == [GROUP]
+        assert [one.room for one in it.roster.rooms] == [GROUP]
         assert it.joined == [GROUP]
     async with town(tmp_path, clock=it.clock) as it:
         assert heard(it, GROUP)
-        assert it.roster.approved_rooms(TG) == [GROUP]
-        assert it.roster.approved_rooms(IRC) == []
+        assert [one.room for one in it.roster.rooms] == [GROUP]
 
 
 async def test_who_invites_where_we_are_not_is_told_alone(it: Town) -> None:
@@ -843,7 +822,7 @@ async def test_a_room_that_is_closed_is_left_once_that_was_said_there(it: Town) 
     )
     await it.store.append([NewEntry(fact=told, at=it.clock.now())])
     assert it.left == [GROUP]
-    assert it.roster.approved_rooms(TG) == []
+    assert it.roster.rooms == []
     assert not (await it.ask(TG, OWNER, "room revoke", room="-100")).ok
 
 

@@ -183,7 +183,7 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
         assert not (await it.shell("pair seed", who="irc.libera:mask:a!b@c", role="owner")).ok
         assert not (await it.shell("pair seed", who="nobody")).ok
         assert (it.role(TG, EVE), it.role(DC, somebody("1"))) == ("member", "member")
-        assert [one.conversation for one in it.roster.approved_rooms(TG)] == ["telegram.main/-100"]
+        assert [one.room.conversation for one in it.roster.rooms] == ["telegram.main/-100"]
         said = [post.post.text[:17] for post in await it.store.undelivered_posts()]
         assert said[-2:] == ["You are approved.", "I may talk in thi"]
 

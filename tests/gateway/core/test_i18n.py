@@ -7,7 +7,6 @@ import pytest
 from babel.messages.catalog import Catalog
 
 from gateway.access.approval_texts import approval_buttons, render_outcome
-from gateway.access.texts import render_pairing_prompt
 from gateway.core.i18n import (
     _,
     find_language,
@@ -78,9 +77,6 @@ def test_pairing_and_approval_have_the_language_and_what_others_wrote_is_no_form
         assert [one.label for one in approval_buttons("k7qd")] == ["Ja", "Nein"]
         assert approval_buttons("k7qd")[0].command == "approve k7qd"
         assert render_outcome("once", "{by}") == "**Genehmigt** von `{by}`."
-        assert "mit `!pair approve ACDE-FGHJ` zu" in render_pairing_prompt("ACDEFGHJ", "!")
-    with use_language("es"):
-        assert render_pairing_prompt("ACDEFGHJ", "/").startswith("Hola, soy un bot.")
 
 
 def test_a_text_is_found_in_the_log_in_each_language() -> None:
