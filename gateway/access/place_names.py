@@ -84,9 +84,6 @@ class PlaceTitles:
             OrderedDict()
         )
         """Last names from a channel, raw and cleaned: most often they are unchanged."""
-        self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
-        """Last names from a channel, and sender of a direct chat, that brought nothing new to the
-        log."""
 
     def _raw_names(self, at: Address) -> PlaceNames | None:
         """Return the names of a place as its channel knows them, not cleaned."""
@@ -127,7 +124,6 @@ class PlaceTitles:
 
     def learn(self, named: PlaceRenamed) -> None:
         """Use names that are now in the log."""
-        self._settled.pop(named.at.conversation, None)
         _put_bounded(self._known, named.at.conversation, named)
 
     async def find_new_names(
@@ -147,10 +143,7 @@ class PlaceTitles:
         if is_inner(conversation):
             return None
         whom = event.sender.name if isinstance(event, Message) and event.kind == "direct" else ""
-        source = (self._raw_names(at), whom)
-        if self._settled.get(conversation) == source:
-            return None
-        current = self._clean_names(at, source[0])
+        current = self._clean_names(at, self._raw_names(at))
         if whom and current.person is None:
             current = replace(current, person=self._clean_text(whom))
         if replace(current, me=None) == _NO_NAMES:
@@ -162,8 +155,6 @@ class PlaceTitles:
         before = known.names if known is not None else None
         names = _merge_names(before or _NO_NAMES, current)
         if names == (before or _NO_NAMES):
-            if conversation not in written:
-                _put_bounded(self._settled, conversation, source)
             return None
         changed = [
             one

@@ -35,7 +35,6 @@ from gateway.tools.workspace_fs import (
     GlobPattern,
     PathParts,
     SearchLimits,
-    WriteResult,
     display_path,
     is_partial_file,
     list_paths,
@@ -134,22 +133,19 @@ class FileTools:
         text: Annotated[str, Field(description="The complete text of the file.")],
     ) -> str:
         area, parts = (await self._files.view(context, path)).find_file(path)
-        done = await self._write(context, area, parts, lambda: encode_text(text))
-        what = (
-            "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
-        )
-        return (
-            f"{what} {area.name(parts)}: {done.size_bytes:,} bytes, {text.count(chr(10)):,} "
-            "line ends."
-        )
+        before, size = await self._write(context, area, parts, lambda: encode_text(text))
+        what = "Made" if before is None else f"Replaced {before:,} bytes in"
+        return f"{what} {area.name(parts)}: {size:,} bytes, {text.count(chr(10)):,} line ends."
 
     async def _write(
         self, context: ToolContext, area: FilesArea, parts: PathParts, content: Callable[[], bytes]
-    ) -> WriteResult:
-        def write() -> WriteResult:
+    ) -> tuple[int | None, int]:
+        """Return the bytes before, as `WorkspaceRoot.write`, and those now."""
+
+        def write() -> tuple[int | None, int]:
             data = content()
             keep_files(self._files.undo_directory(context.agent), context.turn, area, parts)
-            return area.root.write(parts, data)
+            return area.root.write(parts, data), len(data)
 
         return await run_in_thread(lambda _: write())
 
@@ -212,11 +208,8 @@ class FileTools:
         view = await self._files.view(context, path)
         from_area, from_parts = view.find_file(source)
         area, parts = view.find_file(path)
-        done = await self._write(context, area, parts, lambda: from_area.root.read(from_parts))
-        return (
-            f"Copied {done.size_bytes:,} bytes from {from_area.name(from_parts)} to "
-            f"{area.name(parts)}."
-        )
+        _, size = await self._write(context, area, parts, lambda: from_area.root.read(from_parts))
+        return f"Copied {size:,} bytes from {from_area.name(from_parts)} to {area.name(parts)}."
 
     @tool(
         "List files and directories by pattern: `*` stays in one directory, `**` goes through all.",
@@ -436,9 +429,8 @@ class TextEdit(NamedTuple):
 
 def describe_binary(data: bytes) -> str:
     """Return the kind of a file that is not text, with a hint. Empty: it is text."""
-    for magic, what in _KINDS:
-        if data.startswith(magic):
-            return what
+    if known := next((what for magic, what in _KINDS if data.startswith(magic)), ""):
+        return known
     if b"\0" not in data[:_HEAD_BYTES]:
         return ""
     if identify_image(data):
@@ -547,19 +539,14 @@ def replace_text(
                 "shell."
             )
     if not matches:
-        raise ToolCallRefused(_explain_not_found(name, data, old_bytes, new_bytes))
-    again = pattern.search(data, matches[0].start() + 1)
+        raise ToolCallRefused(_explain_not_found(name, data, old_bytes))
+    again = pattern.search(data, matches[0].start() + 1)  # it may overlap the first
     if again and not everywhere:
-        lines = _format_line_numbers(
-            data,
-            [match.start() for match in (matches if len(matches) > 1 else [matches[0], again])],
-        )
-        times = (
-            f"{max(2, len(matches))} times" if len(matches) > 1 else "more than once, overlapping"
-        )
+        found = matches if len(matches) > 1 else [matches[0], again]
+        lines = _format_line_numbers(data, [match.start() for match in found])
         raise ToolCallRefused(
-            f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there "
-            "once, or set `all` to replace every one."
+            f"`old` stands in {name} {len(found)} times ({lines}): add lines around it until it "
+            "stands there once, or set `all` to replace every one."
         )
     if (
         len(data) + len(matches) * (2 * len(new_bytes) - len(old_bytes)) > 2 * max_bytes
@@ -613,7 +600,7 @@ def _apply_replacements(
     return TextEdit(b"".join([*pieces, data[end:]]), starts, length)
 
 
-def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: bytes) -> str:
+def _explain_not_found(name: str, data: bytes, old_bytes: bytes) -> str:
     why = f"`old` does not stand in {name}"
     lines = [line for line in old_bytes.decode().split("\n") if line.strip()]
     if lines and all(map(_NUMBERED_LINE.match, lines)):
@@ -625,15 +612,6 @@ def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: byte
             f"{why}, but with other blanks or line ends in "
             f"{_format_line_numbers(data, [loose.start()])}: "
             "copy it exactly."
-        )
-    if new_bytes.strip() and new_bytes in data:
-        lines_of_new = _format_line_numbers(data, [data.index(new_bytes)])
-        return f"{why}, but `new` does already, in {lines_of_new}: nothing is to be done."
-    first = lines[0].strip().encode() if lines else b""
-    if first and first in data:
-        return (
-            f"{why}: its first line does, in {_format_line_numbers(data, [data.index(first)])}, "
-            "and goes on differently."
         )
     return f"{why}: read the file again, and copy it exactly."
 

@@ -83,13 +83,10 @@ def _find_open_access(settings: Settings) -> Iterator[Opening]:
 
 
 def _find_missing_limits(access: AccessConfig) -> Iterator[Opening]:
-    for name, usd in access.budgets.model_dump().items():
+    what = "no limit for what people without the role admin may cost"
+    for name, usd in access.budgets:
         if usd is None:
-            yield (
-                "open.budget",
-                "no limit for what people without the role admin may cost",
-                f"access.budgets.{name}",
-            )
+            yield "open.budget", what, f"access.budgets.{name}"
     for name, rate in access.rates:
         if not (rate.burst or rate.per_minute):
             yield "open.rate", "no limit for how many messages are answered", f"access.rates.{name}"
@@ -99,9 +96,6 @@ def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iter
     """Find rules by which a tool needs a lower role, or fewer approvals, than without them; and
     open servers.
     """
-    if tools.unasked_role in ADMIN_ROLES:
-        what = f"on its own, the agent may use tools of the role {tools.unasked_role}"
-        yield "open.unasked", what, "tools.unasked_role"
     known = permits | {
         f"mcp_{name}_*": ToolPermit(role=one.role, approval=one.approval)
         for name, one in tools.mcp.items()
@@ -131,18 +125,31 @@ def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iter
                 "approval"
             )
             yield "open.approval", what, f"tools.rules[{index}].approval"
-    if tools.bash.network:
-        what = (
-            "commands have network access: they reach services of this machine and can send "
-            "data out"
-        )
-        yield "open.network", what, "tools.bash.network"
-    if tools.web.allow_private:
-        what = (
-            "the agent may fetch pages inside this network: "
-            f"{_format_names(tools.web.allow_private)}"
-        )
-        yield "open.web", what, "tools.web.allow_private"
+    inside = _format_names(tools.web.allow_private)
+    found = (
+        (
+            tools.unasked_role in ADMIN_ROLES,
+            "open.unasked",
+            f"on its own, the agent may use tools of the role {tools.unasked_role}",
+            "tools.unasked_role",
+        ),
+        (
+            tools.bash.network,
+            "open.network",
+            (
+                "commands have network access: they reach services of this machine and can send "
+                "data out"
+            ),
+            "tools.bash.network",
+        ),
+        (
+            tools.web.allow_private,
+            "open.web",
+            f"the agent may fetch pages inside this network: {inside}",
+            "tools.web.allow_private",
+        ),
+    )
+    yield from ((code, what, key) for is_open, code, what, key in found if is_open)
     for name, server in tools.mcp.items():
         yield from _find_open_server(f"tools.mcp.{name}", server)
 
@@ -153,18 +160,25 @@ def _format_names(names: list[str] | tuple[str, ...]) -> str:
 
 
 def _find_open_server(where: str, server: McpServerConfig) -> Iterator[Opening]:
-    if server.role not in ADMIN_ROLES:
-        yield (
-            "open.mcp",
-            f"people with the role {server.role} may let the agent use its tools",
-            f"{where}.role",
-        )
-    if server.approval == "never":
-        what = "text from outside can trigger calls of its tools without an approval"
-        yield "open.mcp", what, f"{where}.approval"
     url = urlsplit(server.url)
-    if url.scheme == "http" and not is_loopback_host(url.hostname or ""):
-        yield "open.mcp", "the connection is not encrypted (use https)", f"{where}.url"
+    found = (
+        (
+            server.role not in ADMIN_ROLES,
+            f"people with the role {server.role} may let the agent use its tools",
+            "role",
+        ),
+        (
+            server.approval == "never",
+            "text from outside can trigger calls of its tools without an approval",
+            "approval",
+        ),
+        (
+            url.scheme == "http" and not is_loopback_host(url.hostname or ""),
+            "the connection is not encrypted (use https)",
+            "url",
+        ),
+    )
+    yield from (("open.mcp", what, f"{where}.{key}") for is_open, what, key in found if is_open)
 
 
 def _find_open_ports(settings: Settings) -> Iterator[Opening]:

@@ -26,11 +26,9 @@ service that limits memory limits all commands together.
 """
 
 import asyncio
-import contextlib
 import ctypes
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -184,8 +182,6 @@ def filter_file(*, is_read_elsewhere: bool) -> str:
     )
 
 
-_COUNTS_BY_NAMESPACE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14)
-"""False on older kernels, where RLIMIT_NPROC counts all processes of the gateway's user."""
 ADDRESS_SPACE_FACTOR: Final = 4
 """Limit of a process's address space, as a multiple of its memory: programs reserve more than they
 use."""
@@ -229,7 +225,6 @@ class CommandLimits:
 
 DISK_INTERVAL_S: Final = 0.05
 """Seconds between two looks at the disk."""
-_PROC: Final = Path("/proc")
 
 
 async def watch_disk(limits: CommandLimits, folder: Path) -> str:
@@ -248,10 +243,6 @@ def measure_disk(folder: Path) -> int:
     except OSError:
         return 0
     return status.f_bavail * status.f_frsize
-
-
-def _all_pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir(_PROC) if name.isdigit())  # noqa: PTH208 - only names, and quickly
 
 
 HOME: Final = "/workspace"
@@ -376,7 +367,7 @@ def build_sandboxed_argv(
         ),
         *_mount_arguments(box, config),
         *("--chdir", HOME, "--"),
-        *_build_command_argv(command, limits, root=root, counts_tasks=root or _COUNTS_BY_NAMESPACE),
+        *_build_command_argv(command, limits, root=root),
     )
 
 
@@ -388,39 +379,19 @@ def build_unsandboxed_argv(
 
     `root`, `outer`: as for the sandbox.
     """
-    inner = _build_command_argv(
-        command, limits, root=root, counts_tasks=root
-    )  # else those of the gateway's user count
+    inner = _build_command_argv(command, limits, root=root, counts_tasks=root)
     return (*outer, *_build_limiting_argv(limits.config), *inner)
 
 
 def _build_command_argv(
-    command: str, limits: CommandLimits, *, root: bool, counts_tasks: bool
+    command: str, limits: CommandLimits, *, root: bool, counts_tasks: bool = True
 ) -> tuple[str, ...]:
     """Return the arguments behind the sandbox. `counts_tasks`: the kernel counts those of commands
-    alone.
+    alone, so that they can be limited.
     """
-    tasks = limits.config.processes + (0 if counts_tasks else _count_own_tasks())
-    return (
-        *(_AS_NOBODY if root else ()),
-        "/bin/bash",
-        "-c",
-        _LIMIT_TASKS,
-        str(tasks),
-        "/bin/bash",
-        "-c",
-        command,
-    )
-
-
-def _count_own_tasks() -> int:
-    """Return the number of processes and threads of the gateway's user now."""
-    count = 0
-    for pid in _all_pids():
-        with contextlib.suppress(OSError):  # it has ended
-            if (_PROC / str(pid)).stat().st_uid == os.getuid():
-                count += len(os.listdir(_PROC / str(pid) / "task"))  # noqa: PTH208 - only names, and quickly
-    return count
+    tasks = (_LIMIT_TASKS, str(limits.config.processes)) if counts_tasks else ('exec "$@"', "bash")
+    as_user = _AS_NOBODY if root else ()
+    return (*as_user, "/bin/bash", "-c", *tasks, "/bin/bash", "-c", command)
 
 
 def _build_limiting_argv(config: BashConfig) -> tuple[str, ...]:

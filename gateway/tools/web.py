@@ -21,7 +21,15 @@ import re
 import socket
 import ssl
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -136,10 +144,10 @@ class WebRequest:
     """Request to a server."""
 
     target: FetchTarget
-    method: str = "GET"
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Names in lower case. May hold a key."""
     body: bytes | None = None
+    """Sent by POST. None: a GET."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +160,6 @@ class WebResponse:
     media_type: str
     """In lower case and without parameters. Empty: the server did not state it."""
     charset: str
-    declared_bytes: int | None
-    """Bytes of the body, as the server stated it. None: it did not."""
     body: bytes
     """Decoded. Empty if its kind is not wanted."""
     is_truncated: bool
@@ -171,8 +177,6 @@ MAX_CONCURRENT_FETCHES: Final = 16
 MAX_CONCURRENT_LOOKUPS: Final = 2
 """Lookups at once. A lookup cannot be stopped, and a server that never answers blocks one for half
 a minute."""
-MAX_LENGTH_DIGITS: Final = 18
-"""Digits of a length that a server states."""
 USER_AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
 REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 
@@ -230,8 +234,8 @@ class WebFetcher:
                 async with self._send(
                     WebRequest(target=target), await self._resolve_allowed(target)
                 ) as response:
-                    moved = _redirect_location(response)
-                    if moved is None:
+                    moved = _decode_headers(response.headers).get("location")
+                    if moved is None or response.status not in REDIRECT_STATUSES:
                         return await self._read_response(target, response, wants)
                 if len(visited) > MAX_REDIRECTS:
                     raise ToolCallRefused(
@@ -302,7 +306,7 @@ class WebFetcher:
         headers |= {
             "accept-encoding": ACCEPTED_ENCODINGS,
             "connection": "close",
-            **dict(question.headers),
+            **question.headers,
         }
         if question.body is not None:
             headers["content-length"] = str(len(question.body))
@@ -319,7 +323,7 @@ class WebFetcher:
             async with (
                 httpcore.AsyncConnectionPool(context, network_backend=dialling) as pool,
                 pool.stream(
-                    question.method,
+                    "GET" if question.body is None else "POST",
                     url,
                     headers=list(headers.items()),
                     content=question.body,
@@ -350,7 +354,6 @@ class WebFetcher:
         headers = _decode_headers(response.headers)
         kind, _, parameters = headers.get("content-type", "").partition(";")
         kind = kind.strip().lower()
-        length = headers.get("content-length", "")
         body, cut = b"", False
         if wants(kind):
             try:
@@ -367,18 +370,9 @@ class WebFetcher:
             status=response.status,
             media_type=kind,
             charset=_parse_charset(parameters),
-            declared_bytes=int(length)
-            if length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS
-            else None,
             body=body,
             is_truncated=cut,
         )
-
-
-def _redirect_location(response: "httpcore.Response") -> str | None:
-    if response.status not in REDIRECT_STATUSES:
-        return None
-    return _decode_headers(response.headers).get("location")
 
 
 def _decode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -504,8 +498,7 @@ def build_search_request(config: SearchConfig, query: str, count: int) -> WebReq
         raise ToolCallRefused(
             "tools.web.search.base_url is no server's address; the operator can correct it."
         ) from None
-    method = "GET" if body is None else "POST"
-    return WebRequest(target=target, method=method, headers=tuple(headers.items()), body=body)
+    return WebRequest(target=target, headers=headers, body=body)
 
 
 def render_search_results(config: SearchConfig, answer: WebResponse, count: int) -> str:
@@ -719,9 +712,8 @@ class WebTools:
         elif not _is_readable(answer.media_type) or (
             not answer.media_type and b"\0" in answer.body[:1000]
         ):
-            size = f", {answer.declared_bytes} bytes" if answer.declared_bytes is not None else ""
             what = answer.media_type or "of an unknown kind"
-            text = f"This is no text but {what}{size}; its content cannot be read here."
+            text = f"This is no text but {what}; its content cannot be read here."
         elif answer.body:
             async with self._extraction_slots:
                 try:
@@ -799,12 +791,11 @@ class WebTools:
         raise ToolCallRefused(ROBOT_REFUSED_TEXT)
 
     async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:
-        time_s = CALL_TIMEOUT_S
         try:
-            return await with_timeout(self._clock, time_s, work)
+            return await with_timeout(self._clock, CALL_TIMEOUT_S, work)
         except TimeoutError:
             raise ToolCallRefused(
-                f"It took longer than {time_s:g} s, the limit of one call."
+                f"It took longer than {CALL_TIMEOUT_S:g} s, the limit of one call."
             ) from None
 
 

@@ -113,8 +113,8 @@ def _is_visible_char(one: str) -> bool:
     return one.isprintable() or unicodedata.category(one) == "Zs"
 
 
-MAX_ALTERNATIVES: Final = 64
-"""Patterns that the braces of one expand to."""
+MAX_BRACE_COMMAS: Final = 10
+"""Commas in the braces of a pattern, which then stand for 1,024 patterns at most."""
 _DOUBLE_STAR: Final = "**"
 _BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
@@ -165,30 +165,19 @@ def _matches(pattern: PathParts, path: PathParts) -> bool:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """Expand the braces. Raises ToolCallRefused for too many patterns."""
-    done, left = list[str](), [pattern]
-    while left:
-        one = left.pop()
-        made = list(_expand_first_brace(one))
-        if made:
-            left += reversed(made)
-        else:
-            done.append(one)
-        if len(done) + len(left) > MAX_ALTERNATIVES:
-            raise ToolCallRefused(
-                f"The braces of a pattern stand for {MAX_ALTERNATIVES} patterns at most: use fewer."
-            )
-    return done
-
-
-def _expand_first_brace(pattern: str) -> Iterator[str]:
-    """Yield the pattern with each alternative of its first innermost braces; nothing if it has
-    none.
-    """
+    """Return the pattern with each choice of its braces."""
     found = _BRACES.search(pattern)
-    if found:
-        for choice in found[1].split(","):
-            yield pattern[: found.start()] + choice + pattern[found.end() :]
+    if found is None:
+        return [pattern]
+    if pattern.count(",") > MAX_BRACE_COMMAS:
+        raise ToolCallRefused(
+            f"The braces of a pattern hold at most {MAX_BRACE_COMMAS} commas: use fewer."
+        )
+    return [
+        expanded
+        for choice in found[1].split(",")
+        for expanded in _expand_braces(pattern[: found.start()] + choice + pattern[found.end() :])
+    ]
 
 
 FILES_DIRECTORY: Final = "files"
@@ -217,14 +206,6 @@ _ERROR_REASONS: Final = {
     errno.ENXIO: "it is no regular file",
     errno.EIO: "the disk fails",
 }
-
-
-class WriteResult(NamedTuple):
-    """Result of a write."""
-
-    previous_bytes: int | None
-    """Size before. None: there was no such file."""
-    size_bytes: int
 
 
 class WorkspaceRoot:
@@ -270,15 +251,16 @@ class WorkspaceRoot:
         with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
 
-    def write(self, parts: PathParts, data: bytes, mode: int = 0o600) -> WriteResult:
+    def write(self, parts: PathParts, data: bytes, mode: int = 0o600) -> int | None:
         """Create or replace a file, with the directories above it. `mode`: of a new file.
 
-        The file is written whole or not at all, also in a crash, and is on the disk afterwards.
+        Returns the number of bytes before; None: there was no such file. The file is written whole
+        or not at all, also in a crash, and is on the disk afterwards.
         """
         self._check_size(parts, data)
         return self._replace_content(parts, lambda _: data, mode)
 
-    def edit(self, parts: PathParts, change: Callable[[bytes], bytes]) -> WriteResult:
+    def edit(self, parts: PathParts, change: Callable[[bytes], bytes]) -> None:
         """Replace the content of a file by the result of `change`, which may raise ToolCallRefused.
 
         Never creates a file.
@@ -286,7 +268,7 @@ class WorkspaceRoot:
         As safe as `write`. No other write of ours comes between; a change by another program
         meanwhile is refused.
         """
-        return self._replace_content(parts, change, None)
+        self._replace_content(parts, change, None)
 
     @contextlib.contextmanager
     def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
@@ -317,7 +299,7 @@ class WorkspaceRoot:
 
     def _replace_content(
         self, parts: PathParts, change: Callable[[bytes], bytes], mode: int | None
-    ) -> WriteResult:
+    ) -> int | None:
         make = mode is not None
         with (
             self._write_lock,
@@ -332,7 +314,7 @@ class WorkspaceRoot:
             _check_disk_space(above, len(data))
             _remove_stale_partials(above)
             _replace_atomically(above, parts, data, before, mode or 0o600)
-            return WriteResult(before.st_size if before else None, len(data))
+            return before.st_size if before else None
 
     def _check_size(self, parts: PathParts, data: bytes) -> None:
         if len(data) > self.max_bytes:
