@@ -47,7 +47,7 @@ from gateway.ops.health import STORE_OUTAGE_TOLD_S, OutageMonitor
 from gateway.store import NewEntry, Store, StoreOutage, rebuild
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.mute import MutePlaces
-from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
+from tests.gateway.access.limits_kit import CHANNEL, NOON, most, said
 from tests.kits.cluster import ManualCluster
 from tests.kits.places import PlayedChannels, titles
 from tests.kits.policies import PlayedPolicy
@@ -534,22 +534,6 @@ async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) ->
         assert [one.post.text for one in told.posted] == ["more"], (
             "a clock that goes back begins no new day"
         )
-
-
-async def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> None:
-    """With the limits, which remember nothing at last: the durable post prevents the repetition."""
-    clock = ManualClock(NOON)
-    for remembers in (True, True, False):
-        async with living(tmp_path, clock=clock, to=HERE) as told:
-            house = House(told.store, told.clock, most(sender_usd=0.0))
-            if remembers:
-                await house.limits.load(told.store)
-                house.told.clear()
-            assert await house.answered(said(), said(), said()) == 0
-            for key, text in house.told:
-                await told.owners.notify_and_wait(key, text)
-            (mine,) = [text for where, text in await told.all_said() if where == HERE.conversation]
-            assert mine.startswith("`irc.test:ann` has reached a limit in")
 
 
 async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_channel(

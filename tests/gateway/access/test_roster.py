@@ -109,15 +109,6 @@ def test_the_log_gives_the_same_picture_as_what_was_written(batches: list[list[F
     asyncio.run(telling())
 
 
-async def test_it_is_the_same_object_until_something_changes(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        known = it.roster.known
-        await it.hear(it.message(TG, EVE))
-        assert it.roster.known is known
-        await it.ask(TG, OWNER, "block", who="666")
-        assert it.roster.known is not known
-
-
 async def test_what_is_told_again_changes_nothing(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         post = await it.hear(it.message(TG, EVE))

@@ -472,23 +472,3 @@ async def _cut(folder: Path, clock: ManualClock, steps: Steps) -> None:
     for task in it.approvals._tasks:
         task.cancel()
     await Store.close(store)
-
-
-@story
-async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time(
-    tmp_path: Path,
-) -> None:
-    async with house(tmp_path) as it:
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
-        await it.sleeping()
-        change = await it.approvals.decide(_root(), asked.approval, approved=False)
-        it.clock.advance(TIMEOUT_S)
-        for _ in range(50):
-            await asyncio.sleep(0.001)  # so that whoever would write something has written it
-        assert await it.verdicts() == []
-        (made,) = change.facts
-        entry = NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)
-        (became,) = await it.store.append([entry])
-        change.settle(became)
-        assert "denied" in (await call).text
