@@ -2,9 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import socket
-import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,42 +130,6 @@ def file_tools(
     """Tools for the files that are here; pictures are kept beside them."""
     media = MediaStore(live_settings(), path.parent / "media", {}, SystemClock())
     return FileTools(agent_files(path, store, max_bytes, channels), media)
-
-
-def traps(path: Path, outside: Path) -> None:
-    """All that a shell in there could put in the way."""
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "plain.txt").write_text("plain")
-    (path / "real").mkdir()
-    for name, to in {
-        "link.txt": "../../outside/secret.txt",
-        "link_abs.txt": str(outside / "secret.txt"),
-        "up": "../..",
-        "real/up": "../../..",
-        "top": "/",
-        "out": str(outside),
-        "chain": "out",
-        "chain.txt": "link.txt",
-        "loop": "loop",
-        "self": ".",
-        "proc": "/proc/self",
-        "fds": "/dev/fd",
-        "null": "/dev/null",
-        "gone": str(outside / "new.txt"),
-    }.items():
-        (path / name).symlink_to(to)
-    os.mkfifo(path / "pipe")
-    os.link(outside / "secret.txt", path / "hard.txt")
-    top = os.open(path, os.O_RDONLY)
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as unix:
-        unix.bind(
-            f"/proc/self/fd/{top}/sock"
-        )  # the whole path may be longer than a socket's can be
-    os.close(top)
-    try:
-        os.mknod(path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
-    except PermissionError:  # of no root, or in a container
-        (path / "zero").mkdir()
 
 
 def state(directory: Path) -> dict[str, tuple[int, bytes]]:

@@ -268,28 +268,6 @@ async def test_every_hop_of_a_redirect_is_judged_anew() -> None:
 
 
 @pytest.mark.usefixtures("small")
-@story
-async def test_redirects_end() -> None:
-    async with desk() as tools:
-        pages = tools.site.pages
-        for number in range(9):
-            pages[f"/{number}"] = Page(b"", {"location": f"/{number + 1}"}, 308)
-        assert "more often than is followed here (5 times)" in await tools.refused(
-            tools.site.url("/0")
-        )
-        assert tools.site.connections == 6
-        pages["/x"], pages["/y"] = (
-            Page(b"", {"location": "/y"}, 302),
-            Page(b"", {"location": "/x"}, 302),
-        )
-        assert "in a circle" in await tools.refused(tools.site.url("/x"))
-        pages["/nowhere"] = Page(b"it says", TEXT, 302)
-        assert "302 Found" in (await tools.fetch(tools.site.url("/nowhere"))).text
-        pages["/meta"] = Page(b'<meta http-equiv=refresh content="0;url=/0"><p>still', HTML)
-        assert (await tools.fetch(tools.site.url("/meta"))).text.endswith("still")
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
 def test_a_bomb_is_unpacked_up_to_the_limit_only(encoding: str) -> None:
     zeros = b"0" * 200_000_000
