@@ -428,8 +428,8 @@ async def test_a_role_that_somebody_has_by_then_stays(
 ) -> None:
     post = await it.hear(it.message(TG, EVE))
     assert post is not None
-    how = {"name": "block"} if role == "blocked" else {"name": "role set", "role": role}
-    assert (await it.ask(TG, OWNER, how.pop("name"), who=f"{TG}:666", **how)).ok
+    how = "block" if role == "blocked" else "role set"
+    assert (await it.ask(TG, OWNER, how, who=f"{TG}:666", role=role)).ok
     answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
     assert (answer.ok, answer.answer.startswith(f"`telegram.main:666` (`Eve`) {then}")) == (
         ok,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -139,7 +139,8 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
                     await it.ask(TG, OWNER, "block", who="668")
                 return read
 
-        late = Roster(Slow(), it.clock)
+        slow: Any = Slow()
+        late = Roster(slow, it.clock)
         it.store.subscribe(late.on_appended)
         await late.load()
         assert late.known == it.roster.known
