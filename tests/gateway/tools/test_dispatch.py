@@ -328,12 +328,37 @@ async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_
         assert asked.wanted == []
 
 
-@story
-async def test_what_is_allowed_leaves_no_trace(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked("no")
-        assert await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT)) == ""
-        assert (asked.wanted, await store.entries()) == ([], [])
+ADMINS, MEMBERS = gated_hand(ALLOW_ADMINS), gated_hand(ALLOW_MEMBERS)
+ALONE = Address(channel=HERE, room=RoomId("gus")).conversation
+RULED = {"rules": [{"tool": "ba*", "role": "guest", "scope": "private"}]}
+
+
+@pytest.mark.parametrize(
+    ("tool", "turn", "tools", "why"),
+    [
+        (ADMINS, where(ROOT), {}, ""),
+        (ADMINS, where(replace(ROOT, verified=False)), {}, "Refused"),
+        (ADMINS, where(GUS, scope=ALONE), RULED, ""),
+        (ADMINS, where(GUS), RULED, "in private places only"),
+        (gated_hand(ALLOW_ADMINS, "write_file"), where(GUS), RULED, "for the role admin"),
+        (ADMINS, where(), {}, "nobody asked, and by yourself you have the role member"),
+        (MEMBERS, where(), {}, ""),
+        (ADMINS, where(), {"unasked_role": "admin"}, ""),
+    ],
+)
+def test_who_asks_and_the_operators_rules_decide(
+    tmp_path: Path, tool: Tool, turn: ToolContext, tools: dict[str, Any], why: str
+) -> None:
+    @story
+    async def asking() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            asked = Asked("no")
+            said = await gate(store, asked, **tools).authorize(tool, CALL, turn)
+            assert (why in said, bool(said)) == (True, bool(why))
+            assert len(await store.entries()) == bool(why)
+            assert asked.wanted == []
+
+    asking()
 
 
 @pytest.mark.parametrize("says", ["", "Not done, because somebody said so."])
@@ -369,53 +394,6 @@ async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(
         refused = await held.call(CALL)
         assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
         assert "text from outside is in view, in web_fetch" in asked.wanted[-1][3].rule
-
-
-@story
-async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked()
-        rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
-        ruled = gate(store, asked, rules=rules)
-        private = Address(channel=HERE, room=RoomId("gus")).conversation
-        assert (
-            await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
-        )
-        assert "in private places only" in await ruled.authorize(
-            gated_hand(ALLOW_ADMINS), CALL, where(GUS)
-        )
-        assert "for the role admin" in await ruled.authorize(
-            gated_hand(ALLOW_ADMINS, "write_file"), CALL, where(GUS)
-        )
-
-
-@story
-async def test_by_itself_the_agent_has_the_role_that_the_operator_gives_it(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked()
-        assert "nobody asked, and by yourself you have the role member" in await gate(
-            store, asked
-        ).authorize(gated_hand(ALLOW_ADMINS), CALL, where())
-        assert await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where()) == ""
-        assert (
-            await gate(store, asked, unasked_role="admin").authorize(
-                gated_hand(ALLOW_ADMINS), CALL, where()
-            )
-            == ""
-        )
-
-
-@story
-async def test_who_gave_no_proof_is_no_admin(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked()
-        fake = replace(ROOT, verified=False)
-        assert "Refused" in await gate(store, asked).authorize(
-            gated_hand(ALLOW_ADMINS), CALL, where(fake)
-        )
-        assert (
-            await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where(fake)) == ""
-        )
 
 
 @pytest.mark.parametrize(
