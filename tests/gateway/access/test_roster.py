@@ -1,7 +1,6 @@
 """The roster: equal from the log and from appended entries, changed from the command line and by
 linked accounts."""
 
-import asyncio
 import itertools
 import tempfile
 from collections.abc import AsyncIterator
@@ -89,24 +88,24 @@ words: st.SearchStrategy[Fact] = st.one_of(
 
 @settings(max_examples=examples(30))
 @given(st.lists(st.lists(words, max_size=6), max_size=8))
-def test_the_log_gives_the_same_picture_as_what_was_written(batches: list[list[Fact]]) -> None:
-    async def telling() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            async with await Store.open(Path(folder) / "reverie.db", ManualClock()) as store:
-                lived, read = Roster(store, ManualClock()), Roster(store, ManualClock())
-                await lived.load()
-                store.subscribe(lived.on_appended)
-                for batch in batches:
-                    await store.append([NewEntry(fact=fact, at=NOW) for fact in batch])
-                await read.load()
-                assert lived.known == read.known
-                assert lived.roles == read.roles
-                assert lived.rooms == read.rooms
-                assert lived.links == read.links
-                for what in get_args(RequestKind):
-                    assert lived.pending_requests(what) == read.pending_requests(what)
+async def test_the_log_gives_the_same_picture_as_what_was_written(
+    batches: list[list[Fact]],
+) -> None:
 
-    asyncio.run(telling())
+    with tempfile.TemporaryDirectory() as folder:
+        async with await Store.open(Path(folder) / "reverie.db", ManualClock()) as store:
+            lived, read = Roster(store, ManualClock()), Roster(store, ManualClock())
+            await lived.load()
+            store.subscribe(lived.on_appended)
+            for batch in batches:
+                await store.append([NewEntry(fact=fact, at=NOW) for fact in batch])
+            await read.load()
+            assert lived.known == read.known
+            assert lived.roles == read.roles
+            assert lived.rooms == read.rooms
+            assert lived.links == read.links
+            for what in get_args(RequestKind):
+                assert lived.pending_requests(what) == read.pending_requests(what)
 
 
 async def test_what_is_told_again_changes_nothing(tmp_path: Path) -> None:

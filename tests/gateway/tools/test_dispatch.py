@@ -346,19 +346,16 @@ RULED = {"rules": [{"tool": "ba*", "role": "guest", "scope": "private"}]}
         (ADMINS, where(), {"unasked_role": "admin"}, ""),
     ],
 )
-def test_who_asks_and_the_operators_rules_decide(
+async def test_who_asks_and_the_operators_rules_decide(
     tmp_path: Path, tool: Tool, turn: ToolContext, tools: dict[str, Any], why: str
 ) -> None:
-    @story
-    async def asking() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            asked = Asked("no")
-            said = await gate(store, asked, **tools).authorize(tool, CALL, turn)
-            assert (why in said, bool(said)) == (True, bool(why))
-            assert len(await store.entries()) == bool(why)
-            assert asked.wanted == []
 
-    asking()
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("no")
+        said = await gate(store, asked, **tools).authorize(tool, CALL, turn)
+        assert (why in said, bool(said)) == (True, bool(why))
+        assert len(await store.entries()) == bool(why)
+        assert asked.wanted == []
 
 
 @pytest.mark.parametrize("says", ["", "Not done, because somebody said so."])

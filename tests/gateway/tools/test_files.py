@@ -142,7 +142,7 @@ SIGHTS = {
 
 
 @pytest.mark.parametrize("where_", SIGHTS)
-def test_a_place_sees_the_directories_that_all_its_readers_may_read(
+async def test_a_place_sees_the_directories_that_all_its_readers_may_read(
     tmp_path: Path, where_: str
 ) -> None:
     turn, seen = SIGHTS[where_]
@@ -155,43 +155,38 @@ def test_a_place_sees_the_directories_that_all_its_readers_may_read(
         membership=lambda at, _: "reads_all" if at.conversation == STAFF else None
     )
 
-    async def run() -> None:
-        async with await Store.open(here.store, SystemClock()) as store:
-            hands = dispatcher(tools_of(file_tools(here.tree, store, channels=channels)))
+    async with await Store.open(here.store, SystemClock()) as store:
+        hands = dispatcher(tools_of(file_tools(here.tree, store, channels=channels)))
 
-            async def call(name: str, **arguments: object) -> ToolResult:
-                sight = replace(turn, request=RequestLabel())
-                result = await hands.call(
-                    ToolCall(id="1", name=name, arguments=json.dumps(arguments)), sight
-                )
-                labels[name] = sight.request.label
-                return result
+        async def call(name: str, **arguments: object) -> ToolResult:
+            sight = replace(turn, request=RequestLabel())
+            result = await hands.call(
+                ToolCall(id="1", name=name, arguments=json.dumps(arguments)), sight
+            )
+            labels[name] = sight.request.label
+            return result
 
-            labels = dict[str, Label]()
-            found = (await call("grep", pattern="word", path="/files")).text
-            listed = (await call("glob", pattern="/files/**/a.txt")).text
-            for number, scope in enumerate(AUDIENCES):
-                path = "/".join(("/files", *directory_of(scope), "a.txt"))
-                read = await call("read_file", path=path)
-                copied = await call("copy_file", source=path, path=f"got{number}")
-                edited = await call("edit_file", path=path, old="nothing", new="x")
-                assert (
-                    (f"word {number}" in read.text)
-                    == (f"word {number}" in found)
-                    == (scope in seen)
-                ), scope
-                assert (path in listed or scope == turn.visibility.scope) == (scope in seen)
-                assert copied.is_error == (scope not in seen)
-                assert ("no such file" in edited.text) == (scope not in seen)
-                if scope in seen:
-                    assert labels["read_file"] == Label("outside", readers_of(scope), "read_file")
-            written = await call("write_file", path="mine.txt", text="mine")
-            assert not written.is_error
-            inner = is_inner(turn.at.conversation)
-            own = directory_of(turn.at.conversation if inner else turn.visibility.scope)
-            assert here.tree.joinpath(*own, "mine.txt").read_text() == "mine"
-
-    asyncio.run(run())
+        labels = dict[str, Label]()
+        found = (await call("grep", pattern="word", path="/files")).text
+        listed = (await call("glob", pattern="/files/**/a.txt")).text
+        for number, scope in enumerate(AUDIENCES):
+            path = "/".join(("/files", *directory_of(scope), "a.txt"))
+            read = await call("read_file", path=path)
+            copied = await call("copy_file", source=path, path=f"got{number}")
+            edited = await call("edit_file", path=path, old="nothing", new="x")
+            assert (
+                (f"word {number}" in read.text) == (f"word {number}" in found) == (scope in seen)
+            ), scope
+            assert (path in listed or scope == turn.visibility.scope) == (scope in seen)
+            assert copied.is_error == (scope not in seen)
+            assert ("no such file" in edited.text) == (scope not in seen)
+            if scope in seen:
+                assert labels["read_file"] == Label("outside", readers_of(scope), "read_file")
+        written = await call("write_file", path="mine.txt", text="mine")
+        assert not written.is_error
+        inner = is_inner(turn.at.conversation)
+        own = directory_of(turn.at.conversation if inner else turn.visibility.scope)
+        assert here.tree.joinpath(*own, "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -205,39 +200,34 @@ def test_a_place_sees_the_directories_that_all_its_readers_may_read(
         (at(PAIR, sees_everything=True), "/files/old.txt", OWNER_SCOPE),
     ],
 )
-def test_what_is_written_for_others_goes_out(
+async def test_what_is_written_for_others_goes_out(
     tmp_path: Path, turn: ToolContext, path: str, scope: str | None
 ) -> None:
     here, kind = files(tmp_path), "own" if scope is None else "out"
     for known in AUDIENCES:
         here.tree.joinpath(*directory_of(known)).mkdir(parents=True)
 
-    async def run() -> None:
-        async with await Store.open(here.store, SystemClock()) as store:
-            tools = {one.spec.name: one for one in tools_of(file_tools(here.tree, store))}
-            for name, more in (
-                ("write_file", {"text": "x"}),
-                ("edit_file", {"old": "x", "new": "y"}),
-            ):
-                call = ToolCall(id="1", name=name, arguments=json.dumps({"path": path, **more}))
-                effect = await tools[name].find_effect(call, turn)
-                assert effect.kind == kind
-                assert scope in (None, effect.audience.scope)
-            call = ToolCall(
-                id="1", name="copy_file", arguments=json.dumps({"path": path, "source": "mine.txt"})
-            )
-            request = RequestLabel()
-            assert (
-                await tools["copy_file"].find_effect(call, replace(turn, request=request))
-            ).kind == kind
-            own = (
-                () if scope is None or turn.visibility.scope == PUBLIC else (turn.visibility.scope,)
-            )
-            assert request.label.readers == own, (
-                "what it holds counts as in view, as far as who may read it"
-            )
-
-    asyncio.run(run())
+    async with await Store.open(here.store, SystemClock()) as store:
+        tools = {one.spec.name: one for one in tools_of(file_tools(here.tree, store))}
+        for name, more in (
+            ("write_file", {"text": "x"}),
+            ("edit_file", {"old": "x", "new": "y"}),
+        ):
+            call = ToolCall(id="1", name=name, arguments=json.dumps({"path": path, **more}))
+            effect = await tools[name].find_effect(call, turn)
+            assert effect.kind == kind
+            assert scope in (None, effect.audience.scope)
+        call = ToolCall(
+            id="1", name="copy_file", arguments=json.dumps({"path": path, "source": "mine.txt"})
+        )
+        request = RequestLabel()
+        assert (
+            await tools["copy_file"].find_effect(call, replace(turn, request=request))
+        ).kind == kind
+        own = () if scope is None or turn.visibility.scope == PUBLIC else (turn.visibility.scope,)
+        assert request.label.readers == own, (
+            "what it holds counts as in view, as far as who may read it"
+        )
 
 
 @pytest.mark.parametrize(
@@ -393,27 +383,24 @@ class Watched(WorkspaceRoot):
         self.inside -= 1
 
 
-def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
+async def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
     root = Watched(tmp_path / "public", 1_000_000)
     (tmp_path / "public").mkdir()
     (tmp_path / "public/a.txt").write_text("x\n" * 20_000)
 
-    async def story() -> None:
-        call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')
-        async with await Store.open(tmp_path / "store" / "labels.db", SystemClock()) as store:
-            made = file_tools(tmp_path, store)
-            made._files._roots["reverie", ("public",)] = root
-            hands = dispatcher(tools_of(made))
-            results = await asyncio.gather(
-                *(hands.call(call, where()) for _ in range(3 * MAX_CONCURRENT_SEARCHES))
-            )
-        assert not any(result.is_error for result in results)
-        assert root.most <= MAX_CONCURRENT_SEARCHES
-
-    asyncio.run(story())
+    call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')
+    async with await Store.open(tmp_path / "store" / "labels.db", SystemClock()) as store:
+        made = file_tools(tmp_path, store)
+        made._files._roots["reverie", ("public",)] = root
+        hands = dispatcher(tools_of(made))
+        results = await asyncio.gather(
+            *(hands.call(call, where()) for _ in range(3 * MAX_CONCURRENT_SEARCHES))
+        )
+    assert not any(result.is_error for result in results)
+    assert root.most <= MAX_CONCURRENT_SEARCHES
 
 
-def test_work_that_is_cancelled_has_ended_before_that_is_told() -> None:
+async def test_work_that_is_cancelled_has_ended_before_that_is_told() -> None:
     begun, told, ended = threading.Event(), threading.Event(), list[bool]()
 
     def work() -> ToolOutput:
@@ -422,17 +409,14 @@ def test_work_that_is_cancelled_has_ended_before_that_is_told() -> None:
         ended.append(True)
         raise ValueError("nobody hears of it")
 
-    async def story() -> None:
-        task = asyncio.create_task(run_in_thread(lambda _: work()))
-        await asyncio.to_thread(begun.wait, 5)
-        task.cancel()
-        await asyncio.sleep(0)
-        told.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ended == [True]
-
-    asyncio.run(story())
+    task = asyncio.create_task(run_in_thread(lambda _: work()))
+    await asyncio.to_thread(begun.wait, 5)
+    task.cancel()
+    await asyncio.sleep(0)
+    told.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True]
 
 
 def test_what_the_work_raises_is_raised() -> None:

@@ -269,7 +269,7 @@ async def test_every_hop_of_a_redirect_is_judged_anew() -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw"])
-def test_a_bomb_is_unpacked_up_to_the_limit_only(encoding: str) -> None:
+async def test_a_bomb_is_unpacked_up_to_the_limit_only(encoding: str) -> None:
     zeros = b"0" * 200_000_000
     packed = (
         gzip.compress(zeros, 9)
@@ -277,16 +277,12 @@ def test_a_bomb_is_unpacked_up_to_the_limit_only(encoding: str) -> None:
         else zlib.compress(zeros, 9)[2 if encoding == "raw" else 0 :]
     )
 
-    @story
-    async def told() -> None:
-        async with desk() as tools:
-            headers = {**TEXT, "content-encoding": "gzip" if encoding == "gzip" else "deflate"}
-            tools.site.pages["/"] = Page(packed, headers)
-            page = await tools.fetch(tools.site.url("/"))
-            assert page.text.count("0") - tools.site.url("/").count("0") - 2 == 10_000
-            assert page.text.endswith("(There is more of it than is read of one page.)")
-
-    told()
+    async with desk() as tools:
+        headers = {**TEXT, "content-encoding": "gzip" if encoding == "gzip" else "deflate"}
+        tools.site.pages["/"] = Page(packed, headers)
+        page = await tools.fetch(tools.site.url("/"))
+        assert page.text.count("0") - tools.site.url("/").count("0") - 2 == 10_000
+        assert page.text.endswith("(There is more of it than is read of one page.)")
 
 
 @pytest.mark.parametrize("members", [1, 50])
@@ -362,16 +358,13 @@ async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
         b"HTTP/1.1 999999 secret\r\n\r\n",
     ],
 )
-def test_what_speaks_no_http_is_refused_and_not_quoted(raw: bytes) -> None:
-    @story
-    async def told() -> None:
-        async with desk() as tools:
-            tools.site.pages["/"] = Page(raw=raw)
-            reason = await tools.refused(tools.site.url("/"))
-            assert "secret" not in reason
-            assert "cut the connection" in reason
+async def test_what_speaks_no_http_is_refused_and_not_quoted(raw: bytes) -> None:
 
-    told()
+    async with desk() as tools:
+        tools.site.pages["/"] = Page(raw=raw)
+        reason = await tools.refused(tools.site.url("/"))
+        assert "secret" not in reason
+        assert "cut the connection" in reason
 
 
 @pytest.mark.usefixtures("small")
@@ -566,28 +559,25 @@ async def refused(tools: Desk) -> str:
 
 
 @pytest.mark.parametrize("provider", ["searxng", "brave", "tavily"])
-def test_results_are_told_with_title_address_and_extract(provider: Provider) -> None:
-    @story
-    async def told() -> None:
-        async with desk(
-            WebConfig()
-        ) as tools:  # no allowance: the operator's own service may be anywhere
-            choose(tools, chosen(tools.site, provider))
-            tools.site.pages[PATHS[provider]] = Page(answer(provider, FOUND), JSON)
-            result = await tools.call("web_search", query="rätsel & co", count=2)
-            assert (result.text, result.is_error) == (TOLD, False)
-            assert (result.is_untrusted, result.origin, result.kind) == (True, provider, "search")
-            assert tools.where.request.label == Label("outside", source="web_search")
-            heard = tools.site.seen[0]
-            if provider == "tavily":
-                assert heard.method == "POST"
-                assert json.loads(heard.body) == {"query": "rätsel & co", "max_results": 2}
-                assert heard.headers["authorization"] == f"Bearer {KEY}"
-            if provider == "brave":
-                assert heard.headers["x-subscription-token"] == KEY
-            assert heard.headers["accept"] == "application/json"
+async def test_results_are_told_with_title_address_and_extract(provider: Provider) -> None:
 
-    told()
+    async with desk(
+        WebConfig()
+    ) as tools:  # no allowance: the operator's own service may be anywhere
+        choose(tools, chosen(tools.site, provider))
+        tools.site.pages[PATHS[provider]] = Page(answer(provider, FOUND), JSON)
+        result = await tools.call("web_search", query="rätsel & co", count=2)
+        assert (result.text, result.is_error) == (TOLD, False)
+        assert (result.is_untrusted, result.origin, result.kind) == (True, provider, "search")
+        assert tools.where.request.label == Label("outside", source="web_search")
+        heard = tools.site.seen[0]
+        if provider == "tavily":
+            assert heard.method == "POST"
+            assert json.loads(heard.body) == {"query": "rätsel & co", "max_results": 2}
+            assert heard.headers["authorization"] == f"Bearer {KEY}"
+        if provider == "brave":
+            assert heard.headers["x-subscription-token"] == KEY
+        assert heard.headers["accept"] == "application/json"
 
 
 @story
@@ -622,36 +612,32 @@ async def test_without_a_service_the_setting_is_named() -> None:
 
 
 @pytest.mark.parametrize("provider", ["searxng", "brave", "tavily"])
-def test_failures_are_told_without_the_key_or_what_the_server_says(
+async def test_failures_are_told_without_the_key_or_what_the_server_says(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
 
-    @story
-    async def told() -> None:
-        async with desk(WebConfig()) as tools:
-            choose(tools, chosen(tools.site, provider))
-            echo = f"your key is {KEY}".encode()
-            path = PATHS[provider].replace("r%C3%A4tsel+%26+co", "x").replace("count=2", "count=5")
-            for page, part in (
-                (Page(echo, JSON, 401), "refuses us"),
-                (Page(echo, JSON, 403), "refuses us"),
-                (Page(echo, JSON, 429), "no more searches"),
-                (Page(echo, JSON, 500), "status 500"),
-                (Page(b"", {"location": "http://127.0.0.1:1/"}, 302), "status 302"),
-                (Page(echo, JSON), "did not answer as it should"),
-                (Page(b"[]", JSON), "did not answer as it should"),
-                (Page(b'{"results": "x"}', JSON), "did not answer as it should"),
-                (Page(b"\xff\0", JSON), "did not answer as it should"),
-                (Page(raw=echo), "cut the connection"),
-            ):
-                tools.site.pages[path] = page
-                reason = await refused(tools)
-                assert part in reason
-                assert KEY not in reason
-            assert tools.site.connections == 10
-
-    told()
+    async with desk(WebConfig()) as tools:
+        choose(tools, chosen(tools.site, provider))
+        echo = f"your key is {KEY}".encode()
+        path = PATHS[provider].replace("r%C3%A4tsel+%26+co", "x").replace("count=2", "count=5")
+        for page, part in (
+            (Page(echo, JSON, 401), "refuses us"),
+            (Page(echo, JSON, 403), "refuses us"),
+            (Page(echo, JSON, 429), "no more searches"),
+            (Page(echo, JSON, 500), "status 500"),
+            (Page(b"", {"location": "http://127.0.0.1:1/"}, 302), "status 302"),
+            (Page(echo, JSON), "did not answer as it should"),
+            (Page(b"[]", JSON), "did not answer as it should"),
+            (Page(b'{"results": "x"}', JSON), "did not answer as it should"),
+            (Page(b"\xff\0", JSON), "did not answer as it should"),
+            (Page(raw=echo), "cut the connection"),
+        ):
+            tools.site.pages[path] = page
+            reason = await refused(tools)
+            assert part in reason
+            assert KEY not in reason
+        assert tools.site.connections == 10
     assert KEY not in caplog.text
 
 
@@ -1014,24 +1000,21 @@ async def test_searches_without_a_key_are_paced(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("status", [202, 403, 429, 200])
-def test_who_is_taken_for_a_robot_says_so_with_the_remedy_and_asks_no_more_for_a_while(
+async def test_who_is_taken_for_a_robot_says_so_with_the_remedy_and_asks_no_more_for_a_while(
     status: int,
 ) -> None:
-    @story
-    async def told() -> None:
-        clock = ManualClock()
-        async with desk(WebConfig(), clock=clock) as tools, DuckDuckGo() as search:
-            choose(tools, SearchConfig(provider="duckduckgo", base_url=search.url("")))
-            search.suspects, search.puzzle_status = True, status
-            for _ in range(3):
-                assert await refused(tools) == ROBOT_REFUSED_TEXT
-            assert "tools.web.search.provider" in ROBOT_REFUSED_TEXT
-            assert search.connections == 1
-            search.suspects = False
-            clock.advance(DUCKDUCKGO_PAUSE_S)
-            assert (await tools.call("web_search", query="x")).text == "Nothing was found."
 
-    told()
+    clock = ManualClock()
+    async with desk(WebConfig(), clock=clock) as tools, DuckDuckGo() as search:
+        choose(tools, SearchConfig(provider="duckduckgo", base_url=search.url("")))
+        search.suspects, search.puzzle_status = True, status
+        for _ in range(3):
+            assert await refused(tools) == ROBOT_REFUSED_TEXT
+        assert "tools.web.search.provider" in ROBOT_REFUSED_TEXT
+        assert search.connections == 1
+        search.suspects = False
+        clock.advance(DUCKDUCKGO_PAUSE_S)
+        assert (await tools.call("web_search", query="x")).text == "Nothing was found."
 
 
 @story

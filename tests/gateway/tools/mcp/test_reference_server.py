@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.kits.mcp import Listening, Town, everything, listening_everything, town
+from tests.kits.mcp import Town, everything, listening_everything, town
 
 
 async def use(every: Town) -> None:
@@ -34,54 +34,49 @@ async def use(every: Town) -> None:
     assert [one.text for one in both] == [f"Echo: {number}" for number in range(20)]
 
 
-def test_its_tools_over_its_standard_input_and_output() -> None:
-    async def story() -> None:
-        async with town(
-            {"every": {"command": [*everything(), "stdio"], "env": {"KEY": "hush-hush"}}}
-        ) as every:
-            names = [hand.spec.name for hand in every.servers.tools]
-            assert names == sorted(names)
-            assert "mcp_every_echo" in names
-            await use(every)
-            env = (await every.call("every_get-env")).text
-            assert "hush-hush" not in env
-            assert '"KEY": "[secret]"' in env
+async def test_its_tools_over_its_standard_input_and_output() -> None:
 
-    asyncio.run(story())
+    async with town(
+        {"every": {"command": [*everything(), "stdio"], "env": {"KEY": "hush-hush"}}}
+    ) as every:
+        names = [hand.spec.name for hand in every.servers.tools]
+        assert names == sorted(names)
+        assert "mcp_every_echo" in names
+        await use(every)
+        env = (await every.call("every_get-env")).text
+        assert "hush-hush" not in env
+        assert '"KEY": "[secret]"' in env
 
 
-def test_it_is_killed_in_the_middle_of_a_call_and_is_there_again() -> None:
-    async def story() -> None:
-        async with town({"every": {"command": [*everything(), "stdio"]}}) as every:
-            before = every.servers.tools
-            working = asyncio.create_task(
-                every.call("every_trigger-long-running-operation", duration=60, steps=60)
-            )
-            await asyncio.sleep(0.5)
-            every.kill()
-            cut = await working
-            assert cut.is_error
-            assert "ended while it worked on this" in cut.text
-            for _ in range(3):
-                assert (await every.call("every_echo", message="hi")).text == "Echo: hi"
-            assert every.servers.tools == before, "it offers the same as before"
+async def test_it_is_killed_in_the_middle_of_a_call_and_is_there_again() -> None:
 
-    asyncio.run(story())
+    async with town({"every": {"command": [*everything(), "stdio"]}}) as every:
+        before = every.servers.tools
+        working = asyncio.create_task(
+            every.call("every_trigger-long-running-operation", duration=60, steps=60)
+        )
+        await asyncio.sleep(0.5)
+        every.kill()
+        cut = await working
+        assert cut.is_error
+        assert "ended while it worked on this" in cut.text
+        for _ in range(3):
+            assert (await every.call("every_echo", message="hi")).text == "Echo: hi"
+        assert every.servers.tools == before, "it offers the same as before"
 
 
-def test_its_tools_at_an_address() -> None:
-    async def story(server: Listening) -> None:
+async def test_its_tools_at_an_address() -> None:
+
+    with listening_everything() as server:
         async with town(
             {"every": {"url": server.url, "headers": {"Authorization": "Bearer hush-hush"}}}
         ) as every:
             await use(every)
 
+
+async def test_it_is_killed_at_its_address_in_the_middle_of_a_call_and_is_there_again() -> None:
+
     with listening_everything() as server:
-        asyncio.run(story(server))
-
-
-def test_it_is_killed_at_its_address_in_the_middle_of_a_call_and_is_there_again() -> None:
-    async def story(server: Listening) -> None:
         async with town({"every": {"url": server.url}}) as every:
             working = asyncio.create_task(
                 every.call("every_trigger-long-running-operation", duration=60, steps=60)
@@ -98,14 +93,11 @@ def test_it_is_killed_at_its_address_in_the_middle_of_a_call_and_is_there_again(
             await every.until("up")
             assert (await every.call("every_echo", message="hi")).text == "Echo: hi"
 
-    with listening_everything() as server:
-        asyncio.run(story(server))
 
-
-def test_it_is_another_one_that_knows_no_session() -> None:
+async def test_it_is_another_one_that_knows_no_session() -> None:
     """It has been restarted while nobody looked: a call fails, and soon there is a new session."""
 
-    async def story(server: Listening) -> None:
+    with listening_everything() as server:
         async with town({"every": {"url": server.url}}) as every:
             assert (await every.call("every_echo", message="one")).text == "Echo: one"
             server.down()
@@ -114,6 +106,3 @@ def test_it_is_another_one_that_knows_no_session() -> None:
             while (told := await every.call("every_echo", message="three")).text != "Echo: three":
                 assert "did" in told.text or "does not" in told.text
                 await asyncio.sleep(0.05)
-
-    with listening_everything() as server:
-        asyncio.run(story(server))
