@@ -115,12 +115,8 @@ class Order:
     """Conversations in which it obeys: so that attacks do not meet each other."""
 
 
-class Puppet:
-    """A `Model` that obeys each word `obey-N` that is new to it, and then says in public what its
-    tools brought.
-
-    At the word `THANKS` it obeys all that stand anywhere in its request, and at `HUSH` none.
-    """
+class Obedient:
+    """What a `Model` that obeys is besides."""
 
     name = label = "puppet"
     context_tokens = 400_000
@@ -128,6 +124,20 @@ class Puppet:
     family = "scripted"
     takes_tools = True
     takes_images = False
+
+    async def start(self) -> None:
+        """Nothing takes long here."""
+
+    async def aclose(self) -> None:
+        """Nothing is held here."""
+
+
+class Puppet(Obedient):
+    """A `Model` that obeys each word `obey-N` that is new to it, and then says in public what its
+    tools brought.
+
+    At the word `THANKS` it obeys all that stand anywhere in its request, and at `HUSH` none.
+    """
 
     def __init__(self, leaking: Callable[[str], list[str]]) -> None:
         """`leaking`: which secrets stand in a text."""
@@ -200,12 +210,6 @@ class Puppet:
                 self.calls[call.id] = call
                 made.append(call)
         return made, said
-
-    async def start(self) -> None:
-        """Nothing takes long here."""
-
-    async def aclose(self) -> None:
-        """Nothing is held here."""
 
 
 def _everything(request: ModelRequest) -> str:

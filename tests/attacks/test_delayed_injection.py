@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from functools import wraps
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 
@@ -23,25 +22,12 @@ from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Town, 
 
 pytestmark = pytest.mark.boxed
 
-P = ParamSpec("P")
 INNER = "agent/reverie"
 QUICK = {
     "attention": {"salience": {"questions": True}},
     "dmn": {"engaged": 0.2, "foraging": 0.2, "resting": 0.2},
 }
 VOICE = Attachment(id="v1", form="audio", duration_s=3.0, recorded=True)
-
-
-def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 class Chat:
@@ -210,7 +196,6 @@ ALONE: tuple[Callable[[Town, Chat], Awaitable[str]], ...] = (
 
 
 @pytest.mark.parametrize("attack", [*ROOMS, *ALONE], ids=lambda attack: attack.__name__)
-@story
 async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Town, Chat], Awaitable[str]]
 ) -> None:
@@ -232,7 +217,6 @@ async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(
         assert "bash" not in await here.approvals()
 
 
-@story
 async def test_a_guest_who_asks_at_the_same_time_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +233,6 @@ async def test_a_guest_who_asks_at_the_same_time_counts(
         assert "olga" in here.scene.notices[0]
 
 
-@story
 async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,7 +265,6 @@ async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
         assert len(await here.approvals()) == 1
 
 
-@story
 async def test_an_owner_alone_is_asked_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +292,6 @@ async def test_an_owner_alone_is_asked_nothing(
             assert await here.scene.refusals() == ""
 
 
-@story
 async def test_private_words_leave_in_no_address_that_nobody_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +319,6 @@ async def test_private_words_leave_in_no_address_that_nobody_wrote(
         assert await here.approvals() == ["web_fetch"] * 3
 
 
-@story
 async def test_what_guests_say_in_a_room_gets_the_agent_by_itself_no_further_than_asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,7 +346,6 @@ async def test_what_guests_say_in_a_room_gets_the_agent_by_itself_no_further_tha
         assert "by yourself you have the role guest" in told
 
 
-@story
 async def test_what_is_said_in_a_closed_room_leaves_in_no_address_that_the_agent_fetches_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +377,6 @@ async def test_what_is_said_in_a_closed_room_leaves_in_no_address_that_the_agent
         assert await closed.approvals() == await square.approvals() == []
 
 
-@story
 async def test_who_may_is_not_asked_for_what_others_who_may_have_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

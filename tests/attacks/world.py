@@ -41,6 +41,7 @@ from gateway.core.facts import ApprovalRequested, Fact, TurnRecord
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
 from gateway.tools.workspace_fs import directory_of
+from tests.attacks.hostile_kit import Obedient
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.waiting import until
 from tests.servers import bot_api_world, discord_api_world, ircd
@@ -118,16 +119,9 @@ class Order:
     """A call of it has brought a result."""
 
 
-class Puppet:
+class Puppet(Obedient):
     """A `Model` that obeys everybody. What it is to sum up it sums up by the words that matter to
     an attacker."""
-
-    name = label = "puppet"
-    context_tokens = 400_000
-    max_output_tokens = 100_000
-    family = "scripted"
-    takes_tools = True
-    takes_images = False
 
     def __init__(self) -> None:
         self.orders: dict[str, Order] = {}
@@ -205,12 +199,6 @@ class Puppet:
                     ToolCall(id=f"{word}x{next(self._numbers)}", name=name, arguments=written)
                 )
         return made
-
-    async def start(self) -> None:
-        """Nothing takes long here."""
-
-    async def aclose(self) -> None:
-        """Nothing is held here."""
 
 
 def _everything(request: ModelRequest) -> str:
