@@ -7,13 +7,13 @@ All but `generate_code` (the system's random source) is pure: times are argument
 import hashlib
 import secrets
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, format_room, hash_code
 from gateway.core.events import Address, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
-from gateway.core.i18n import N_, _, use_language
+from gateway.core.i18n import _, use_language
 from gateway.core.ratelimit import SlidingWindows
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
@@ -27,16 +27,12 @@ secret."""
 class GeneratedCode:
     """A new code, and what the log keeps of it."""
 
-    code: str
+    code: str = field(repr=False)
     """Shown once, in one post; it is stored nowhere else."""
     request: str
     """Public name of the request, for people who may not see the code."""
-    salt: str
-    digest: str
-
-    def __repr__(self) -> str:
-        """Representation without the code."""
-        return f"GeneratedCode({self.request})"
+    salt: str = field(repr=False)
+    digest: str = field(repr=False)
 
 
 def generate_code(taken: Container[str]) -> GeneratedCode:
@@ -77,9 +73,6 @@ class AttemptLimiter:
         self._failures.add(person, now_s)
 
 
-PAIRED_TEXT: Final = N_("You are approved. From now on I answer you here.")
-
-
 def build_code_over(
     request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str
 ) -> EffectFact:
@@ -111,7 +104,7 @@ def approve_pairing(
         person=request.person, role="member", name=request.name, by=by, why="pairing"
     )
     with use_language(request.language):
-        notice_text = _(PAIRED_TEXT)
+        notice_text = _("You are approved. From now on I answer you here.")
     facts = (
         EffectFact(assigned, request.at.conversation, f"paired:{request.salt}"),
         build_code_over(request, "used", by),

@@ -95,11 +95,8 @@ class PlaceTitles:
 
     async def load_recent(self) -> None:
         """Load the places that were named last."""
-        for stored in reversed(
-            await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)
-        ):
-            if isinstance(stored.fact, PlaceRenamed):
-                self.learn(stored.fact)
+        newest = await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)
+        self.on_appended(newest[::-1])
 
     async def load(self, conversations: Iterable[ConversationId]) -> None:
         """Load the names of these places from the log, in one query: call it before many of them
@@ -110,11 +107,8 @@ class PlaceTitles:
             for one in dict.fromkeys(conversations)
             if one not in self._known and not is_inner(one)
         ]
-        if not wanted:
-            return
-        for stored in await self._reader.current_facts_for("named", wanted):
-            if isinstance(stored.fact, PlaceRenamed):
-                self.learn(stored.fact)
+        if wanted:
+            self.on_appended(await self._reader.current_facts_for("named", wanted))
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Update the names. Subscribes to `PlaceRenamed`."""

@@ -26,7 +26,6 @@ from typing import Final, Literal, NamedTuple
 
 from gateway.access.approval_texts import inline_code
 from gateway.access.texts import (
-    filter_unexpired,
     format_approve_command,
     format_person,
     format_request,
@@ -132,7 +131,8 @@ class Roster:
 
     def pending_requests(self, *what: RequestKind) -> list[CodeIssued]:
         """Return the codes of these kinds that are still valid, oldest first."""
-        return [one for one in filter_unexpired(self._codes, self._clock.now()) if one.what in what]
+        now = self._clock.now()
+        return [one for one in self._codes if now < one.until and one.what in what]
 
     def expired_requests(self, channel: ChannelName) -> list[CodeIssued]:
         """Return the expired codes of that channel which have no `CodeEnded` yet."""

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
@@ -86,11 +86,6 @@ def find_request(requests: Sequence[CodeIssued], written: str) -> CodeIssued | N
         if meant:
             return one
     return None
-
-
-def filter_unexpired(requests: Iterable[CodeIssued], now: datetime) -> list[CodeIssued]:
-    """Return the codes that are still valid."""
-    return [one for one in requests if now < one.until]
 
 
 MAX_LINKED_ACCOUNTS: Final = 8

@@ -233,8 +233,9 @@ class Approvals:
             await self._record_refusal(waiting, why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
         key = ApprovalCallKey(context.turn, call.name, arguments)
+        span = format_duration(self._live.settings.tools.approvals.timeout)
         if key in self._refused_calls:
-            return self._render_verdict(self._refused_calls[key], asked.tool)
+            return explain_not_approved(self._refused_calls[key], asked.tool, span)
         if any(
             one.turn == asked.turn and verdict == "expired"
             for one, verdict in self._refused_calls.items()
@@ -257,7 +258,7 @@ class Approvals:
         waiting, task = self._waiting[key]
         waiting.waiters += 1
         try:
-            return self._render_verdict(await asyncio.shield(task), asked.tool)
+            return explain_not_approved(await asyncio.shield(task), asked.tool, span)
         finally:
             waiting.waiters -= 1
             waiting.changed.set()
@@ -304,11 +305,6 @@ class Approvals:
             await waiting.changed.wait()
             waiting.changed.clear()
         return waiting.verdict
-
-    def _render_verdict(self, verdict: ApprovalVerdict, tool: str) -> str:
-        return explain_not_approved(
-            verdict, tool, format_duration(self._live.settings.tools.approvals.timeout)
-        )
 
     def _limit_refusal(self, at: Address) -> str:
         """Return why no more calls may wait. Empty: it may."""
@@ -440,7 +436,8 @@ class Approvals:
         return [
             (one.fact, max(0.0, (one.fact.until - now).total_seconds()))
             for one in await self._store.undecided()
-            if isinstance(one.fact, ApprovalRequested) and self._may_decide(approver, one.fact)
+            if isinstance(one.fact, ApprovalRequested)
+            and can_decide(approver, Address.parse(one.fact.room), self.room)
         ]
 
     async def decide(self, approver: Approver, name: str, *, approved: bool) -> CommandEffect:
@@ -454,7 +451,7 @@ class Approvals:
             change = self.definitions.approve(approver, name) if approved else None
             return change or CommandEffect(answer=_render_unknown(name))
         place = entry.conversation or ConversationId("")
-        if not self._may_decide(approver, asked):
+        if not can_decide(approver, Address.parse(asked.room), self.room):
             return CommandEffect(answer=_render_unknown(name))
         notice = await self._find_notice(asked)
         ended = await self._store.entry_by_key(approval_ended_key(name))
@@ -497,9 +494,6 @@ class Approvals:
         return (
             queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
         )
-
-    def _may_decide(self, approver: Approver, asked: ApprovalRequested) -> bool:
-        return can_decide(approver, Address.parse(asked.room), self.room)
 
 
 def _notice_key(requested: ApprovalRequested) -> PostKey:

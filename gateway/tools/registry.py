@@ -11,8 +11,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.i18n import _
 from gateway.core.permissions import ToolPermit
 from gateway.core.redaction import Redactor
-from gateway.core.tool import permits_of, specs_of, tools_of
-from gateway.core.tool_spec import ToolSpec
+from gateway.core.tool import permits_of, tools_of
 from gateway.tools.agent import RestTools, SkillTools
 from gateway.tools.dispatch import (
     MAX_WINDOW_SHARE,
@@ -125,11 +124,6 @@ _BUILT_IN: Final = (
     *(RestTools, MessagingTools, SkillTools, MemoryTools, ReminderTools),
     *(PlatformTools, RoomReader, FileTools, ShellTools, WebTools),
 )
-
-
-def built_in_specs() -> list[ToolSpec]:
-    """Return the specifications of all tools that are no MCP server's."""
-    return specs_of(*_BUILT_IN)
 
 
 def built_in_permits() -> dict[str, ToolPermit]:

@@ -187,8 +187,8 @@ ADDRESS_SPACE_FACTOR: Final = 4
 use."""
 OUTPUT_BYTES: Final = 200_000
 """Output of one command that is kept: its beginning and its end."""
-OUTPUT_FLOOD_FACTOR: Final = 100
-"""Limit of a command's output, as a multiple of what is kept of it."""
+MAX_PRINTED_BYTES: Final = 20_000_000
+"""Limit of a command's output, kept or not."""
 DISK_USE_FACTOR: Final = 10
 """Limit of disk space that a command may take, as a multiple of the limit for one file."""
 MB: Final = 1_000_000
@@ -212,15 +212,6 @@ class CommandLimits:
         if taken > DISK_USE_FACTOR * one or (now < one < DISK_USE_FACTOR * taken):
             return f"the disk lost {taken // MB} MB while it ran, and has {now // MB} MB left"
         return ""
-
-    def check_output(self, written: int) -> str:
-        """Return the reason to end a command that printed this much. Empty: none."""
-        max_bytes = OUTPUT_FLOOD_FACTOR * OUTPUT_BYTES
-        return (
-            f"it printed more than {max_bytes // MB} MB; put such output into a file"
-            if written > max_bytes
-            else ""
-        )
 
 
 DISK_INTERVAL_S: Final = 0.05

@@ -53,6 +53,8 @@ from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import are_blocked
 from gateway.tools.sandbox import (
     LIBRARY,
+    MAX_PRINTED_BYTES,
+    MB,
     NOBODY,
     OUTPUT_BYTES,
     PATH,
@@ -187,12 +189,14 @@ async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
             raise
         began, limits = time.monotonic(), command.limits
         exiting = asyncio.ensure_future(child.wait())
-        reading = asyncio.ensure_future(_read_output(child, limits, kept))
+        reading = asyncio.ensure_future(_read_output(child, kept))
         watching = asyncio.ensure_future(watch_disk(limits, command.directory))
         tasks = (exiting, reading, watching)
         try:
             await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
-            why = _end_reason(exiting, reading, watching, limits)
+            over = next((one for one in (watching, reading) if one.done()), None)
+            why = over.result() if over else f"its {limits.time_s:g} s were over"
+            why = "" if exiting.done() else why
             await _kill_all(child)
             await reading  # the last output
             status = child.status or 0
@@ -208,29 +212,15 @@ async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _end_reason(
-    exiting: asyncio.Future[int],
-    reading: asyncio.Future[str],
-    watching: asyncio.Future[str],
-    limits: CommandLimits,
-) -> str:
-    if exiting.done():
-        return ""
-    for task in (watching, reading):
-        if task.done():
-            return task.result()
-    return f"its {limits.time_s:g} s were over"
-
-
-async def _read_output(child: ChildProcess, limits: CommandLimits, kept: OutputBuffer) -> str:
+async def _read_output(child: ChildProcess, kept: OutputBuffer) -> str:
     """Read the output. Return the reason to end the command, if it printed too much; else empty,
     after its end.
     """
     assert child.stdout is not None
     while piece := await child.stdout.read(READ_BYTES):
         kept.append(piece)
-        if flood := limits.check_output(kept.total_bytes):
-            return flood
+        if kept.total_bytes > MAX_PRINTED_BYTES:
+            return f"it printed more than {MAX_PRINTED_BYTES // MB} MB; put such output into a file"
     await child.wait()
     return ""
 

@@ -96,10 +96,11 @@ UNPROVEN = Person("olga", "olga", verified=False)
 """Has the owner's id and name, and nobody vouches for it."""
 NAMESAKE = Person("0l6a", "olga")
 """Has the owner's name only."""
-ROBOT = Person("robot", "robot", bot=True)
+
+
 ROLES = {
     "owner": ["street:olga"],
-    "admin": ["street:adam", "street:robot"],
+    "admin": ["street:adam"],
     "member": ["street:mia"],
 }
 

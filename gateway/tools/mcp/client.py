@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import json
 import logging
 import random
@@ -22,13 +23,13 @@ from gateway.store import LogEntry
 from gateway.stream.media import MediaStore
 from gateway.tools.files import prepare_image
 from gateway.tools.mcp.convert import (
-    McpSecretFilter,
     convert_content,
     find_images,
+    hide_secrets,
     render_result,
     select_tools,
 )
-from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.mcp.review import McpToolMap, ToolDefinitionReview
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -45,9 +46,6 @@ START_TIMEOUT_S: Final = 60.0
 DOWN_WAIT_S: Final = 5.0
 """Seconds that a call waits for a server that is down."""
 PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
-
-McpToolMap = dict[str, tuple[str, ToolSpec]]
-"""By our name: the server's own name, and the spec for the model."""
 
 
 class McpServerClient:
@@ -70,7 +68,7 @@ class McpServerClient:
         """
         self.name = name
         self.config = config
-        self.secret_filter = McpSecretFilter(_collect_secrets(config))
+        self.secrets = _collect_secrets(config)
         self.tools: McpToolMap = {}
         """Tools as last listed: they stay while the server is down."""
         self.known_tools: dict[str, Tool] = {}
@@ -97,9 +95,9 @@ class McpServerClient:
     async def run(self) -> None:
         """Keep the server running until cancelled. Never raises."""
         try:
-            connection_type = await asyncio.to_thread(
-                _import_connection
-            )  # half a second of imports
+            module = await asyncio.to_thread(  # half a second of imports
+                importlib.import_module, "gateway.tools.mcp.connection"
+            )
         except ImportError:
             self.state, self.reason = "off", PACKAGE_MISSING
             logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
@@ -107,7 +105,7 @@ class McpServerClient:
             return
         backoff = Backoff(MAX_RESTART_DELAY_S)
         while True:
-            up_s = await self._run_connection(connection_type)
+            up_s = await self._run_connection(module.McpConnection)
             self.settled.set()
             delay_s = backoff.next_delay_s(up_s, self._random())
             await self.clock.sleep(delay_s)
@@ -224,12 +222,6 @@ async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
         raise asyncio.CancelledError
 
 
-def _import_connection() -> "type[McpConnection]":
-    from gateway.tools.mcp import connection  # noqa: PLC0415 - without servers it is not imported
-
-    return connection.McpConnection
-
-
 def _collect_secrets(config: McpServerConfig) -> list[str]:
     """Return the texts that must be hidden: the operator's secrets, and those in an address."""
     secrets = [
@@ -267,9 +259,8 @@ def build_mcp_tool(
         text = render_result(
             parts, shown, structured=result.structured_content, is_error=result.is_error
         )
-        text = server.secret_filter.redact(text)
         return ToolOutput(
-            text=text,
+            text=hide_secrets(text, server.secrets),
             kind="mcp",
             origin=origin,
             is_untrusted=True,

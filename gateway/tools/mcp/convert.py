@@ -322,25 +322,15 @@ _MIN_SECRET_CHARS: Final = 6
 """Shorter secrets are not removed: they would match in ordinary words."""
 
 
-class McpSecretFilter:
-    """Removes secrets from texts."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        """Each secret is removed whole, and so is each of its words: a header's value may be
-        `Bearer ...`.
-        """
-        words = {
-            word
-            for secret in secrets
-            for word in (secret, *secret.split())
-            if len(word) >= _MIN_SECRET_CHARS
-        }
-        self._words = sorted(words, key=lambda word: (-len(word), word))
-
-    def redact(self, text: str) -> str:
-        for word in self._words:
+def hide_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return the text without these secrets, each whole and each of its words: a header's value may
+    be `Bearer ...`.
+    """
+    words = {word for secret in secrets for word in (secret, *secret.split())}
+    for word in sorted(words, key=len, reverse=True):
+        if len(word) >= _MIN_SECRET_CHARS:
             text = text.replace(word, REDACTED)
-        return text
+    return text
 
 
 def sanitize_text(text: str, max_chars: int) -> str:

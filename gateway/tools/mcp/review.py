@@ -10,7 +10,7 @@ import asyncio
 import difflib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.access.approval_texts import Approver, escape_invisible
@@ -27,7 +27,7 @@ from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.mcp")
 
-ReviewedTools = Mapping[str, tuple[str, ToolSpec]]
+McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
 
 
@@ -103,7 +103,7 @@ class ToolDefinitionReview:
                     one.fact.definition
                 )
 
-    def admit(self, server: str, tools: ReviewedTools) -> dict[str, tuple[str, ToolSpec]]:
+    def admit(self, server: str, tools: McpToolMap) -> McpToolMap:
         """Return the tools of a server that may be used. All tools of its very first list may."""
         approved = self._approved_definitions.setdefault(server, {})
         first = not approved

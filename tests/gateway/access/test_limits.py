@@ -500,18 +500,6 @@ async def test_what_could_not_be_written_down_is_asked_for_again(tmp_path: Path)
         assert len(await house.notices()) == len(house.told) == 1
 
 
-async def test_a_notice_in_the_log_is_not_said_twice_although_its_caller_was_cut_off(
-    tmp_path: Path,
-) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        await house.answered(said("ann"), said("ann"))
-        verdict = house.limits.check(cut := said("ann"), judged(cut), AGENT)
-        assert verdict.post is not None
-        await house.store.append(entries(cut, verdict, house.clock))
-        await house.answered(said("ann"))
-        assert len(await house.notices()) == 1
-
-
 async def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> None:
     """The channel is cut in the middle: it cannot know that the message was appended, but it
     was."""

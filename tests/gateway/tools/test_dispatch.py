@@ -49,7 +49,7 @@ from gateway.tools.dispatch import (
     has_side_effects,
 )
 from gateway.tools.files import FileTools
-from gateway.tools.registry import built_in_specs
+from gateway.tools.registry import built_in_permits
 from tests.gateway.tools.files_kit import file_tools
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT
 from tests.kits.channels import story
@@ -548,7 +548,7 @@ def parse(tool: Tool, written: str) -> dict[str, Any]:
 
 
 def test_the_settings_know_the_names_of_all() -> None:
-    assert tuple(sorted(spec.name for spec in built_in_specs())) == TOOL_NAMES
+    assert tuple(sorted(built_in_permits())) == TOOL_NAMES
 
 
 def test_they_are_short() -> None:

@@ -71,12 +71,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.tools.web.MAX_PAGE_BYTES", 10_000)
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call takes at most half a second."""
-    monkeypatch.setattr("gateway.tools.web.CALL_TIMEOUT_S", 0.5)
-
-
 @story
 async def test_a_page_comes_as_text_behind_a_line_on_what_it_is() -> None:
     async with desk() as tools:

@@ -48,23 +48,6 @@ async def test_its_tools_over_its_standard_input_and_output() -> None:
         assert '"KEY": "[secret]"' in env
 
 
-async def test_it_is_killed_in_the_middle_of_a_call_and_is_there_again() -> None:
-
-    async with town({"every": {"command": [*everything(), "stdio"]}}) as every:
-        before = every.servers.tools
-        working = asyncio.create_task(
-            every.call("every_trigger-long-running-operation", duration=60, steps=60)
-        )
-        await asyncio.sleep(0.5)
-        every.kill()
-        cut = await working
-        assert cut.is_error
-        assert "ended while it worked on this" in cut.text
-        for _ in range(3):
-            assert (await every.call("every_echo", message="hi")).text == "Echo: hi"
-        assert every.servers.tools == before, "it offers the same as before"
-
-
 async def test_its_tools_at_an_address() -> None:
 
     with listening_everything() as server:
@@ -72,26 +55,6 @@ async def test_its_tools_at_an_address() -> None:
             {"every": {"url": server.url, "headers": {"Authorization": "Bearer hush-hush"}}}
         ) as every:
             await use(every)
-
-
-async def test_it_is_killed_at_its_address_in_the_middle_of_a_call_and_is_there_again() -> None:
-
-    with listening_everything() as server:
-        async with town({"every": {"url": server.url}}) as every:
-            working = asyncio.create_task(
-                every.call("every_trigger-long-running-operation", duration=60, steps=60)
-            )
-            await asyncio.sleep(0.5)
-            server.down()
-            cut = await working
-            assert cut.is_error
-            assert "ended while it worked on this" in cut.text
-            missing = await every.call("every_echo", message="hi")
-            assert missing.is_error
-            assert "does not" in missing.text
-            await asyncio.to_thread(server.up)
-            await every.until("up")
-            assert (await every.call("every_echo", message="hi")).text == "Echo: hi"
 
 
 async def test_it_is_another_one_that_knows_no_session() -> None:
