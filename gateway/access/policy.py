@@ -74,7 +74,7 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
     return _deny(
         who,
         f"not in channels.{place.channel}.rooms",
-        "room" if spoken and _rooms_need_approval(policy) else "",
+        "room" if spoken and policy.room_policy == "approval" else "",
     )
 
 
@@ -105,10 +105,6 @@ def _is_room_approved(policy: AccessPolicy, place: Address) -> bool:
     return any(Address(channel=place.channel, room=name).conversation in approved for name in names)
 
 
-def _rooms_need_approval(policy: AccessPolicy) -> bool:
-    return policy.room_policy == "approval"
-
-
 def _is_direct(event: Notification) -> bool:
     is_direct_message = isinstance(event, Message) and event.kind == "direct"
     return is_direct_message or (
@@ -125,7 +121,7 @@ def _decide_invite(policy: AccessPolicy, place: Address, who: Identity) -> Acces
     rooms = f"channels.{place.channel}.rooms"
     if not is_room_allowed(policy, place):
         return _deny(
-            who, f"invited, but not in {rooms}", "room" if _rooms_need_approval(policy) else ""
+            who, f"invited, but not in {rooms}", "room" if policy.room_policy == "approval" else ""
         )
     if who.role not in ADMIN_ROLES:
         return _deny(who, "only an owner or admin may invite")

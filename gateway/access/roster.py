@@ -226,7 +226,7 @@ def explain_role_refusal(
             if lesser
             else ""
         )
-    if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
+    if last_role in ADMIN_ROLES or not _collect_roles(policy, whom).isdisjoint(ADMIN_ROLES):
         return _("Only an owner can change the role of an admin or owner.")
     return _("Only an owner can make somebody admin or owner.") if wants in ADMIN_ROLES else ""
 
@@ -234,11 +234,6 @@ def explain_role_refusal(
 def list_accounts_of(policy: AccessPolicy, person: str) -> tuple[str, ...]:
     """Return all accounts of a person."""
     return (person, *sorted(policy.roster_state().links.get(person, ())))
-
-
-def find_strongest_role(policy: AccessPolicy, person: str) -> Role:
-    """Return the strongest role that they were given anywhere, blocked or not; guest: none."""
-    return max({"guest", *_collect_roles(policy, person)}, key=ROLE_ORDER.index)
 
 
 def is_global_owner(policy: AccessPolicy, person: str) -> bool:

@@ -334,10 +334,8 @@ class McpServers:
 
     async def wait_settled(self, most_s: float) -> None:
         """Return once each server was up or has failed, after `most_s` seconds at the latest."""
-        try:
+        with contextlib.suppress(TimeoutError):
             await with_timeout(self._clock, most_s, self._wait_all_settled())
-        except TimeoutError:
-            return
 
     @property
     def tools(self) -> tuple[Tool, ...]:

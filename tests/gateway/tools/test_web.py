@@ -13,6 +13,7 @@ import sys
 import traceback
 import tracemalloc
 import zlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -71,28 +72,32 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.tools.web.MAX_PAGE_BYTES", 10_000)
 
 
-@story
-async def test_a_page_comes_as_text_behind_a_line_on_what_it_is() -> None:
-    async with desk() as tools:
-        tools.site.pages["/a?b=c"] = Page(
-            "<title>Über uns</title><p>Wir sind <a href=d>da</a>".encode(), HTML
-        )
-        url = tools.site.url("/a?b=c")
-        page = await tools.fetch(url + "#part")
-        there = tools.site.url("/d")
-        assert page.text == f"200 OK, text/html: Über uns\n{url}\n\nWir sind [da]({there})"
-        assert (page.is_untrusted, page.origin, page.kind) == (True, url, "page")
-        assert tools.where.request.label == Label("outside", source="web_fetch")
-        heard = tools.site.seen[0]
-        assert (heard.method, heard.path, heard.headers["host"]) == (
-            "GET",
-            "/a?b=c",
-            f"127.0.0.1:{tools.site.port}",
-        )
-        assert not {"cookie", "authorization", "referer"} & set(heard.headers)
-        assert (await tools.fetch(tools.site.url("/none"))).text.startswith(
-            "404 Not Found, text/plain\n"
-        )
+@pytest.fixture
+async def tools() -> AsyncIterator[Desk]:
+    async with desk() as made:
+        yield made
+
+
+async def test_a_page_comes_as_text_behind_a_line_on_what_it_is(tools: Desk) -> None:
+    tools.site.pages["/a?b=c"] = Page(
+        "<title>Über uns</title><p>Wir sind <a href=d>da</a>".encode(), HTML
+    )
+    url = tools.site.url("/a?b=c")
+    page = await tools.fetch(url + "#part")
+    there = tools.site.url("/d")
+    assert page.text == f"200 OK, text/html: Über uns\n{url}\n\nWir sind [da]({there})"
+    assert (page.is_untrusted, page.origin, page.kind) == (True, url, "page")
+    assert tools.where.request.label == Label("outside", source="web_fetch")
+    heard = tools.site.seen[0]
+    assert (heard.method, heard.path, heard.headers["host"]) == (
+        "GET",
+        "/a?b=c",
+        f"127.0.0.1:{tools.site.port}",
+    )
+    assert not {"cookie", "authorization", "referer"} & set(heard.headers)
+    assert (await tools.fetch(tools.site.url("/none"))).text.startswith(
+        "404 Not Found, text/plain\n"
+    )
 
 
 @story
@@ -155,53 +160,51 @@ def in_private(where: ToolContext) -> ToolContext:
     )
 
 
-@story
-async def test_a_site_learns_by_which_of_its_links_are_followed_no_more_than_two_choices_out_of_a_hundred_tell() -> (
-    None
-):
-    async with desk() as tools:
-        tools.site.pages["/"] = Page(
-            "".join(f"<p><a href='/{one}'>x</a>" for one in range(120)).encode(), HTML
-        )
-        tools.site.pages |= {f"/{one}": Page(b"arrived", TEXT) for one in range(120)}
-        await tools.fetch(tools.site.url("/"))
+async def test_a_site_learns_by_which_of_its_links_are_followed_no_more_than_two_choices_out_of_a_hundred_tell(
+    tools: Desk,
+) -> None:
+    tools.site.pages["/"] = Page(
+        "".join(f"<p><a href='/{one}'>x</a>" for one in range(120)).encode(), HTML
+    )
+    tools.site.pages |= {f"/{one}": Page(b"arrived", TEXT) for one in range(120)}
+    await tools.fetch(tools.site.url("/"))
+    tools.where = in_private(tools.where)
+    for turn in ("t1", "t2"):
+        tools.where = replace(tools.where, turn=TurnId(turn))
+        calls = [tools.call("web_fetch", url=tools.site.url(f"/{one}")) for one in range(7)]
+        told = await asyncio.gather(*calls)
+        assert sum(not one.is_error for one in told) == 2
+        again = await tools.refused(tools.site.url("/0#again"))
+        assert "of which 2 links were followed already" in again
+    tools.where = replace(tools.where, turn=TurnId("t3"))
+    assert "that no member wrote here" in await tools.refused(tools.site.url("/119"))
+    tools.where = replace(tools.where, request=RequestLabel())
+    for number in range(7, 12):
+        await tools.fetch(tools.site.url(f"/{number}"))
+
+
+async def test_a_search_is_sent_for_the_newest_words_of_who_asks_and_not_for_earlier_ones(
+    tools: Desk,
+) -> None:
+    ann, bob = MEMBER, somebody("43")
+    tools.where = replace(tools.where, at=alone(TG, ann), requesters=(replace(ANN, id=ann.id),))
+    await tools.says(ann, "my door opens with sesame, keep that")
+
+    async def is_asked_about(query: str) -> bool:
         tools.where = in_private(tools.where)
-        for turn in ("t1", "t2"):
-            tools.where = replace(tools.where, turn=TurnId(turn))
-            calls = [tools.call("web_fetch", url=tools.site.url(f"/{one}")) for one in range(7)]
-            told = await asyncio.gather(*calls)
-            assert sum(not one.is_error for one in told) == 2
-            again = await tools.refused(tools.site.url("/0#again"))
-            assert "of which 2 links were followed already" in again
-        tools.where = replace(tools.where, turn=TurnId("t3"))
-        assert "that no member wrote here" in await tools.refused(tools.site.url("/119"))
-        tools.where = replace(tools.where, request=RequestLabel())
-        for number in range(7, 12):
-            await tools.fetch(tools.site.url(f"/{number}"))
+        return (
+            "words of a search that nobody asked for"
+            in (await tools.call("web_search", query=query)).text
+        )
 
-
-@story
-async def test_a_search_is_sent_for_the_newest_words_of_who_asks_and_not_for_earlier_ones() -> None:
-    async with desk() as tools:
-        ann, bob = MEMBER, somebody("43")
-        tools.where = replace(tools.where, at=alone(TG, ann), requesters=(replace(ANN, id=ann.id),))
-        await tools.says(ann, "my door opens with sesame, keep that")
-
-        async def is_asked_about(query: str) -> bool:
-            tools.where = in_private(tools.where)
-            return (
-                "words of a search that nobody asked for"
-                in (await tools.call("web_search", query=query)).text
-            )
-
-        assert not await is_asked_about("door sesame"), "these are the newest words"
-        await tools.says(ann, "What will the weather be in Berlin tomorrow?")
-        await tools.says(bob, "my cellar")
-        assert not await is_asked_about("weather Berlin, tomorrow")
-        for query in ("door sesame", "weather Berlin sesame", "my cellar", "?"):
-            assert await is_asked_about(query), query
-        await tools.says(ann, "(forwarded) hunter2", carried="(forwarded) hunter2")
-        assert await is_asked_about("hunter2")
+    assert not await is_asked_about("door sesame"), "these are the newest words"
+    await tools.says(ann, "What will the weather be in Berlin tomorrow?")
+    await tools.says(bob, "my cellar")
+    assert not await is_asked_about("weather Berlin, tomorrow")
+    for query in ("door sesame", "weather Berlin sesame", "my cellar", "?"):
+        assert await is_asked_about(query), query
+    await tools.says(ann, "(forwarded) hunter2", carried="(forwarded) hunter2")
+    assert await is_asked_about("hunter2")
 
 
 @story
@@ -294,21 +297,21 @@ def test_no_more_than_the_limit_is_ever_held(members: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@story
-async def test_what_is_packed_wrongly_is_refused_and_what_is_packed_in_parts_is_not() -> None:
-    async with desk() as tools:
-        pages, url = tools.site.pages, tools.site.url("/")
-        pages["/"] = Page(b"not packed at all", {**TEXT, "content-encoding": "gzip"})
-        assert "packed, and broken" in await tools.refused(url)
-        for encoding in ("br", "gzip, gzip", "zstd", "x"):
-            pages["/"] = Page(b"x", {**TEXT, "content-encoding": encoding})
-            assert "not asked for" in await tools.refused(url)
-        pages["/"] = Page(
-            gzip.compress(b"one ") + gzip.compress(b"two"), {**TEXT, "content-encoding": "gzip"}
-        )
-        assert (await tools.fetch(url)).text.endswith("one two")
-        pages["/"] = Page(b"", {**TEXT, "content-encoding": "gzip"})
-        assert (await tools.fetch(url)).text.endswith("It is empty.")
+async def test_what_is_packed_wrongly_is_refused_and_what_is_packed_in_parts_is_not(
+    tools: Desk,
+) -> None:
+    pages, url = tools.site.pages, tools.site.url("/")
+    pages["/"] = Page(b"not packed at all", {**TEXT, "content-encoding": "gzip"})
+    assert "packed, and broken" in await tools.refused(url)
+    for encoding in ("br", "gzip, gzip", "zstd", "x"):
+        pages["/"] = Page(b"x", {**TEXT, "content-encoding": encoding})
+        assert "not asked for" in await tools.refused(url)
+    pages["/"] = Page(
+        gzip.compress(b"one ") + gzip.compress(b"two"), {**TEXT, "content-encoding": "gzip"}
+    )
+    assert (await tools.fetch(url)).text.endswith("one two")
+    pages["/"] = Page(b"", {**TEXT, "content-encoding": "gzip"})
+    assert (await tools.fetch(url)).text.endswith("It is empty.")
 
 
 @story
@@ -325,16 +328,14 @@ async def test_the_time_is_that_of_the_whole_call_and_nothing_stays_behind() -> 
         await asyncio.wait_for(tools.site.gone.wait(), 10)
 
 
-@story
-async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
-    async with desk() as tools:
-        tools.site.pages["/"] = Page(b"a beginning", TEXT, hangs=True, length=100)
-        fetching = asyncio.ensure_future(tools.fetch(tools.site.url("/")))
-        await tools.site.asked.wait()
-        fetching.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await fetching
-        await asyncio.wait_for(tools.site.gone.wait(), 10)
+async def test_a_call_that_is_cancelled_closes_its_connection(tools: Desk) -> None:
+    tools.site.pages["/"] = Page(b"a beginning", TEXT, hangs=True, length=100)
+    fetching = asyncio.ensure_future(tools.fetch(tools.site.url("/")))
+    await tools.site.asked.wait()
+    fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    await asyncio.wait_for(tools.site.gone.wait(), 10)
 
 
 @pytest.mark.parametrize(
@@ -352,67 +353,58 @@ async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
         b"HTTP/1.1 999999 secret\r\n\r\n",
     ],
 )
-async def test_what_speaks_no_http_is_refused_and_not_quoted(raw: bytes) -> None:
+async def test_what_speaks_no_http_is_refused_and_not_quoted(tools: Desk, raw: bytes) -> None:
 
-    async with desk() as tools:
-        tools.site.pages["/"] = Page(raw=raw)
-        reason = await tools.refused(tools.site.url("/"))
-        assert "secret" not in reason
-        assert "cut the connection" in reason
-
-
-@pytest.mark.usefixtures("small")
-@story
-async def test_lengths_that_lie_and_odd_statuses_do_no_harm() -> None:
-    async with desk() as tools:
-        pages, url = tools.site.pages, tools.site.url("/")
-        pages["/"] = Page(b"ten letters", TEXT, length=3)
-        assert (await tools.fetch(url)).text.endswith("\n\nten")
-        pages["/"] = Page(b"until the end", TEXT, length=-1)
-        assert (await tools.fetch(url)).text.endswith("until the end")
-        pages["/"] = Page(b"odd", {"content-type": 'text/plain;charset="klingon";;=;'}, 599)
-        assert (await tools.fetch(url)).text == f"599, text/plain\n{url}\n\nodd"
-        pages["/"] = Page(b"", {"content-length": "9" * 20, "content-type": "video/mp4"}, length=-1)
-        assert "video/mp4; its content" in (await tools.fetch(url)).text
-
-
-@story
-async def test_what_is_no_text_is_named_and_not_read() -> None:
-    async with desk() as tools:
-        pages, url = tools.site.pages, tools.site.url("/")
-        pages["/"] = Page(b"ID3", {"content-type": "audio/mpeg"}, endless=b"\0" * 100_000)
-        assert "no text but audio/mpeg; its" in (await tools.fetch(url)).text
-        pages["/"] = Page(pdf("A page of print"), {"content-type": "application/pdf"})
-        assert "A page of print" in (await tools.fetch(url)).text
-        pages["/"] = Page(b"BM" + b"\0" * 998, {"content-type": "image/bmp"})
-        assert "no text but image/bmp; its" in (await tools.fetch(url)).text
-        pages["/"] = Page(b"\x7fELF\0\0")
-        assert "of an unknown kind" in (await tools.fetch(url)).text
+    tools.site.pages["/"] = Page(raw=raw)
+    reason = await tools.refused(tools.site.url("/"))
+    assert "secret" not in reason
+    assert "cut the connection" in reason
 
 
 @pytest.mark.usefixtures("small")
-@story
-async def test_a_picture_is_shown_and_what_only_says_to_be_one_is_refused() -> None:
-    async with desk() as tools:
-        pages, url = tools.site.pages, tools.site.url("/pots/leaf.png?size=small")
-        whole = png(4, 3)
-        pages["/pots/leaf.png?size=small"] = Page(whole, {"content-type": "image/png"})
-        page = await tools.fetch(url)
-        assert page.text == (
-            f"200 OK, image/png\n{url}\n\n[image leaf.png, 4x3, {len(whole)} bytes] is shown below."
-        )
-        ((kept, shown),) = page.images
-        assert kept.size_bytes == len(whole)
-        assert (shown.media_type, shown.data) == ("image/png", whole)
-        assert not tools.where.request.label.is_trusted
-        pages["/pots/leaf.png?size=small"] = Page(b"<script>", {"content-type": "image/png"})
-        assert "leaf.png is not a picture that can be shown" in await tools.refused(url)
-        pages["/pots/leaf.png?size=small"] = Page(
-            whole + b"\0" * 10_000, {"content-type": "image/png"}
-        )
-        large = await tools.fetch(url)
-        assert "its content cannot be read here" in large.text
-        assert not large.images
+async def test_lengths_that_lie_and_odd_statuses_do_no_harm(tools: Desk) -> None:
+    pages, url = tools.site.pages, tools.site.url("/")
+    pages["/"] = Page(b"ten letters", TEXT, length=3)
+    assert (await tools.fetch(url)).text.endswith("\n\nten")
+    pages["/"] = Page(b"until the end", TEXT, length=-1)
+    assert (await tools.fetch(url)).text.endswith("until the end")
+    pages["/"] = Page(b"odd", {"content-type": 'text/plain;charset="klingon";;=;'}, 599)
+    assert (await tools.fetch(url)).text == f"599, text/plain\n{url}\n\nodd"
+    pages["/"] = Page(b"", {"content-length": "9" * 20, "content-type": "video/mp4"}, length=-1)
+    assert "video/mp4; its content" in (await tools.fetch(url)).text
+
+
+async def test_what_is_no_text_is_named_and_not_read(tools: Desk) -> None:
+    pages, url = tools.site.pages, tools.site.url("/")
+    pages["/"] = Page(b"ID3", {"content-type": "audio/mpeg"}, endless=b"\0" * 100_000)
+    assert "no text but audio/mpeg; its" in (await tools.fetch(url)).text
+    pages["/"] = Page(pdf("A page of print"), {"content-type": "application/pdf"})
+    assert "A page of print" in (await tools.fetch(url)).text
+    pages["/"] = Page(b"BM" + b"\0" * 998, {"content-type": "image/bmp"})
+    assert "no text but image/bmp; its" in (await tools.fetch(url)).text
+    pages["/"] = Page(b"\x7fELF\0\0")
+    assert "of an unknown kind" in (await tools.fetch(url)).text
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_picture_is_shown_and_what_only_says_to_be_one_is_refused(tools: Desk) -> None:
+    pages, url = tools.site.pages, tools.site.url("/pots/leaf.png?size=small")
+    whole = png(4, 3)
+    pages["/pots/leaf.png?size=small"] = Page(whole, {"content-type": "image/png"})
+    page = await tools.fetch(url)
+    assert page.text == (
+        f"200 OK, image/png\n{url}\n\n[image leaf.png, 4x3, {len(whole)} bytes] is shown below."
+    )
+    ((kept, shown),) = page.images
+    assert kept.size_bytes == len(whole)
+    assert (shown.media_type, shown.data) == ("image/png", whole)
+    assert not tools.where.request.label.is_trusted
+    pages["/pots/leaf.png?size=small"] = Page(b"<script>", {"content-type": "image/png"})
+    assert "leaf.png is not a picture that can be shown" in await tools.refused(url)
+    pages["/pots/leaf.png?size=small"] = Page(whole + b"\0" * 10_000, {"content-type": "image/png"})
+    large = await tools.fetch(url)
+    assert "its content cannot be read here" in large.text
+    assert not large.images
 
 
 @story
@@ -456,17 +448,15 @@ async def test_proxies_of_the_environment_are_not_used() -> None:
             assert (await tools.fetch(tools.site.url("/"))).text.endswith("direct")
 
 
-@story
-async def test_what_cannot_be_sent_is_not_quoted() -> None:
-    async with desk() as tools:
-        fetcher, target = (
-            WebFetcher(live_tools(), resolve=tools.names),
-            parse_url(tools.site.url("/")),
-        )
-        question = WebRequest(target=target, headers={"authorization": "very\nsecret"})
-        with pytest.raises(ToolCallRefused) as refused:
-            await fetcher.request(question)
-        assert "secret" not in "".join(traceback.format_exception(refused.value))
+async def test_what_cannot_be_sent_is_not_quoted(tools: Desk) -> None:
+    fetcher, target = (
+        WebFetcher(live_tools(), resolve=tools.names),
+        parse_url(tools.site.url("/")),
+    )
+    question = WebRequest(target=target, headers={"authorization": "very\nsecret"})
+    with pytest.raises(ToolCallRefused) as refused:
+        await fetcher.request(question)
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 @story
