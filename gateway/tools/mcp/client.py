@@ -44,7 +44,8 @@ MAX_RESTART_DELAY_S: Final = 60.0
 START_TIMEOUT_S: Final = 60.0
 """Seconds for a server to come up: it may have to be downloaded first (`npx`, `uvx`)."""
 DOWN_WAIT_S: Final = 5.0
-"""Seconds that a call waits for a server that is down."""
+"""Seconds that a call waits for a server that is down. For one that starts it waits as long as that
+may take."""
 PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
 
 
@@ -121,8 +122,9 @@ class McpServerClient:
 
     async def _get_connection(self) -> "McpConnection":
         if self._connection is None and self.state != "off":
+            wait_s = START_TIMEOUT_S if self.state == "starting" else DOWN_WAIT_S
             with contextlib.suppress(TimeoutError):
-                await with_timeout(self.clock, DOWN_WAIT_S, self._up.wait())
+                await with_timeout(self.clock, wait_s, self._up.wait())
         if self._connection is not None:
             return self._connection
         why = f" ({self.reason})" if self.reason else ""
@@ -236,7 +238,7 @@ def _collect_secrets(config: McpServerConfig) -> list[str]:
         return [*secrets, config.url]
 
 
-CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
+CALL_GRACE_S: Final = START_TIMEOUT_S + DOWN_WAIT_S
 """Seconds beside the time of the call itself: for waiting for a server, and for telling it of a
 cancellation."""
 
