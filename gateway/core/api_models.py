@@ -412,17 +412,6 @@ class SayReceipt(ApiModel):
     seq: int
 
 
-class FateEvent(ApiModel):
-    """The current outcome of a notification."""
-
-    at: Time
-    seq: int
-    """Position of the notification."""
-    conversation: str | None
-    fate: str
-    rule: str
-
-
 class _TurnPartEvent(TitledModel):
     at: Time
     turn: str
@@ -490,7 +479,6 @@ class LostEvent(ApiModel):
 
 ApiEvent = (
     NotificationRecord
-    | FateEvent
     | TurnSummary
     | TextEvent
     | ThinkingEvent
@@ -505,7 +493,6 @@ ApiEvent = (
 )
 EVENT_MODELS: Final[dict[str, type[ApiEvent]]] = {
     "notification": NotificationRecord,
-    "fate": FateEvent,
     "turn": TurnSummary,
     "text": TextEvent,
     "thinking": ThinkingEvent,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from itertools import groupby
-from typing import Any, Final, Literal, Protocol, TypeVar, get_type_hints
+from typing import Any, Final, Protocol, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
@@ -110,16 +110,14 @@ class ApiBackend:
                 await reader.close()
 
 
-def build_running_turn(
-    one: RunningTurn, at: datetime, state: Literal["started", "ended"] = "started"
-) -> models.TurnSummary:
+def build_running_turn(one: RunningTurn, at: datetime) -> models.TurnSummary:
     """Return a turn whose record is not in the log yet."""
     return models.TurnSummary(
         at=at,
         turn=one.turn,
         agent=one.agent,
         conversation=one.conversation,
-        state=state,
+        state="started",
         cause=one.cause,
         autonomous=one.autonomous,
         tools=tuple(one.tools.values()),

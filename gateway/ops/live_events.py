@@ -29,8 +29,8 @@ from gateway.config.reload import ReloadResult
 from gateway.context.observer import RunningTurn, ToolProgress
 from gateway.core import api_models as models
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import ConversationId, DeliveryReport
-from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
+from gateway.core.events import DeliveryReport
+from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord
 from gateway.core.metrics import ChannelStats
 from gateway.ops.api_views import (
     ApiBackend,
@@ -39,10 +39,9 @@ from gateway.ops.api_views import (
     build_running_turn,
     redact_tree,
 )
-from gateway.store import LogEntry, StoreError, total_cost_usd
+from gateway.store import LogEntry, total_cost_usd
 from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow
-from gateway.stream.trace import find_outcome
 
 logger = logging.getLogger("reverie.ops")
 
@@ -96,17 +95,6 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
             pass
 
 
-def build_fate_event(event: NotificationRow, at: datetime) -> models.FateEvent:
-    """Return the event of a notification's outcome."""
-    return models.FateEvent(
-        at=at,
-        seq=event.seq,
-        conversation=event.conversation,
-        fate=find_outcome(event).value,
-        rule=event.judged.rule,
-    )
-
-
 @dataclass(slots=True)
 class AnswerGrown:
     """An answer or its thinking has grown. `text`: the whole answer; `thinking`: the new part."""
@@ -139,8 +127,6 @@ MAX_EVENT_TEXT_CHARS = 4_000
 MAX_LONG_TEXT_CHARS = 32_000
 """Longest arguments and results of tools, answers and thinking: clients want to see what the model
 sees and writes."""
-MAX_FATES_REVISITED = 200
-"""Most notifications of a conversation whose outcomes are updated when a turn there has ended."""
 _LAST_WORD = re.compile(r"[!-~]+\Z")
 """Last word of a growing text. It may be the beginning of a secret, which is redacted only when it
 is complete."""
@@ -163,17 +149,12 @@ class SseEncoder:
     def __init__(self, backend: ApiBackend) -> None:
         self._backend = backend
         self._growing: dict[TurnId, _GrowingAnswer] = {}
-        self._recorded: set[TurnId] = set()
-        """Running turns whose end was already sent from the log."""
         self._minds = {one.agent: _without_countdown(one) for one in backend.agents.dmn_status}
         self._channels = {one.channel: one for one in backend.stats.snapshot().channels}
 
-    async def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
+    def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
         """Serialize what happened, and what has changed of connections and agents."""
-        frames, ended = (
-            list[SseFrame](),
-            list[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]](),
-        )
+        frames = list[SseFrame]()
         for one in happened:
             if not isinstance(one, Sequence):
                 if events := [
@@ -191,16 +172,7 @@ class SseEncoder:
             for entry in one:
                 if events := [*build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))]:
                     frames.append(self._encode_frame(events, entry.seq))
-                if (
-                    isinstance(entry.fact, TurnRecord | UnreadDismissed)
-                    and entry.conversation is not None
-                ):
-                    ended.append((entry.seq, entry.conversation, entry.fact))
-                if isinstance(entry.fact, TurnRecord):
-                    self._recorded.add(entry.fact.turn)
         self._forget_ended_turns()
-        if ended:
-            frames += await self._encode_fates(ended)
         changes = [*self._build_mind_events(), *self._build_channel_events()]
         return [*frames, self._encode_frame(changes)] if changes else frames
 
@@ -258,21 +230,12 @@ class SseEncoder:
     def _forget_ended_turns(self) -> None:
         """Forget turns that are over. Their end was sent before, or its event was lost."""
         running = {one.turn for one in self._backend.turn_tracker.running}
-        self._recorded &= running
         self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
 
     def _flush(self, event: models.ApiEvent) -> Iterator[models.ApiEvent]:
-        """Yield an event of a turn behind the text that came before it, or any other event."""
-        if isinstance(event, models.TurnSummary | models.ToolEvent):
-            turn = TurnId(event.turn)
-            yield from self._flush_turn(turn, event.at)
-            if (
-                event.state == "ended"
-                and isinstance(event, models.TurnSummary)
-                and turn in self._recorded
-            ):
-                self._recorded.discard(turn)  # already sent from the log, with its cost
-                return
+        """Yield a tool call behind the text that came before it, or any other event."""
+        if isinstance(event, models.ToolEvent):
+            yield from self._flush_turn(TurnId(event.turn), event.at)
         yield event
 
     def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
@@ -315,31 +278,6 @@ class SseEncoder:
                 delta=delta,
                 begins=begins,
             )
-
-    async def _encode_fates(
-        self, ended: Sequence[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]
-    ) -> list[SseFrame]:
-        """Return the current outcomes of the notifications that these turns or decisions handled or
-        looked at.
-        """
-        now, changed = self._backend.clock.now(), dict[int, models.ApiEvent]()
-        try:
-            reader = await self._backend.open_reader()
-            for seq, place, fact in ended:
-                for event in await reader.notifications(
-                    MAX_FATES_REVISITED, before=fact.upto + 1, conversation=place
-                ):
-                    if seq in (event.dealt_seq, event.after_seq):
-                        changed[event.seq] = build_fate_event(event, now)
-                for where, upto in fact.looked if isinstance(fact, TurnRecord) else ():
-                    for event in await reader.notifications(
-                        MAX_FATES_REVISITED, before=upto + 1, conversation=where
-                    ):
-                        if event.unread is not None and event.unread < event.judged.urgency:
-                            changed[event.seq] = build_fate_event(event, now)
-        except StoreError:
-            return []  # a client that queries the notifications gets the error
-        return [self._encode_frame([*changed.values()])] if changed else []
 
     def _build_mind_events(self) -> list[models.ApiEvent]:
         agents = self._backend.agents
@@ -475,7 +413,8 @@ class EventBroadcaster:
 
     def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(build_running_turn(running, self._clock.now(), state))
+        if state == "started":  # its end is told by the log, with its cost
+            self._enqueue(build_running_turn(running, self._clock.now()))
 
     def answer_grew(self, running: RunningTurn, text: str) -> None:
         self._find_growing(running).text = text
@@ -586,10 +525,8 @@ class EventBroadcaster:
             self._growing.clear()
             frames = list[SseFrame]()
             try:
-                frames = await encoder.encode(happened)
-            except (
-                Exception
-            ):  # a bug or an unreadable store: clients are sent the number of lost events
+                frames = encoder.encode(happened)
+            except Exception:  # a bug: clients are sent the number of lost events
                 logger.exception(ENCODING_FAILED)
                 lost += len(happened)
             for subscriber in self._subscribers:

@@ -24,7 +24,6 @@ from gateway.core.api_models import (
     ConversationSummary,
     DeliveryRecord,
     DmnEvent,
-    FateEvent,
     GatewayStatus,
     LogEvent,
     LostEvent,
@@ -310,9 +309,6 @@ class ConsoleModel:
                     self.add_remark(
                         f"not delivered ({event.outcome}): {event.reason}", bad=True, at=event.at
                     )
-            case FateEvent():
-                if event.fate == "refused" and self._is_followed(event.conversation):
-                    self.add_remark(f"refused by {event.rule}", at=event.at)
             case TurnSummary():
                 self._apply_turn(event, time)
             case ThinkingEvent():

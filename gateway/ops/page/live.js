@@ -49,11 +49,11 @@ export class Live {
     return this.rows.size ? Math.max(...this.rows.keys()) : null;
   }
 
-  /** Handle an event, a notification or a fate. It is shown within `EVERY_MS`. */
-  take(type, body) {
+  /** Handle a new notification. It is shown within `EVERY_MS`. */
+  take(note) {
     for (const kept of [this.pending, this.meanwhile]) {
       if (!kept) continue;
-      kept.push([type, body]);
+      kept.push(note);
       if (kept.length > 4 * MOST) kept.splice(0, kept.length - 3 * MOST);
     }
     if (this.paused) this.counted();
@@ -65,26 +65,23 @@ export class Live {
     if (this.paused) return;
     const pending = this.pending;
     this.pending = [];
-    const fates = new Map();
     const fresh = new Map();
-    for (const [type, body] of pending) {
-      if (type === "fate") fates.set(body.seq, body);
-      else if (!this.rows.has(body.seq)) fresh.set(body.seq, body);
-    }
-    const notes = [...fresh.values()].slice(-MOST);
-    for (const note of notes) {
-      const fate = fates.get(note.seq);
-      if (fate) Object.assign(note, { fate: fate.fate, rule: fate.rule || note.rule });
-    }
-    for (const [seq, { fate, rule }] of fates) {
+    for (const note of pending) if (!this.rows.has(note.seq)) fresh.set(note.seq, note);
+    this.insert([...fresh.values()].slice(-MOST).map((note) => new Row(note)));
+    this.settle();
+  }
+
+  /** Read the outcomes of the newest notifications again: a turn that ends decides about those before it. */
+  async outcomes() {
+    const { items } = await get("/api/notifications", { limit: PAGE });
+    for (const { seq, fate, rule } of items) {
       const row = this.rows.get(seq);
-      if (!row) continue;
-      Object.assign(row.note, { fate, rule: rule || row.note.rule });
+      if (!row || row.note.fate === fate) continue;
+      Object.assign(row.note, { fate, rule });
       row.decided();
       row.element.hidden = !this.fits(row.note);
       this.learn("fate", fate);
     }
-    this.insert(notes.map((note) => new Row(note)));
     this.settle();
   }
 
@@ -144,8 +141,7 @@ export class Live {
   counted(shown = null) {
     this.shown = shown ?? this.shown ?? 0;
     const words = this.shown === this.rows.size ? String(this.rows.size) : `${this.shown} of ${this.rows.size}`;
-    const waits = this.pending.filter(([type]) => type === "notification").length;
-    this.count.textContent = this.paused ? `${words} · paused, ${waits} new` : words;
+    this.count.textContent = this.paused ? `${words} · paused, ${this.pending.length} new` : words;
   }
 
   hold(paused) {

@@ -45,6 +45,7 @@ const refresh = {
   opened: new Refresh(() => places.load(), failed, 2_000, Infinity),
   usage: new Refresh(() => usage.refresh(), failed, 10_000),
   turns: new Refresh(() => turns.refresh(), failed, 3_000),
+  outcomes: new Refresh(() => live.outcomes(), failed, 1_000),
   outbox: new Refresh(() => outbox.refresh().then(alerts), failed, 3_000),
   audit: new Refresh(() => audit.refresh(), failed, 5_000),
   history: new Refresh(() => agents.history(), failed, 60_000, 300_000),
@@ -73,17 +74,15 @@ function alerts() {
 
 function heard(type, event) {
   learn(event);
-  if (type === "notification" || type === "fate") {
-    live.take(type, event);
-    if (type === "notification") {
-      refresh.places.soon();
-      if (event.kind === "command") refresh.audit.soon();
-    }
+  if (type === "notification") {
+    live.take(event);
+    refresh.places.soon();
+    if (event.kind === "command") for (const one of ["audit", "outcomes"]) refresh[one].soon();
     if (event.conversation === places.chosen) refresh.opened.soon();
   } else if (type === "dmn" || type === "text" || type === "tool" || type === "turn") {
     agents.take(type, event);
     if (type === "turn") for (const one of ["status", "places"]) refresh[one].soon();
-    if (type === "turn" && event.state === "ended") for (const one of ["turns", "usage"]) refresh[one].soon();
+    if (type === "turn" && event.state === "ended") for (const one of ["turns", "usage", "outcomes"]) refresh[one].soon();
     if (type === "turn" && event.conversation === places.chosen) refresh.opened.soon();
   } else if (type === "post" || type === "delivery") {
     refresh.outbox.soon();

@@ -58,7 +58,7 @@ async def test_every_path_answers_with_its_model(gateway: Operated) -> None:
         await told.until(lambda told: told.named("delivery"))
         for event in told.events:
             TypeAdapter(EVENT_MODELS[event.name]).validate_json(json.dumps(event.data))
-        assert {"notification", "fate", "turn", "post", "delivery", "dmn", "text"} <= {
+        assert {"notification", "turn", "post", "delivery", "dmn", "text"} <= {
             one.name for one in told.events
         }
 

@@ -514,10 +514,12 @@ LOADED = """async () => {
   let answer;
   window.fetch = () => new Promise((done) => (answer = done));
   const loading = live.load();
-  live.take("notification", note(9));
-  live.take("fate", { seq: 5, fate: "answered", rule: "r" });
+  live.take(note(9));
   answer(new Response(JSON.stringify({ items: [note(5)], next: null })));
   await loading;
+  const again = live.outcomes();
+  answer(new Response(JSON.stringify({ items: [{ ...note(5), fate: "answered" }], next: null })));
+  await again;
   return [...live.rows.values()].map((row) => [row.note.seq, row.note.fate]);
 }"""
 

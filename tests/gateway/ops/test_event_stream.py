@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from gateway.context.observer import RunningTurn
-from gateway.core.api_models import TurnSummary
+from gateway.core.api_models import ToolEvent
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId
+from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnId
 from gateway.ops import http, live_events
 from gateway.ops.api_views import ApiBackend, build_running_turn
@@ -283,12 +283,8 @@ def turn(number: int) -> RunningTurn:
     )
 
 
-def turn_event(running: RunningTurn, state: Literal["started", "ended"]) -> TurnSummary:
-    return build_running_turn(running, NOW, state)
-
-
-async def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
-    frames = b"".join(frame.data for frame in await encoder.encode(happened)).decode()
+def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
+    frames = b"".join(frame.data for frame in encoder.encode(happened)).decode()
     return [
         json.loads(line.removeprefix("data: "))
         for line in frames.splitlines()
@@ -310,13 +306,21 @@ async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: ApiBackend)
         for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
             thoughts += [
                 one["delta"]
-                for one in await encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
+                for one in encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
             ]
-        thoughts += [
-            one["delta"]
-            for one in await encode_events(encoder, turn_event(running, "ended"))
-            if "delta" in one
-        ]
+        tool = ToolEvent(
+            turn=running.turn,
+            agent="ana",
+            conversation=running.conversation,
+            at=NOW,
+            call="c",
+            name="x",
+            state="started",
+            arguments="",
+            result="",
+            error=False,
+        )
+        thoughts += [one["delta"] for one in encode_events(encoder, tool) if "delta" in one]
     assert "".join(thoughts) == "it is [redacted] and so\non, I think"
 
 
@@ -324,9 +328,7 @@ async def test_a_long_answer_that_comes_at_once_is_told_whole(here: ApiBackend) 
     encoder = SseEncoder(here)
     running = turn(1)
     with here.turn_tracker.track(running):
-        (one,) = await encode_events(
-            encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last")
-        )
+        (one,) = encode_events(encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
     assert one["delta"] == ("word " * 2_000).rstrip()
 
 
@@ -343,16 +345,8 @@ async def test_of_a_turn_that_is_over_nothing_is_kept(here: ApiBackend) -> None:
     for number in range(100):
         running = turn(number)
         with here.turn_tracker.track(running):
-            await encode_events(
+            encode_events(
                 encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see")
             )
-    gone = RunningTurn(
-        turn=TurnId("later"),
-        agent="ana",
-        conversation=ConversationId("demo/lobby"),
-        autonomous=False,
-        cause="message",
-        since=NOW,
-    )
-    await encode_events(encoder, turn_event(gone, "started"))
+    encode_events(encoder, build_running_turn(turn(100), NOW))
     assert held_by(encoder) == before

@@ -85,7 +85,7 @@ async def healthy(folder: Path) -> tuple[bool, list[str]]:
     return report.judge()
 
 
-async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_next_attempt(
+async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason(
     tmp_path: Path,
 ) -> None:
     async with Ircd(Options(refused={"#closed": "474"})) as ircd:
@@ -101,7 +101,6 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
             (reason,) = told["reasons"]
             assert "cannot enter" in reason
             assert "474" in reason
-            assert "next attempt in 15 min" in reason
             assert told["ready"], "the other room is served"
             is_well, findings = await healthy(tmp_path)
             assert is_well

@@ -294,10 +294,8 @@ def test_posts_that_do_not_arrive_are_told() -> None:
     console = new_console()
     apply(console, "delivery", seq=1, conversation=OWN, outcome="sent", reason="")
     apply(console, "delivery", seq=2, conversation=OWN, outcome="failed", reason="no such room")
-    apply(console, "fate", seq=3, conversation=OWN, fate="refused", rule="blocked")
     assert pane_texts(console, "conversation") == [
         "10:00:00 not delivered (failed): no such room",
-        "10:00:00 refused by blocked",
     ]
 
 
