@@ -127,7 +127,6 @@ class Greeter:
         )
 
     def _parse_link_code(self, event: Notification) -> str:
-        """Return the link code that the stranger submits; empty: none."""
         if not isinstance(event, Command) or event.name != "link":
             return ""
         first, _, rest = event.args.strip().partition(" ")

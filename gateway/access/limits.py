@@ -209,8 +209,6 @@ class LimitDecision(NamedTuple):
 
 
 class _TakenTokens(NamedTuple):
-    """Tokens that one message or command took."""
-
     at_s: float
     buckets: Sequence[tuple[TokenBuckets, str]]
 
@@ -510,7 +508,6 @@ class UsageLimiter:
     def _budget_subjects(
         self, at: Address, agent: str, senders: Sequence[Sender]
     ) -> list[tuple[LimitScope, Sequence[str]]]:
-        """Return the budgets that apply, the widest first."""
         people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
         return [
             ("agent", (agent,)),
@@ -672,7 +669,6 @@ class UsageLimiter:
 
 
 def _own_key(at: Address, sender: SenderId) -> str:
-    """Return whose tokens and budget they are."""
     key = person_key(at.channel, sender)
     return key if is_bridged(key) else stable_source(key)
 

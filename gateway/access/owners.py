@@ -94,8 +94,6 @@ PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
 
 
 class _OwnerChat(NamedTuple):
-    """Direct chat in which an owner wrote."""
-
     at: Address
     sender: Sender
     language: str | None = None
@@ -190,7 +188,6 @@ class OwnerNotifier:
                 self._post_counts[kind] += (entry.key or "").startswith(prefix)
 
     def _on_limits_reached(self, entries: Sequence[LogEntry]) -> None:
-        """Report limits that were reached, each once a day."""
         for entry in entries:
             if isinstance(entry.fact, LimitReached):
                 place = entry.conversation or ConversationId("")
@@ -198,7 +195,6 @@ class OwnerNotifier:
                 self.notify(limit_report_key(entry.fact, entry.at), text)
 
     def _on_code_issued(self, entries: Sequence[LogEntry]) -> None:
-        """Report new requests for access."""
         for entry in entries:
             if isinstance(request := entry.fact, CodeIssued) and request.what in ("pair", "room"):
                 text = partial(self._render_request, request)
@@ -456,7 +452,6 @@ class OwnerNotifier:
         return identify(self._policy, chat.at, chat.sender).global_role == "owner"
 
     async def _count_posts(self, day: str, kind: str) -> int:
-        """Return how many of that day's posts are in the log already."""
         rows = await self._store.entry_rows(kinds=["post"], limit=MAX_POSTS_SEARCHED, newest=True)
         return sum((row[4] or "").startswith(f"post:{_day_prefix(day, kind)}") for row in rows)
 
@@ -493,7 +488,6 @@ def _render_approved(by: str) -> str:
 
 
 def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
-    """Return the sender and chat of a direct message."""
     if isinstance(fact, Message) and fact.kind == "direct":
         return _OwnerChat(fact.at, fact.sender, fact.language)
     return (

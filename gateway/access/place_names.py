@@ -354,7 +354,6 @@ class PlaceTitles:
                 return f"a room on {platform}"
 
     def _clean_names(self, at: Address, raw: PlaceNames | None) -> PlaceNames:
-        """Return a channel's names, cleaned."""
         if raw is None:
             return _NO_NAMES
         last = self._cleaned_cache.get(at.conversation)

@@ -181,7 +181,6 @@ class SkillTools:
     def _read(
         self, agent: str, name: str, file: str, allowed: Collection[str] | None
     ) -> tuple[SkillCatalogue, str]:
-        """Read a file of a skill. Raises ToolCallRefused."""
         skills = self._library(agent)
         known = skills.refresh()
         if name not in known.skills:

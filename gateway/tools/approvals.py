@@ -307,7 +307,6 @@ class Approvals:
         return waiting.verdict
 
     def _limit_refusal(self, at: Address) -> str:
-        """Return why no more calls may wait. Empty: it may."""
         here = sum(one.at == at for one, __ in self._waiting.values())
         if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
             return "too many other calls wait for an approval"
@@ -497,7 +496,6 @@ class Approvals:
 
 
 def _notice_key(requested: ApprovalRequested) -> PostKey:
-    """Return the key of the notice that asks for it."""
     return PostKey(
         hashlib.sha256(f"{approval_key(requested.approval)}:{requested.turn}".encode()).hexdigest()[
             :26

@@ -706,9 +706,6 @@ def _text_files(
     limits: SearchLimits,
     counts: Counter[str],
 ) -> Iterator[tuple[FilesArea, tuple[PathParts, bytes]]]:
-    """Yield the text files to search, with their contents, until the limits are reached. Counts
-    what is left out.
-    """
     for area in areas:
         with contextlib.closing(walk(area, top, glob, limits)) as found:
             for one in found:

@@ -259,7 +259,6 @@ class RoomReader:
         return found[0], context
 
     async def _is_visible(self, at: Address, context: ToolContext) -> bool:
-        """Return True if that place may be shown in this turn."""
         if at == context.at and not is_inner(at.conversation):
             return True
         bound = self._bindings.find(at)

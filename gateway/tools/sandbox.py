@@ -94,8 +94,6 @@ _EQUAL, _MASKED_EQUAL = 4, 7
 
 
 class _SeccompArgument(ctypes.Structure):
-    """`struct scmp_arg_cmp`."""
-
     _fields_ = (
         ("index", ctypes.c_uint),
         ("compare", ctypes.c_int),

@@ -509,7 +509,6 @@ class ShellTools:
             self._kill_blocked_jobs()
 
     def _kill_blocked_jobs(self) -> None:
-        """Kill the jobs whose requesters are all blocked by now."""
         for job in self._jobs.running:
             if are_blocked(self._access_policy, job.at, job.requesters):
                 self._jobs.cancel(job)
@@ -519,7 +518,6 @@ class ShellTools:
         await self._jobs.aclose()
 
     def _max_call_s(self) -> float:
-        """Return the time limit of a call."""
         return self._config.max_timeout + END_GRACE_S
 
     async def _effect(self, _: ToolContext, **__: object) -> Effect:
@@ -638,7 +636,6 @@ class ShellTools:
     async def _build_command(
         self, command: str, view: FilesView, limits: CommandLimits
     ) -> ShellCommand:
-        """Prepare a command. Raises ToolCallRefused."""
         config, areas = limits.config, (view.own, *view.others)
         for area in areas:
             with area.root.open_directory(()):  # it exists then

@@ -744,7 +744,6 @@ class WebTools:
         )
 
     def _keep_links(self, place: ConversationId, page: FetchTarget, text: str) -> None:
-        """Keep the links in the text of a page that lead to its own site."""
         key, found = (place, _site(page)), list[str]()
         for link in _LINK.findall(text):
             with contextlib.suppress(ToolCallRefused):

@@ -161,7 +161,6 @@ def convert_schema(schema: Mapping[str, object]) -> str:
 
 
 def _keep_known(node: object) -> object:
-    """Return a schema without the keywords that not every provider knows."""
     if isinstance(node, list):
         return [_keep_known(one) for one in node]
     if not isinstance(node, dict):

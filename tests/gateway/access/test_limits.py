@@ -1,6 +1,7 @@
 """Limits on a real store: rates and budgets, notices, invariants, and what survives a restart."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.gateway.access.limits_kit import (
     AGENT,
     CHANNEL,
     NOON,
+    House,
     entries,
     judged,
     living,
@@ -37,28 +39,33 @@ SENDER, ROOM = Rate(2, 6.0), Rate(3, 60.0)
 DAY_S = 86_400.0
 
 
-async def test_what_comes_too_fast_is_context_and_told_once(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        first, second, third, fourth = (said() for _ in range(4))
-        assert await house.answered(first, second, third, fourth) == 2
-        verdicts = [one for one in await house.facts("judged") if isinstance(one, Judgement)]
-        assert [(one.fate, one.urgency) for one in verdicts] == [
-            ("due", 3),
-            ("due", 3),
-            ("context", 0),
-            ("context", 0),
-        ]
-        assert verdicts[2].rule == "access.rates.sender: 2 at once, then 6 a minute"
-        (post,) = [one.post for one in await house.facts("post") if isinstance(one, PostQueued)]
-        assert (post.reply_to, post.to, post.style) == (third.id, third.at, "notice")
-        assert post.text.startswith("You write faster than I can answer.")
-        (limited,) = await house.limited()
-        assert (limited.limit, limited.whose, limited.subject) == ("rate", "sender", "irc.test:ann")
-        house.clock.advance(10.0)
-        assert await house.answered(said(), said()) == 1
-        assert await house.answered(said("bob")) == 1
-        unread = await house.store.unread_entries(third.at.conversation, most=20)
-        assert len(unread.messages) == 7, "what is not answered is read"
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with living(tmp_path, most(sender=SENDER)) as made:
+        yield made
+
+
+async def test_what_comes_too_fast_is_context_and_told_once(house: House) -> None:
+    first, second, third, fourth = (said() for _ in range(4))
+    assert await house.answered(first, second, third, fourth) == 2
+    verdicts = [one for one in await house.facts("judged") if isinstance(one, Judgement)]
+    assert [(one.fate, one.urgency) for one in verdicts] == [
+        ("due", 3),
+        ("due", 3),
+        ("context", 0),
+        ("context", 0),
+    ]
+    assert verdicts[2].rule == "access.rates.sender: 2 at once, then 6 a minute"
+    (post,) = [one.post for one in await house.facts("post") if isinstance(one, PostQueued)]
+    assert (post.reply_to, post.to, post.style) == (third.id, third.at, "notice")
+    assert post.text.startswith("You write faster than I can answer.")
+    (limited,) = await house.limited()
+    assert (limited.limit, limited.whose, limited.subject) == ("rate", "sender", "irc.test:ann")
+    house.clock.advance(10.0)
+    assert await house.answered(said(), said()) == 1
+    assert await house.answered(said("bob")) == 1
+    unread = await house.store.unread_entries(third.at.conversation, most=20)
+    assert len(unread.messages) == 7, "what is not answered is read"
 
 
 async def test_a_room_has_one_limit_for_all_its_threads(tmp_path: Path) -> None:
@@ -99,20 +106,19 @@ async def test_owners_and_admins_are_always_answered_and_leave_less_to_others(
         )
 
 
-async def test_only_what_would_start_a_turn_at_once_is_counted(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        others: list[tuple[Fate, Urgency]] = [
-            ("context", 0),
-            ("noted", 1),
-            ("refused", 0),
-            ("due", 2),
-            ("due", 1),
-        ]
-        for fate, urgency in others:
-            for _ in range(3):
-                plain = replace(judged(message := said()), fate=fate, urgency=urgency)
-                assert house.limits.check(message, plain, "reverie").judged is plain
-        assert await house.answered(said(), said(), said()) == 2
+async def test_only_what_would_start_a_turn_at_once_is_counted(house: House) -> None:
+    others: list[tuple[Fate, Urgency]] = [
+        ("context", 0),
+        ("noted", 1),
+        ("refused", 0),
+        ("due", 2),
+        ("due", 1),
+    ]
+    for fate, urgency in others:
+        for _ in range(3):
+            plain = replace(judged(message := said()), fate=fate, urgency=urgency)
+            assert house.limits.check(message, plain, "reverie").judged is plain
+    assert await house.answered(said(), said(), said()) == 2
 
 
 async def test_a_raid_is_answered_as_far_as_the_room_has_and_told_once(tmp_path: Path) -> None:
@@ -130,28 +136,26 @@ async def test_a_raid_is_answered_as_far_as_the_room_has_and_told_once(tmp_path:
         assert len(await house.notices()) == 1 + took_s // QUIET_S, "one in ten minutes"
 
 
-async def test_a_notice_is_followed_by_ten_minutes_without_one_in_that_room(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        await house.answered(said(), said(), said())
-        assert len(await house.notices()) == 1
-        house.clock.advance(QUIET_S - 1)
-        await house.answered(said(), said(), said())
-        assert len(await house.notices()) == 1, "the last one was not ten minutes ago"
-        house.clock.advance(1.0)
-        await house.answered(said(), said())
-        assert len(await house.notices()) == 2
-        assert len(house.told) == 1, "owners are told once a day"
-        await house.answered(said(room="#b"))
-        assert len(await house.notices()) == 3, "another room is told for itself"
+async def test_a_notice_is_followed_by_ten_minutes_without_one_in_that_room(house: House) -> None:
+    await house.answered(said(), said(), said())
+    assert len(await house.notices()) == 1
+    house.clock.advance(QUIET_S - 1)
+    await house.answered(said(), said(), said())
+    assert len(await house.notices()) == 1, "the last one was not ten minutes ago"
+    house.clock.advance(1.0)
+    await house.answered(said(), said())
+    assert len(await house.notices()) == 2
+    assert len(house.told) == 1, "owners are told once a day"
+    await house.answered(said(room="#b"))
+    assert len(await house.notices()) == 3, "another room is told for itself"
 
 
-async def test_bots_are_told_nothing(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        assert await house.answered(*[said("bot", bot=True) for _ in range(4)]) == 2
-        assert await house.notices() == []
-        assert len(await house.limited()) == len(house.told) == 1
-        assert await house.answered(*[said("ann") for _ in range(3)]) == 2
-        assert len(await house.notices()) == 1
+async def test_bots_are_told_nothing(house: House) -> None:
+    assert await house.answered(*[said("bot", bot=True) for _ in range(4)]) == 2
+    assert await house.notices() == []
+    assert len(await house.limited()) == len(house.told) == 1
+    assert await house.answered(*[said("ann") for _ in range(3)]) == 2
+    assert len(await house.notices()) == 1
 
 
 async def test_a_raid_of_direct_chats_does_not_become_a_flood_of_notices(tmp_path: Path) -> None:
@@ -470,34 +474,34 @@ async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:
         assert await house.answered(alone(3, "other")) == 1
 
 
-async def test_a_repeat_costs_nothing_and_is_no_news(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        first, second, third = said(), said(), said()
-        for _ in range(5):
-            assert await house.answered(first) == 1
-        assert await house.answered(second) == 1
-        for _ in range(NOTICE_RATE.burst + 10):
-            verdict = await house.take(first)
-            assert verdict.post is not None, "nobody knows yet that it is a repeat"
-        assert await house.notices() == []
-        assert house.told == []
-        assert await house.answered(third) == 0
-        assert len(await house.notices()) == len(house.told) == 1
+async def test_a_repeat_costs_nothing_and_is_no_news(house: House) -> None:
+    first, second, third = said(), said(), said()
+    for _ in range(5):
+        assert await house.answered(first) == 1
+    assert await house.answered(second) == 1
+    for _ in range(NOTICE_RATE.burst + 10):
+        verdict = await house.take(first)
+        assert verdict.post is not None, "nobody knows yet that it is a repeat"
+    assert await house.notices() == []
+    assert house.told == []
+    assert await house.answered(third) == 0
+    assert len(await house.notices()) == len(house.told) == 1
 
 
-async def test_what_could_not_be_written_down_is_asked_for_again(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        first, second, third = said(), said(), said()
-        store, closed = house.store, await Store.open(tmp_path / "other.db", house.clock)
-        await closed.close()
-        for one, due in ((first, True), (second, True), (third, False)):
-            house.store = closed
-            for _ in range(3):
-                with pytest.raises(StoreError):
-                    await house.take(one)
-            house.store = store
-            assert await house.answered(one) == due
-        assert len(await house.notices()) == len(house.told) == 1
+async def test_what_could_not_be_written_down_is_asked_for_again(
+    tmp_path: Path, house: House
+) -> None:
+    first, second, third = said(), said(), said()
+    store, closed = house.store, await Store.open(tmp_path / "other.db", house.clock)
+    await closed.close()
+    for one, due in ((first, True), (second, True), (third, False)):
+        house.store = closed
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                await house.take(one)
+        house.store = store
+        assert await house.answered(one) == due
+    assert len(await house.notices()) == len(house.told) == 1
 
 
 async def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> None:
@@ -527,13 +531,12 @@ async def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> 
     assert not all(written)
 
 
-async def test_repeats_in_one_batch_take_once(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        first = said()
-        verdicts = [house.limits.check(first, judged(first), "reverie") for _ in range(4)]
-        made = [entry for verdict in verdicts for entry in entries(first, verdict, house.clock)]
-        await house.store.append(made)
-        assert await house.answered(said(), said()) == 1
+async def test_repeats_in_one_batch_take_once(house: House) -> None:
+    first = said()
+    verdicts = [house.limits.check(first, judged(first), "reverie") for _ in range(4)]
+    made = [entry for verdict in verdicts for entry in entries(first, verdict, house.clock)]
+    await house.store.append(made)
+    assert await house.answered(said(), said()) == 1
 
 
 async def test_what_was_said_lately_is_not_said_again_after_a_restart(tmp_path: Path) -> None:
@@ -551,28 +554,26 @@ async def test_what_was_said_lately_is_not_said_again_after_a_restart(tmp_path: 
 
 
 async def test_owners_are_told_whose_limit_it_is_in_code_that_nobody_can_leave(
-    tmp_path: Path,
+    house: House,
 ) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        nasty = "eve` @everyone\n*now*\u202e"
-        sender = Sender(id=SenderId(nasty), name=nasty, verified=True)
-        await house.answered(*[replace(said(room="#`x`"), sender=sender) for _ in range(3)])
-        ((key, text),) = house.told
-        assert key == f"limit:rate:sender:{CHANNEL}:{nasty}:2026-03-04"
-        assert "\n" not in text
-        assert text.count("`") == 4
-        assert "access.rates.sender: 2 at once, then 6 a minute" in text
+    nasty = "eve` @everyone\n*now*\u202e"
+    sender = Sender(id=SenderId(nasty), name=nasty, verified=True)
+    await house.answered(*[replace(said(room="#`x`"), sender=sender) for _ in range(3)])
+    ((key, text),) = house.told
+    assert key == f"limit:rate:sender:{CHANNEL}:{nasty}:2026-03-04"
+    assert "\n" not in text
+    assert text.count("`") == 4
+    assert "access.rates.sender: 2 at once, then 6 a minute" in text
 
 
-async def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
-    async with living(tmp_path, most(sender=SENDER)) as house:
-        await house.answered(*[said() for _ in range(6)])
-        await house.answered(*[said("bob") for _ in range(3)])
-        lines = rendered_metrics(house.limits.metrics).splitlines()
-        assert "# TYPE reverie_limited_total counter" in lines
-        assert 'reverie_limited_total{limit="rate",whose="sender"} 5.0' in lines
-        assert "# TYPE reverie_limit_notices_total counter" in lines
-        assert "reverie_limit_notices_total 1.0" in lines
+async def test_limits_are_counted_for_prometheus(house: House) -> None:
+    await house.answered(*[said() for _ in range(6)])
+    await house.answered(*[said("bob") for _ in range(3)])
+    lines = rendered_metrics(house.limits.metrics).splitlines()
+    assert "# TYPE reverie_limited_total counter" in lines
+    assert 'reverie_limited_total{limit="rate",whose="sender"} 5.0' in lines
+    assert "# TYPE reverie_limit_notices_total counter" in lines
+    assert "reverie_limit_notices_total 1.0" in lines
 
 
 def test_a_notice_has_the_same_name_each_time() -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from gateway.config.tools import BashConfig
 from gateway.tools import sandbox, warden
 from gateway.tools.sandbox import CommandLimits, SandboxMounts, build_sandboxed_argv, filter_file
 from tests.kits.channels import story
-from tests.kits.shell import desk
+from tests.kits.shell import Desk, desk
 from tests.kits.waiting import until
 
 BWRAP = shutil.which("bwrap")
@@ -31,6 +31,12 @@ pytestmark = pytest.mark.boxed
 
 LIMITS = CommandLimits(BashConfig(), 60)
 said = partial(build_sandboxed_argv, filter_file="/filter", root=False)
+
+
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk(tmp_path, BOX) as made:
+        yield made
 
 
 def test_the_sandbox_is_said_in_its_programs_words() -> None:
@@ -67,47 +73,45 @@ def test_the_sandbox_is_said_in_its_programs_words() -> None:
     assert {"--share-net", "/etc/resolv.conf"} <= {*networked}
 
 
-@story
-async def test_it_has_few_things_and_names_that_are_made_up(tmp_path: Path) -> None:
-    async with desk(tmp_path, BOX) as it:
-        assert (await it.bash("ls /; pwd; id; whoami; hostname")).split("\n")[1:-1] == [
-            *(
-                path
-                for path in sorted(
-                    [
-                        "bin",
-                        "dev",
-                        "etc",
-                        "files",
-                        "lib",
-                        "proc",
-                        "sbin",
-                        "tmp",
-                        "usr",
-                        "workspace",
-                        *libs(),
-                    ]
-                )
-            ),
-            "/workspace",
-            "uid=65534(nobody) gid=65534(nogroup) groups=65534(nogroup)"
-            if ROOT
-            else "uid=1000(agent) gid=1000(agent) groups=1000(agent)",
-            "nobody" if ROOT else "agent",
-            "sandbox",
-        ]
-        etc = set((await it.bash("ls /etc")).split("\n")[1:-1])
-        assert {"passwd", "group", "hosts", "nsswitch.conf"} <= etc
-        assert not etc & {
-            "shadow",
-            "ssh",
-            "sudoers",
-            "resolv.conf",
-            "machine-id",
-            "gshadow",
-            "cron.d",
-        }
-        assert "root:x:0:0:root:/nonexistent" in await it.bash("cat /etc/passwd")
+async def test_it_has_few_things_and_names_that_are_made_up(it: Desk) -> None:
+    assert (await it.bash("ls /; pwd; id; whoami; hostname")).split("\n")[1:-1] == [
+        *(
+            path
+            for path in sorted(
+                [
+                    "bin",
+                    "dev",
+                    "etc",
+                    "files",
+                    "lib",
+                    "proc",
+                    "sbin",
+                    "tmp",
+                    "usr",
+                    "workspace",
+                    *libs(),
+                ]
+            )
+        ),
+        "/workspace",
+        "uid=65534(nobody) gid=65534(nogroup) groups=65534(nogroup)"
+        if ROOT
+        else "uid=1000(agent) gid=1000(agent) groups=1000(agent)",
+        "nobody" if ROOT else "agent",
+        "sandbox",
+    ]
+    etc = set((await it.bash("ls /etc")).split("\n")[1:-1])
+    assert {"passwd", "group", "hosts", "nsswitch.conf"} <= etc
+    assert not etc & {
+        "shadow",
+        "ssh",
+        "sudoers",
+        "resolv.conf",
+        "machine-id",
+        "gshadow",
+        "cron.d",
+    }
+    assert "root:x:0:0:root:/nonexistent" in await it.bash("cat /etc/passwd")
 
 
 def libs() -> list[str]:
@@ -115,43 +119,39 @@ def libs() -> list[str]:
     return [name for name in ("lib32", "lib64", "libx32") if Path("/", name).exists()]
 
 
-@story
-async def test_what_need_not_be_written_cannot_be(tmp_path: Path) -> None:
-    async with desk(tmp_path, BOX) as it:
-        tried = ("/x", "/etc/x", "/etc/passwd", "/usr/x", "/usr/bin/env", "/dev/x")
-        told = await it.bash(
-            f"for one in {' '.join(tried)}; do (echo 1 > $one) 2>/dev/null && echo $one; done"
-        )
-        assert told == "[exit status 1, no output]"
-        assert (
-            await it.bash("echo 1 | tee /dev/null /tmp/x /dev/shm/x; cat /tmp/x")
-            == "[exit status 0]\n1\n1\n"
-        )
-        assert "No such file" in await it.bash("cat /tmp/x"), "it is gone with the command"
-        # as outside it is root who runs the tests, maybe: what there is is written
-        setting = "/proc/sys/kernel/panic"
-        assert "Read-only" in await it.bash(f"x=$(cat {setting}); (echo $x > {setting})")
+async def test_what_need_not_be_written_cannot_be(it: Desk) -> None:
+    tried = ("/x", "/etc/x", "/etc/passwd", "/usr/x", "/usr/bin/env", "/dev/x")
+    told = await it.bash(
+        f"for one in {' '.join(tried)}; do (echo 1 > $one) 2>/dev/null && echo $one; done"
+    )
+    assert told == "[exit status 1, no output]"
+    assert (
+        await it.bash("echo 1 | tee /dev/null /tmp/x /dev/shm/x; cat /tmp/x")
+        == "[exit status 0]\n1\n1\n"
+    )
+    assert "No such file" in await it.bash("cat /tmp/x"), "it is gone with the command"
+    # as outside it is root who runs the tests, maybe: what there is is written
+    setting = "/proc/sys/kernel/panic"
+    assert "Read-only" in await it.bash(f"x=$(cat {setting}); (echo $x > {setting})")
 
 
-@story
-async def test_it_has_no_power(tmp_path: Path) -> None:
-    async with desk(tmp_path, BOX) as it:
-        told = await it.bash("grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
-        assert dict(line.split() for line in told.splitlines()[1:]) == {
-            **{f"Cap{kind}:": "0" * 16 for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")},
-            "NoNewPrivs:": "1",
-        }
-        for command in (
-            "mount -t tmpfs x /tmp",
-            "unshare -Ur true",
-            "chroot /usr",
-            "mknod x b 8 0",
-            "chown 0 .",
-        ):
-            assert "[exit status 0" not in await it.bash(command), command
-        assert "[exit status 0" not in await it.bash("su root -c true </dev/null")
-        lowered = await it.bash("was=$(nice); renice -n $((was - 1)) $$; [ $(nice) -lt $was ]")
-        assert "[exit status 1]" in lowered
+async def test_it_has_no_power(it: Desk) -> None:
+    told = await it.bash("grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
+    assert dict(line.split() for line in told.splitlines()[1:]) == {
+        **{f"Cap{kind}:": "0" * 16 for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")},
+        "NoNewPrivs:": "1",
+    }
+    for command in (
+        "mount -t tmpfs x /tmp",
+        "unshare -Ur true",
+        "chroot /usr",
+        "mknod x b 8 0",
+        "chown 0 .",
+    ):
+        assert "[exit status 0" not in await it.bash(command), command
+    assert "[exit status 0" not in await it.bash("su root -c true </dev/null")
+    lowered = await it.bash("was=$(nice); renice -n $((was - 1)) $$; [ $(nice) -lt $was ]")
+    assert "[exit status 1]" in lowered
 
 
 @contextmanager
@@ -397,11 +397,9 @@ async def test_a_sandbox_that_does_not_work_is_told_and_tried_again(
         assert it.shell.describe().startswith("Sandbox with bubblewrap")
 
 
-@story
-async def test_many_at_once_try_it_once(tmp_path: Path) -> None:
-    async with desk(tmp_path, BOX) as it:
-        told = await asyncio.gather(*(it.bash(f"echo {n}") for n in range(8)))
-        assert told == [f"[exit status 0]\n{n}\n" for n in range(8)]
+async def test_many_at_once_try_it_once(it: Desk) -> None:
+    told = await asyncio.gather(*(it.bash(f"echo {n}") for n in range(8)))
+    assert told == [f"[exit status 0]\n{n}\n" for n in range(8)]
 
 
 SYSTEM_CALLS = """/usr/bin/python3 -c '
@@ -429,19 +427,17 @@ async def test_system_calls_that_reach_the_kernel_around_the_sandbox_are_not_the
         assert len(told.splitlines()) == 9
 
 
-@story
-async def test_what_programs_need_works_in_it(tmp_path: Path) -> None:
-    async with desk(tmp_path, BOX) as it:
-        told = await it.bash(
-            "set -e; git init -q x; cd x; echo 1 > f; git add f; git -c user.name=a -c "
-            "user.email=a@b commit -qm x; chmod 755 f; cp -a f g; tar cf t f g; mkdir d; tar xpf t "
-            "-C d; seq 9 | sort -r | xargs -P4 -n1 true; /usr/bin/python3 -c 'import threading, "
-            "subprocess, sqlite3, asyncio; asyncio.run(asyncio.sleep(0)); "
-            't = threading.Thread(target=print); t.start(); t.join(); subprocess.run(["true"], '
-            "check=True); "
-            'sqlite3.connect("a.db").execute("create table t(x)")\'; stat -c %a f d/g'
-        )
-        assert told == "[exit status 0]\n\n755\n755\n"
+async def test_what_programs_need_works_in_it(it: Desk) -> None:
+    told = await it.bash(
+        "set -e; git init -q x; cd x; echo 1 > f; git add f; git -c user.name=a -c "
+        "user.email=a@b commit -qm x; chmod 755 f; cp -a f g; tar cf t f g; mkdir d; tar xpf t "
+        "-C d; seq 9 | sort -r | xargs -P4 -n1 true; /usr/bin/python3 -c 'import threading, "
+        "subprocess, sqlite3, asyncio; asyncio.run(asyncio.sleep(0)); "
+        't = threading.Thread(target=print); t.start(); t.join(); subprocess.run(["true"], '
+        "check=True); "
+        'sqlite3.connect("a.db").execute("create table t(x)")\'; stat -c %a f d/g'
+    )
+    assert told == "[exit status 0]\n\n755\n755\n"
 
 
 @story

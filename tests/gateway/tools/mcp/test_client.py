@@ -5,6 +5,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def own(directory: Path) -> dict[str, object]:
     return {"command": [sys.executable, OWN, "stdio", str(directory)]}
 
 
+@pytest.fixture
+async def at() -> AsyncIterator[Town]:
+    async with town({"raw": raw()}) as made:
+        yield made
+
+
 async def test_a_changed_list_is_fetched_and_told(tmp_path: Path) -> None:
     """As of 2026-07-28, where changes have to be asked for."""
 
@@ -67,13 +74,12 @@ async def test_a_changed_list_is_fetched_and_told(tmp_path: Path) -> None:
         assert "is gone" in gone.text
 
 
-async def test_a_changed_list_is_fetched_from_servers_of_old() -> None:
+async def test_a_changed_list_is_fetched_from_servers_of_old(at: Town) -> None:
 
-    async with town({"raw": raw()}) as at:
-        before = at.names
-        assert (await at.call("raw_grow")).text == "grown"
-        await at.until_listed("mcp_raw_later")
-        assert at.names == before | {"mcp_raw_later"}
+    before = at.names
+    assert (await at.call("raw_grow")).text == "grown"
+    await at.until_listed("mcp_raw_later")
+    assert at.names == before | {"mcp_raw_later"}
 
 
 @pytest.mark.usefixtures("patient")
@@ -287,21 +293,19 @@ async def test_that_nobody_is_asked_about_a_server_does_not_mean_that_it_may_rea
         assert found == ["allowed", "approval"]
 
 
-async def test_huge_answers() -> None:
+async def test_huge_answers(at: Town) -> None:
 
-    async with town({"raw": raw()}) as at:
-        large = await at.call("raw_huge", bytes=3_000_000)
-        assert not large.is_error
-        assert len(large.text) < 1_000_100
+    large = await at.call("raw_huge", bytes=3_000_000)
+    assert not large.is_error
+    assert len(large.text) < 1_000_100
 
 
-async def test_what_a_server_wants_of_us_it_is_denied() -> None:
+async def test_what_a_server_wants_of_us_it_is_denied(at: Town) -> None:
 
-    async with town({"raw": raw()}) as at:
-        assert (await at.call("raw_asks")).text == (
-            "sampling/createMessage: refused; elicitation/create: refused; roots/list: "
-            "refused; ping: answered"
-        )
+    assert (await at.call("raw_asks")).text == (
+        "sampling/createMessage: refused; elicitation/create: refused; roots/list: "
+        "refused; ping: answered"
+    )
 
 
 async def test_no_secret_is_told_to_anybody(caplog: pytest.LogCaptureFixture) -> None:
@@ -341,35 +345,33 @@ async def test_an_address_is_told_without_its_secrets(caplog: pytest.LogCaptureF
     assert "hush" not in caplog.text
 
 
-async def test_arguments_that_cannot_be_sent() -> None:
+async def test_arguments_that_cannot_be_sent(at: Town) -> None:
 
-    async with town({"raw": raw()}) as at:
-        for wrong in ("[]", "{", '{"a": NaN}', '{"a": "\\ud800"}', '"x"', "[" * 100_000):
-            told = await at.call_json("raw_echo", wrong)
-            assert told.is_error
-            assert "JSON" in told.text
-        assert (await at.call_json("raw_echo", "")).text == "{}"
-        assert (await at.call_json("raw_echo", '{"a": "é"}')).text == '{"a": "\\u00e9"}'
+    for wrong in ("[]", "{", '{"a": NaN}', '{"a": "\\ud800"}', '"x"', "[" * 100_000):
+        told = await at.call_json("raw_echo", wrong)
+        assert told.is_error
+        assert "JSON" in told.text
+    assert (await at.call_json("raw_echo", "")).text == "{}"
+    assert (await at.call_json("raw_echo", '{"a": "é"}')).text == '{"a": "\\u00e9"}'
 
 
-async def test_what_comes_is_somebody_elses_words() -> None:
+async def test_what_comes_is_somebody_elses_words(at: Town) -> None:
 
-    async with town({"raw": raw()}) as at:
-        told = await at.call("raw_fails")
-        assert (told.is_untrusted, told.is_error, told.kind, told.origin) == (
-            True,
-            False,
-            "mcp",
-            "mcp raw fails",
-        )
-        assert told.text == "It did not work. The server says:\nno such file"
-        assert (await at.call("raw_structured")).text == '{"n": 1}'
-        broken = (await at.call("raw_broken")).text.splitlines()
-        assert broken[0] == "[image that cannot be read]"
-        assert broken[2:] == [
-            "[sound, audio/wav, 3 bytes: it cannot be shown here]",
-            "[file, of no known kind, 3 bytes: it cannot be shown here]",
-        ]
+    told = await at.call("raw_fails")
+    assert (told.is_untrusted, told.is_error, told.kind, told.origin) == (
+        True,
+        False,
+        "mcp",
+        "mcp raw fails",
+    )
+    assert told.text == "It did not work. The server says:\nno such file"
+    assert (await at.call("raw_structured")).text == '{"n": 1}'
+    broken = (await at.call("raw_broken")).text.splitlines()
+    assert broken[0] == "[image that cannot be read]"
+    assert broken[2:] == [
+        "[sound, audio/wav, 3 bytes: it cannot be shown here]",
+        "[file, of no known kind, 3 bytes: it cannot be shown here]",
+    ]
 
 
 async def test_images_are_kept_and_shown(tmp_path: Path) -> None:
