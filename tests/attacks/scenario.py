@@ -388,7 +388,17 @@ async def named_by_the_owner(it: Scenario, text: str) -> None:  # noqa: ARG001 -
         await it.says(
             it.owner,
             "and",
-            sticker={"file_id": "s", "file_unique_id": "s", "emoji": "🔥", "set_name": name},
+            sticker={
+                "file_id": "s",
+                "file_unique_id": "s",
+                "type": "regular",
+                "emoji": "🔥",
+                "width": 9,
+                "height": 9,
+                "is_animated": False,
+                "is_video": False,
+                "set_name": name,
+            },
         )
         return
     api = it.world.discord
