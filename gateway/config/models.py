@@ -204,24 +204,6 @@ class BudgetsConfig(ConfigSection):
     """With one agent, in an hour: after a raid, the same amount is left for the rest of the day."""
 
 
-class ReminderCapConfig(ConfigSection):
-    """Limit for the reminders of one person: each firing is a request that counts to their
-    budget.
-    """
-
-    most: int = Field(ge=0)
-    """Reminders at the same time, in all places of a channel. 0: none."""
-    every: Duration
-    """Shortest interval of a repeating reminder."""
-
-
-class ReminderCapsConfig(ConfigSection):
-    """Limits for reminders, by role. Owners and admins have none but that of each conversation."""
-
-    guest: ReminderCapConfig = ReminderCapConfig(most=2, every=600.0)
-    member: ReminderCapConfig = ReminderCapConfig(most=10, every=300.0)
-
-
 class AccessConfig(ConfigSection):
     """People and rooms that may talk to the agent."""
 
@@ -237,7 +219,6 @@ class AccessConfig(ConfigSection):
     mask tomorrow."""
     rates: RatesConfig = RatesConfig()
     budgets: BudgetsConfig = BudgetsConfig()
-    reminders: ReminderCapsConfig = ReminderCapsConfig()
     tell: RoomScope | None = None
     """Room where owners are notified of reached limits and of approvals that wait for an admin.
     None: the direct chat that an owner used last."""
@@ -386,9 +367,6 @@ class SalienceConfig(ConfigSection):
     """Any of these in the text, in upper or lower case."""
     questions: bool = False
     """A line that ends with a question mark and names nobody."""
-    activity: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """This many times more lines in a minute than on average in the last hour, and at least ten. 0:
-    never."""
 
 
 class PresenceConfig(ConfigSection):

@@ -7,7 +7,7 @@ that passed while the gateway was down become one alarm, which says how many the
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -15,7 +15,6 @@ from typing import Final
 from channels.aio import with_timeout
 from channels.text import clean_name, single_line
 from gateway.cluster.cluster import Cluster, agent_lease
-from gateway.config.models import ReminderCapConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.requesters import BLOCKED_REASON
@@ -56,6 +55,9 @@ from gateway.stream.internal import InternalIntake
 
 logger = logging.getLogger("reverie.reminders")
 
+ROLE_CAPS: Final[Mapping[str, tuple[int, float]]] = {"guest": (2, 600.0), "member": (10, 300.0)}
+"""Reminders of one person at the same time, and the seconds between two times of a repeating one.
+Owners and admins have only the limit of each conversation."""
 MAX_REMINDERS: Final = 20
 """Of one conversation at once."""
 MAX_REMINDER_CHARS: Final = 500
@@ -216,11 +218,8 @@ class ReminderService:
         """Return why a reminder beside these is above the cap of that role or of its place. Empty:
         it is not.
         """
-        caps = self._live.settings.access.reminders
-        if role in ("guest", "member"):
-            cap = caps.guest if role == "guest" else caps.member
-            if excess := _find_role_excess(fact, cap, role, rows):
-                return excess
+        if role in ROLE_CAPS and (excess := _find_role_excess(fact, role, rows)):
+            return excess
         if (
             len(
                 _select_place(
@@ -374,20 +373,19 @@ def _select_place(
     ]
 
 
-def _find_role_excess(
-    fact: ReminderSet, cap: ReminderCapConfig, role: str, rows: Sequence[PendingReminder]
-) -> str:
+def _find_role_excess(fact: ReminderSet, role: str, rows: Sequence[PendingReminder]) -> str:
     """Return why a reminder is above the cap of a role: each firing is a request that costs money.
     Empty: it is not.
     """
     schedule, time = parse_schedule(fact.schedule), fact.due
+    most, every_s = ROLE_CAPS[role]
     for _ in range(COMPARED_TIMES if not isinstance(schedule, OnceSchedule) else 0):
         later = collapse_due_times(schedule, time, time).next
         if later is None:
             break
-        if (later - time).total_seconds() < cap.every:
+        if (later - time).total_seconds() < every_s:
             return (
-                f"For people with the role {role} a reminder comes every {cap.every / 60:g} "
+                f"For people with the role {role} a reminder comes every {every_s / 60:g} "
                 "minutes at most."
             )
         time = later
@@ -395,10 +393,10 @@ def _find_role_excess(
     mine = [one for one in rows if (one.conversation or "").startswith(f"{channel}/")]
     whose = stable_source(person_key(channel, fact.by))
     count = sum(stable_source(person_key(channel, one.sender)) == whose for one in mine)
-    if count < cap.most:
+    if count < most:
         return ""
     return (
-        f"Somebody with the role {role} may have {cap.most} reminders at a time, and has {count} "
+        f"Somebody with the role {role} may have {most} reminders at a time, and has {count} "
         "already; cancel one first."
     )
 

@@ -18,7 +18,6 @@ a person reads or types (`BotLoopGuard`).
 (`AttentionThresholdSet`), and the newest fact about a type holds.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -311,13 +310,7 @@ def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int,
 LIFT_REST_S: Final = 300.0
 """Time before the same room is raised again."""
 MAX_SALIENCE_ROOMS: Final = 1_000
-"""Rooms remembered at once. A forgotten one has no average until it was watched again."""
-SHORT_AVERAGE_S: Final = 60.0
-LONG_AVERAGE_S: Final = 3_600.0
-"""Time constants, in seconds, of the exponentially weighted counts of lines: the present rate, and
-the usual one."""
-MIN_ACTIVE_LINES: Final = 10.0
-"""Lines in the short count below which nothing is unusual, however quiet the room was."""
+"""Rooms remembered at once."""
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 """The ASCII mark, the wide one of East Asian scripts, and the Arabic one."""
 _TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
@@ -341,62 +334,28 @@ def is_open_question(message: Message) -> bool:
     return "://" not in text.rsplit(maxsplit=1)[-1]
 
 
-@dataclass(slots=True)
-class _RoomActivity:
-    watched_since: datetime
-    last_line_at: datetime
-    short_count: float = 0.0
-    long_count: float = 0.0
-    lifted_at: datetime | None = None
-
-    def count(self, at: datetime) -> float:
-        """Count a line. Return the present rate as a multiple of the usual one. 0: too few lines,
-        or too short a time.
-
-        The long count has grown only since `watched_since`, and is compared with its highest
-        possible value by now (the usual bias correction: https://arxiv.org/abs/1412.6980, section
-        3).
-        """
-        at = max(at, self.last_line_at)
-        passed = (at - self.last_line_at).total_seconds()
-        self.last_line_at = at
-        self.long_count *= math.exp(-passed / LONG_AVERAGE_S)
-        usual = self.long_count / LONG_AVERAGE_S
-        watched = (at - self.watched_since).total_seconds()
-        self.short_count = self.short_count * math.exp(-passed / SHORT_AVERAGE_S) + 1
-        self.long_count += 1
-        if self.short_count < MIN_ACTIVE_LINES or watched < LONG_AVERAGE_S or usual <= 0:
-            return 0.0
-        return (self.short_count / SHORT_AVERAGE_S) / (
-            usual / (1 - math.exp(-watched / LONG_AVERAGE_S))
-        )
-
-
 class SalienceDetector:
-    """Finds salient messages, with the state of rooms in which somebody wrote lately."""
+    """Finds salient messages, with the rooms that were raised lately."""
 
     def __init__(self) -> None:
-        self._rooms = LruDict[ConversationId, _RoomActivity](MAX_SALIENCE_ROOMS)
+        self._raised_at = LruDict[ConversationId, datetime](MAX_SALIENCE_ROOMS)
 
     def find_reason(self, salience: SalienceConfig, message: Message, at: datetime) -> str | None:
         """Return the configuration key by which this line of a room is salient; None: it is not.
 
         `at`: time of receipt. Call it once for each line that would be ambient otherwise.
         """
-        if not (salience.people or salience.keywords or salience.questions or salience.activity):
+        place, why = message.at.conversation, _find_salience_key(salience, message)
+        if why is None:
             return None
-        place = message.at.conversation
-        room = self._rooms.get(place) or _RoomActivity(watched_since=at, last_line_at=at)
-        self._rooms.put(place, room)
-        why = _find_salience_key(salience, message, room.count(at))
-        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < LIFT_REST_S
-        if why is None or resting:
+        raised_at = self._raised_at.get(place)
+        if raised_at is not None and (at - raised_at).total_seconds() < LIFT_REST_S:
             return None
-        room.lifted_at = at
+        self._raised_at.put(place, at)
         return f"attention.salience.{why}"
 
 
-def _find_salience_key(salience: SalienceConfig, message: Message, times: float) -> str | None:
+def _find_salience_key(salience: SalienceConfig, message: Message) -> str | None:
     text = message.text.casefold()
     if f"{message.at.channel}:{message.sender.id}" in salience.people:
         return "people"
@@ -404,9 +363,7 @@ def _find_salience_key(salience: SalienceConfig, message: Message, times: float)
         return None
     if any(word.casefold() in text for word in salience.keywords):
         return "keywords"
-    if salience.questions and is_open_question(message):
-        return "questions"
-    return "activity" if 0 < salience.activity <= times else None
+    return "questions" if salience.questions and is_open_question(message) else None
 
 
 MAX_LOOP_CONVERSATIONS = 1_000

@@ -569,7 +569,6 @@ def test_questions_to_nobody(text: str, asked: bool) -> None:
             replace(spoken("tea?"), sender=replace(ANN, is_bot=True)),
             None,
         ),
-        (SalienceConfig(activity=0.001), spoken(), None),
     ],
 )
 def test_each_is_named_by_its_key(
@@ -590,7 +589,7 @@ def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
 
 
 def test_a_raid_is_lifted_once() -> None:
-    salient = Salient(SalienceConfig(questions=True, keywords=("raid",), activity=2))
+    salient = Salient(SalienceConfig(questions=True, keywords=("raid",)))
     lifted = [
         salient.find_reason(spoken(f"raid {number}?"), after(number / 100))
         for number in range(6_000)
@@ -598,36 +597,13 @@ def test_a_raid_is_lifted_once() -> None:
     assert len([one for one in lifted if one]) == 1
 
 
-def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list[str]:
-    found = []
-    at = start
-    while at < upto:
-        found.append(salient.find_reason(spoken(), after(at)))
-        at += every
-    return [one for one in found if one]
-
-
-def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
-    salient = Salient(SalienceConfig(activity=5))
-    assert _talk(salient, 1, 600) == [], "nobody knows yet what is usual"
-    salient = Salient(SalienceConfig(activity=5))
-    assert _talk(salient, 60, 7_200) == [], "a line a minute is usual"
-    assert _talk(salient, 5, 7_400, start=7_200) == ["attention.salience.activity"]
-    steady = Salient(SalienceConfig(activity=5))
-    assert _talk(steady, 5, 10_800) == [], "the same pace is usual for this room"
-    assert _talk(steady, 2, 11_400, start=10_800) == [], (
-        "and a little more is not five times as many"
-    )
-
-
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
 def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
-    salient = Salient(SalienceConfig(activity=1, questions=True))
+    salient = Salient(SalienceConfig(questions=True))
     for seconds, text in lines:
         assert salient.find_reason(spoken(text), after(seconds)) in {
             None,
             "attention.salience.questions",
-            "attention.salience.activity",
         }
 
 

@@ -218,7 +218,6 @@ def document(second: bool) -> Json:
                 "people": [either("home:1", "home:2")],
                 "keywords": [either("fire", "flood")],
                 "questions": either(False, True),
-                "activity": either(3.5, 4.5),
             },
             "presence": {
                 "idle": either(900.5, 901.5),
@@ -271,10 +270,6 @@ def document(second: bool) -> Json:
                 "sender_hour_usd": either(0.6, 0.8),
                 "room_hour_usd": either(1.75, 1.8),
                 "agent_hour_usd": either(4.5, 4.75),
-            },
-            "reminders": {
-                "guest": {"most": either(3, 4), "every": either(700.5, 701.5)},
-                "member": {"most": either(12, 13), "every": either(400.5, 401.5)},
             },
             "tell": either("home/lobby", "home/hall"),
             "max_bot_exchanges": either(7, 8),
