@@ -3,7 +3,6 @@ sums.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
@@ -20,7 +19,6 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import SpendingKey, SpendingSum, StoreReader, ledger
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import actor_name
-from gateway.store.ledger import LedgerRequest
 
 DEFAULT_AUDIT_ROWS: Final = 50
 """Entries shown by default."""
@@ -130,19 +128,6 @@ _KEYS_BY_NAME: Final[dict[str, SpendingKey]] = {key: key for key in SPENDING_KEY
 DEFAULT_REQUESTS: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheUsageReport:
-    """Output of `cache`, as printed for programs."""
-
-    requests: list[LedgerRequest]
-    expected: list[Usage]
-    """Expected usage of each request, from its blocks."""
-    total: SpendingSum
-    by: SpendingKey | None
-    """Key of `sums`; None: there are none."""
-    sums: list[SpendingSum]
-
-
 @command(
     "cache",
     "Show the expected and billed use of the models' caches, and the cost.",
@@ -170,20 +155,22 @@ async def show_cache_use(call: CommandCall, context: CommandContext) -> CommandE
         return refuse(f"{given['since']!r} is not a day: write it as 2026-03-04")
     last = int(given.get("last", 0 if by else DEFAULT_REQUESTS))
     requests = await ledger.newest_requests(reader, last, here)
-    total = await reader.spending_sums("all", since=since, conversation=here)
-    report = CacheUsageReport(
-        requests=requests,
-        expected=[ledger.expected_usage(one.account.blocks) for one in requests],
-        total=total[0]
-        if total
-        else SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0),
-        by=by,
-        sums=await reader.spending_sums(by, since=since, conversation=here) if by else [],
-    )
+    sums = await reader.spending_sums("all", since=since, conversation=here)
+    none = SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0)
+    total, parts = sums[0] if sums else none, list[SpendingSum]()
+    if by:
+        parts = await reader.spending_sums(by, since=since, conversation=here)
     lines = [line for one in requests for line in (*ledger.format_request(one), "")]
-    if by and report.sums:
-        lines += [*ledger.format_spending_table(by, report.sums), ""]
+    if by and parts:
+        lines += [*ledger.format_spending_table(by, parts), ""]
         lines += [f"({ledger.SHARING_RULE})", ""] if by == "sender" else []
     when = f"since {since}" if since else "since the log began"
-    lines.append(f"{here or 'all conversations'}, {when}: {ledger.format_spending(report.total)}")
-    return done("\n".join(lines), data=report)
+    lines.append(f"{here or 'all conversations'}, {when}: {ledger.format_spending(total)}")
+    data = {
+        "requests": requests,
+        "expected": [ledger.expected_usage(one.account.blocks) for one in requests],
+        "total": total,
+        "by": by,
+        "sums": parts,
+    }
+    return done("\n".join(lines), data=data)

@@ -23,6 +23,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.models import Settings
+from gateway.config.secrets import walk_values
 from gateway.config.source import (
     ConfigProblem,
     ConfigSource,
@@ -35,7 +36,6 @@ from gateway.config.source import (
     value_at,
 )
 from gateway.config.validation import access_warnings, cross_check, explain_unconnectable
-from gateway.core.fields import ConfigSection
 from gateway.core.private_files import agent_state_directory
 
 _TAGGED_UNIONS = (("channels",), ("llm", "providers"))
@@ -452,8 +452,10 @@ def _reread_numbers(source: ConfigSource, errors: list[tuple[Keys, str]]) -> boo
 def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[ConfigProblem]:
     positions = {
         source.find_position(keys)
-        for keys in _secret_keys(settings, ())
-        if keys not in source.reference_keys
+        for keys, value in walk_values(settings)
+        if isinstance(value, SecretStr)
+        and value.get_secret_value() not in {"", "none"}
+        and keys not in source.reference_keys
     }
     for file, line in sorted((file, line) for file, line in positions if file is not None):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
@@ -512,21 +514,6 @@ def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]])
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
     file, line = lines.get(key, ("", 0))
     return problem if problem.file else replace(problem, file=file, line=line)
-
-
-def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:
-    if isinstance(value, SecretStr):
-        if value.get_secret_value() not in {"", "none"}:
-            yield keys
-    elif isinstance(value, ConfigSection):
-        for name, below in value:
-            yield from _secret_keys(below, (*keys, name))
-    elif isinstance(value, dict):
-        for name, below in value.items():
-            yield from _secret_keys(below, (*keys, name))
-    elif isinstance(value, tuple):
-        for index, below in enumerate(value):
-            yield from _secret_keys(below, (*keys, index))
 
 
 class ConfigFiles:

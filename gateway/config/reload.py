@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 from agent.cache.prices import PriceTable
 from agent.workspace.cache import DirectoryWatcher, WatchReport
@@ -126,18 +126,7 @@ other listener refuses, so nothing must need a cleanup then. Called on the event
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnabledOptimizations:
-    """The context optimizations that are enabled for one agent."""
-
-    prompt_cache: bool
-    compaction: bool
-    token_counter: bool
-    workspace_cache: bool
-
-
-def _own_or_general(own: bool | None, general: bool) -> bool:
-    return general if own is None else own
+Optimization = Literal["prompt_cache", "compaction", "token_counter", "workspace_cache"]
 
 
 class LiveSettings:
@@ -204,19 +193,12 @@ class LiveSettings:
         """Return the present configuration of a running agent."""
         return next(one for one in self._settings.agents if one.id == agent_id)
 
-    def enabled_optimizations(self, agent_id: str) -> EnabledOptimizations:
-        """Return an agent's own switches where they are set, else the general ones."""
-        general = self.optimization
-        own = next(
-            (one.context_optimization for one in self._settings.agents if one.id == agent_id), None
-        )
-        own = own or type(self._settings.agents[0].context_optimization)()
-        return EnabledOptimizations(
-            prompt_cache=_own_or_general(own.prompt_cache, general.prompt_cache.enabled),
-            compaction=_own_or_general(own.compaction, general.compaction.enabled),
-            token_counter=_own_or_general(own.token_counter, general.token_counter.enabled),
-            workspace_cache=_own_or_general(own.workspace_cache, general.workspace_cache.enabled),
-        )
+    def is_enabled(self, optimization: Optimization, agent_id: str) -> bool:
+        """Return an agent's own switch where it is set, else the general one."""
+        agents = {one.id: one.context_optimization for one in self._settings.agents}
+        own: bool | None = getattr(agents.get(agent_id), optimization, None)
+        general: bool = getattr(self.optimization, optimization).enabled
+        return general if own is None else own
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call this with new settings; it prepares after those added before."""

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
 from agent.cache.prices import PriceTable
 from gateway.config.models import Settings
-from gateway.config.source import read_text_file
+from gateway.config.source import Keys, read_text_file
 from gateway.core.fields import ConfigSection
 from gateway.core.redaction import looks_random
 
@@ -36,20 +36,28 @@ def collect_secrets(settings: Settings, references: Iterable[str] = ()) -> froze
     return frozenset({*_secrets_in(settings), *from_references})
 
 
-def _secrets_in(value: object) -> Iterator[str]:
-    if isinstance(value, SecretStr):
-        yield from _secret_parts(value.get_secret_value())
-    elif isinstance(value, str):
-        yield from _secrets_in_url(value)
-    elif isinstance(value, ConfigSection):
-        for _, below in value:
-            yield from _secrets_in(below)
+def walk_values(value: object, keys: Keys = ()) -> Iterator[tuple[Keys, object]]:
+    """Yield every single value of a section, with its keys."""
+    below: Iterable[tuple[Any, object]]
+    if isinstance(value, ConfigSection):
+        below = value
     elif isinstance(value, dict):
-        for below in value.values():
-            yield from _secrets_in(below)
+        below = value.items()
     elif isinstance(value, tuple):
-        for below in value:
-            yield from _secrets_in(below)
+        below = enumerate(value)
+    else:
+        yield keys, value
+        return
+    for name, one in below:
+        yield from walk_values(one, (*keys, name))
+
+
+def _secrets_in(settings: Settings) -> Iterator[str]:
+    for _, value in walk_values(settings):
+        if isinstance(value, SecretStr):
+            yield from _secret_parts(value.get_secret_value())
+        elif isinstance(value, str):
+            yield from _secrets_in_url(value)
 
 
 def _secret_parts(secret: str) -> Iterator[str]:

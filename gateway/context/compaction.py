@@ -439,7 +439,7 @@ class Compactor:
 
     def is_summarising(self) -> bool:
         """Return whether a model summarises this agent's conversations."""
-        return self._live.enabled_optimizations(self._agent).compaction
+        return self._live.is_enabled("compaction", self._agent)
 
     def forecast(self, conversation: ConversationId) -> CacheForecast:
         """Return the state of the cache of a conversation's history."""

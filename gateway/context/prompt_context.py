@@ -270,7 +270,7 @@ class PromptContextBuilder:
             scope=scope,
             family=self._family,
             own=self._own,
-            cached=self._live.enabled_optimizations(self._agent).workspace_cache,
+            cached=self._live.is_enabled("workspace_cache", self._agent),
         )
 
     async def build(

@@ -368,7 +368,7 @@ class _ModelGauge:
     ) -> tuple[TokenMeter, TokenEstimate]:
         counters, live = self._counting, self._counting.live
         rough = counters.rough.estimate(model, request, before)
-        if not live.enabled_optimizations(request.shared_key).token_counter:
+        if not live.is_enabled("token_counter", request.shared_key):
             return counters.rough, rough
         meter, estimate = counters.rough, rough
         wanted = live.optimization.token_counter.backend == "tiktoken"
@@ -520,7 +520,7 @@ class _CachingWrapper:
 
     def _policy(self, provider: frozenset[str], agent_id: str) -> CachePolicy:
         cache_config = self._live.optimization.prompt_cache
-        if not self._live.enabled_optimizations(agent_id).prompt_cache:
+        if not self._live.is_enabled("prompt_cache", agent_id):
             return CachePolicy(kind="off")
         long = cache_config.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(
             cache_config.long_ttl_providers

@@ -24,8 +24,8 @@ from gateway.config.models import AttentionConfig, Settings
 from gateway.config.reload import (
     POLL_S,
     ConfigWatcher,
-    EnabledOptimizations,
     LiveSettings,
+    Optimization,
     ReloadResult,
 )
 from gateway.config.source import ConfigProblem
@@ -79,26 +79,10 @@ def live(directory: Path) -> LiveSettings:
 def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> None:
     write(tmp_path, own="true", general="false")
     now = live(tmp_path)
-    assert now.enabled_optimizations("ana") == EnabledOptimizations(
-        prompt_cache=True, compaction=False, token_counter=True, workspace_cache=False
-    )
-    assert not now.enabled_optimizations("bob").prompt_cache
-    assert now.enabled_optimizations("nobody") == now.enabled_optimizations("bob")
-
-
-async def test_a_change_counts_once_it_is_read(tmp_path: Path) -> None:
-    write(tmp_path)
-    now = live(tmp_path)
-    write(tmp_path, own="false")
-    assert now.enabled_optimizations("ana").prompt_cache
-    await now.reload()
-    assert (
-        now.enabled_optimizations("ana").prompt_cache,
-        now.enabled_optimizations("bob").prompt_cache,
-    ) == (
-        False,
-        True,
-    )
+    names: list[Optimization] = ["prompt_cache", "compaction", "token_counter", "workspace_cache"]
+    assert [now.is_enabled(one, "ana") for one in names] == [True, False, True, False]
+    assert not now.is_enabled("prompt_cache", "bob")
+    assert not now.is_enabled("prompt_cache", "nobody")
 
 
 async def test_a_broken_file_changes_nothing(
@@ -108,12 +92,12 @@ async def test_a_broken_file_changes_nothing(
     now = live(tmp_path)
     write(tmp_path, own="perhaps")
     await now.reload()
-    assert now.enabled_optimizations("ana").prompt_cache
+    assert now.is_enabled("prompt_cache", "ana")
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "reverie.yaml:3" in said
     write(tmp_path, own="false")
     await now.reload()
-    assert not now.enabled_optimizations("ana").prompt_cache
+    assert not now.is_enabled("prompt_cache", "ana")
 
 
 async def test_files_that_change_what_needs_a_restart_wait_for_it_whole(
@@ -123,13 +107,13 @@ async def test_files_that_change_what_needs_a_restart_wait_for_it_whole(
     now = live(tmp_path)
     write(tmp_path, general="false", port="9100")
     assert await now.reload() == ReloadResult(after_restart=("ops.port",))
-    assert now.enabled_optimizations("bob").prompt_cache
+    assert now.is_enabled("prompt_cache", "bob")
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
         "the configuration was read again; all changes wait for a restart, for: ops.port"
     ]
     write(tmp_path, general="false")
     assert await now.reload() == ReloadResult(applied=(CACHE,))
-    assert not now.enabled_optimizations("bob").prompt_cache
+    assert not now.is_enabled("prompt_cache", "bob")
 
 
 async def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
@@ -139,10 +123,10 @@ async def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: P
     now = live(directory)
     directory.rename(tmp_path / "away")
     await now.reload()
-    assert now.enabled_optimizations("ana").prompt_cache
+    assert now.is_enabled("prompt_cache", "ana")
     (tmp_path / "away").rename(directory)
     await now.reload()
-    assert now.enabled_optimizations("ana").prompt_cache
+    assert now.is_enabled("prompt_cache", "ana")
 
 
 class Held(ConfigFiles):
@@ -171,7 +155,7 @@ async def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Pa
     disk.gone = True
     disk.go.set()
     assert await looking == ReloadResult(read_error="No such file or directory")
-    assert now.enabled_optimizations("ana").prompt_cache
+    assert now.is_enabled("prompt_cache", "ana")
 
 
 def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None:
