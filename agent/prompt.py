@@ -103,6 +103,8 @@ class PromptTurn:
     tool_images: tuple[tuple[str, Image], ...] = ()
     """Images that tools returned, by the SHA-256 of their bytes. Empty for a model without
     vision."""
+    seq: int = 0
+    """Position of its record in the log. Handles of its results begin with it. 0: it has none."""
     messages: tuple[ModelMessage, ...] = field(init=False, compare=False, repr=False)
     """The turn as messages of a request. Built once, so that their identity (`is`) shows what two
     requests have in common."""

@@ -146,15 +146,6 @@ class ViewMarks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedTurn:
-    """A turn as the log has it."""
-
-    seq: int
-    """Position of its record. Handles of its results begin with it."""
-    exchange: PromptTurn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSizes:
     """Size of one turn in view in each form, in tokens, images included. `whole >= trimmed >=
     summed` always.
@@ -202,7 +193,7 @@ def turn_form(seq: int, marks: ViewMarks) -> TurnForm:
     return TurnForm.TRIMMED if seq < marks.trimmed else TurnForm.WHOLE
 
 
-def project_turns(turns: Sequence[LoggedTurn], marks: ViewMarks) -> tuple[PromptTurn, ...]:
+def project_turns(turns: Sequence[PromptTurn], marks: ViewMarks) -> tuple[PromptTurn, ...]:
     """Return the turns in their forms, oldest first. Returns the same object for an unchanged turn.
 
     The form of a turn depends on no turn behind `marks.trimmed`: the view only grows at its end.
@@ -211,12 +202,12 @@ def project_turns(turns: Sequence[LoggedTurn], marks: ViewMarks) -> tuple[Prompt
     for turn in reversed(turns):
         match turn_form(turn.seq, marks):
             case TurnForm.WHOLE:
-                projected.append(turn.exchange)
+                projected.append(turn)
             case TurnForm.TRIMMED:
-                found = build_stubs(turn.seq, turn.exchange)
+                found = build_stubs(turn)
                 clear = max(0, len(found) - spared)
                 spared -= len(found) - clear
-                projected.append(clear_results(turn.exchange, dict(islice(found.items(), clear))))
+                projected.append(clear_results(turn, dict(islice(found.items(), clear))))
             case TurnForm.SUMMED:
                 exchange, taken = _summarize_turn(turn, excerpts)
                 excerpts -= taken
@@ -224,25 +215,25 @@ def project_turns(turns: Sequence[LoggedTurn], marks: ViewMarks) -> tuple[Prompt
     return tuple(reversed(projected))
 
 
-def trim_turn(turn: LoggedTurn) -> PromptTurn:
+def trim_turn(turn: PromptTurn) -> PromptTurn:
     """Return the turn with all of its old results cleared."""
-    return clear_results(turn.exchange, build_stubs(turn.seq, turn.exchange))
+    return clear_results(turn, build_stubs(turn))
 
 
-def summarize_turn(turn: LoggedTurn) -> PromptTurn:
+def summarize_turn(turn: PromptTurn) -> PromptTurn:
     """Return the turn with its tool loop as one text, without excerpts, or trimmed if that is
     shorter.
     """
     return _summarize_turn(turn, 0)[0]
 
 
-def _summarize_turn(turn: LoggedTurn, excerpts_tokens: int) -> tuple[PromptTurn, int]:
+def _summarize_turn(turn: PromptTurn, excerpts_tokens: int) -> tuple[PromptTurn, int]:
     """Return the same with as many excerpts as fit, and the tokens of these."""
-    exchange, gentler = summarize_tool_loop(turn.seq, turn.exchange), trim_turn(turn)
+    exchange, gentler = summarize_tool_loop(turn), trim_turn(turn)
     if estimate_turn_size(exchange) >= estimate_turn_size(gentler):
         return gentler, 0
-    most = min(excerpts_tokens, estimate_turn_size(turn.exchange) - estimate_turn_size(exchange))
-    found = excerpt_results(turn.seq, turn.exchange, most)
+    most = min(excerpts_tokens, estimate_turn_size(turn) - estimate_turn_size(exchange))
+    found = excerpt_results(turn, most)
     if not found:
         return exchange, 0
     longer = replace(exchange, loop_summary=f"{exchange.loop_summary}\n{found}")
@@ -259,13 +250,13 @@ def estimate_turn_size(exchange: PromptTurn) -> int:
 
 
 def measure_turn(
-    turn: LoggedTurn, *, form: TurnForm, images: int = 0, requests: int = 1, covered: bool = False
+    turn: PromptTurn, *, form: TurnForm, images: int = 0, requests: int = 1, covered: bool = False
 ) -> TurnSizes:
     """Measure a turn in each form. `images`: tokens of the images shown with it."""
-    found = build_stubs(turn.seq, turn.exchange)
-    calls = [record for step in turn.exchange.steps for record in step.calls]
+    found = build_stubs(turn)
+    calls = [record for step in turn.steps for record in step.calls]
     return TurnSizes(
-        whole=estimate_turn_size(turn.exchange) + images,
+        whole=estimate_turn_size(turn) + images,
         trimmed=estimate_turn_size(trim_turn(turn)) + images,
         summed=estimate_turn_size(summarize_turn(turn)) + images,
         form=form,
@@ -412,15 +403,15 @@ def estimate_call_tokens(record: ToolCallRecord) -> int:
     return estimate_tokens(record.name + record.arguments) + estimate_tokens(record.result)
 
 
-def build_stubs(seq: int, exchange: PromptTurn) -> dict[int, ToolCallRecord]:
+def build_stubs(turn: PromptTurn) -> dict[int, ToolCallRecord]:
     """Return the shorter records of calls whose results can be cleared, by number, oldest first."""
     found = {}
-    if not exchange.without_tools:
+    if not turn.without_tools:
         for number, record in enumerate(
-            (record for step in exchange.steps for record in step.calls), start=1
+            (record for step in turn.steps for record in step.calls), start=1
         ):
             if not record.ended and not record.ephemeral:
-                shortened = _render_stub(seq, number, record)
+                shortened = _render_stub(turn.seq, number, record)
                 is_untrusted = record.untrusted and shortened == record.result
                 stub = replace(
                     record,
@@ -560,22 +551,22 @@ _EXCERPT_HEADING = "Result {handle} from its beginning, {chars} characters of {w
 _INDENTED_NOTE = ", each line indented by two spaces:"
 
 
-def summarize_tool_loop(seq: int, exchange: PromptTurn) -> PromptTurn:
+def summarize_tool_loop(turn: PromptTurn) -> PromptTurn:
     """Return the turn with its tool loop as one text. Returns the same object if it has no loop."""
-    if exchange.without_tools or not any(
-        not record.ended for step in exchange.steps for record in step.calls
+    if turn.without_tools or not any(
+        not record.ended for step in turn.steps for record in step.calls
     ):
-        return exchange
-    calls = list(_iter_calls(seq, exchange))
-    return replace(exchange, without_tools=True, loop_summary=_render_calls(calls) if calls else "")
+        return turn
+    calls = list(_iter_calls(turn))
+    return replace(turn, without_tools=True, loop_summary=_render_calls(calls) if calls else "")
 
 
-def excerpt_results(seq: int, exchange: PromptTurn, most_tokens: int) -> str:
+def excerpt_results(turn: PromptTurn, most_tokens: int) -> str:
     """Return exact beginnings of a turn's results, as many as fit: those of the newest calls
     first.
     """
     found, seen = list[str](), set[str]()
-    for record, whole in reversed(list(_iter_calls(seq, exchange))):
+    for record, whole in reversed(list(_iter_calls(turn))):
         excerpt = "" if record.result in seen else _render_excerpt(record, whole, most_tokens)
         if excerpt:
             seen.add(record.result)
@@ -584,11 +575,11 @@ def excerpt_results(seq: int, exchange: PromptTurn, most_tokens: int) -> str:
     return "\n".join(found)
 
 
-def _iter_calls(seq: int, exchange: PromptTurn) -> Iterator[tuple[ToolCallRecord, EvidenceRef]]:
-    numbered = enumerate((record for step in exchange.steps for record in step.calls), start=1)
+def _iter_calls(turn: PromptTurn) -> Iterator[tuple[ToolCallRecord, EvidenceRef]]:
+    numbered = enumerate((record for step in turn.steps for record in step.calls), start=1)
     for number, record in numbered:
         if not record.ended and not record.ephemeral:
-            yield record, result_source(seq, number, record)
+            yield record, result_source(turn.seq, number, record)
 
 
 def _render_calls(calls: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> str:

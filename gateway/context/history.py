@@ -18,7 +18,6 @@ from agent.models.base import MessagePart, TextPart
 from agent.prompt import NOTHING_NEW, PromptTurn
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.view import (
-    LoggedTurn,
     TurnForm,
     TurnSizes,
     ViewMarks,
@@ -65,7 +64,7 @@ MAX_CACHED_VIEWS = 32
 class TurnMeasure:
     """Size of a turn in each form, measured once, on first use."""
 
-    turn: LoggedTurn
+    turn: PromptTurn
     image_tokens: int
     """Tokens of the images shown with it."""
     requests: int
@@ -107,14 +106,14 @@ class HistoryTurn:
         # The message about a failure is the gateway's, not the agent's.
         reply = "" if ended.outcome == "failed" else ended.text
         exchange = PromptTurn(
-            input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple
+            seq=seq, input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple
         )
         return cls(
             seq=seq,
             raw=exchange,
             exchange=exchange,
             measure=TurnMeasure(
-                turn=LoggedTurn(seq=seq, exchange=exchange),
+                turn=exchange,
                 image_tokens=estimate_media_tokens(ended.media),
                 requests=ended.requests,
             ),
@@ -188,9 +187,7 @@ class HistoryView:
         marks = fold_marks(fold)
         # Only turns in front of the marks change their form.
         front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
-        projected = project_turns(
-            [LoggedTurn(seq=turn.seq, exchange=turn.raw) for turn in front], marks
-        )
+        projected = project_turns([turn.raw for turn in front], marks)
         shown = [
             turn.with_form(exchange, turn_form(turn.seq, marks))
             for turn, exchange in zip(front, projected, strict=True)
