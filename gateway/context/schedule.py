@@ -272,29 +272,12 @@ def _collapse_cron_times(schedule: CronSchedule, due: datetime, now: datetime) -
         if moment > now:
             return DueTimes(last=last, missed=missed, next=moment)
         if missed == MAX_MISSED:
-            return DueTimes(
-                last=_last_cron_time(schedule, moment, now),
-                missed=missed,
-                next=next_time(schedule, now),
-            )
+            end = (now + timedelta(minutes=1)).astimezone(parse_timezone(schedule.timezone))
+            before = CronSim(schedule.fields, end, reverse=True)
+            last = next(time for local in before if (time := local.astimezone(UTC)) <= now)
+            return DueTimes(last=last, missed=missed, next=next_time(schedule, now))
         last, missed = moment, missed + 1
     return DueTimes(last=last, missed=missed, next=None)
-
-
-def _last_cron_time(schedule: CronSchedule, passed: datetime, now: datetime) -> datetime:
-    """Return the newest time up to `now`, given one of them.
-
-    By bisection, because there may be any number in between.
-    """
-    end = now
-    while end - passed > timedelta(seconds=1):
-        middle = passed + (end - passed) / 2
-        moment = next_time(schedule, middle)
-        if moment is not None and moment <= now:
-            passed = moment
-        else:
-            end = middle
-    return passed
 
 
 def _cron_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
