@@ -6,9 +6,9 @@ token) and its connections on uvicorn. `health` asks a gateway from outside how 
 `OutageMonitor`.
 
 The API: `gateway.core.api_models` has the models of queries, answers and events, which the console
-reads as well; `api` one row per path (`ROUTES`), the router and the OpenAPI document; `api_views`
-the functions that answer, redaction and titles. `live_events` has `/api/events` (server-sent
-events). `metrics` counts for Prometheus. `page/` holds the dashboard's files.
+reads as well; `api_views` the functions that answer, by their paths, redaction and titles.
+`live_events` has `/api/events` (server-sent events). `metrics` counts for Prometheus. `page/` holds
+the dashboard's files.
 
 Rules: what a client receives is redacted and cut in one place, where it becomes JSON
 (`serialize_answer`, `SseEncoder`), not where it is made. A request never changes state without the

@@ -1,20 +1,15 @@
 """What Prometheus scrapes about agents, models and their caches."""
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 
 from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
-from agent.workspace.cache import WorkspaceCache
-from gateway.config.models import OpsConfig
 from gateway.context.compaction import COMPACTION_OUTCOMES, CompactionStats
-from gateway.core.clock import ManualClock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import (
     BlockUsage,
@@ -25,12 +20,9 @@ from gateway.core.events import (
     TaskFinished,
 )
 from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
 from gateway.ops.metrics import MAX_MODELS, AgentStats, WorkspaceCounts
-from gateway.ops.server import OpsService
 from gateway.runtime.dmn_admin import SavedDmn, snapshot_dmn
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry
 from tests.kits.ops import rendered_metrics
 from tests.kits.store import account, delivered, judged, opened, place, said, turn
 
@@ -199,50 +191,6 @@ def test_workspaces_are_asked_at_each_scrape() -> None:
         'workspace_cache_misses_total{path="/a \\"b\\""}': 2,
         'workspace_cache_invalidations_total{path="/a \\"b\\""}': 1,
     }
-
-
-async def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
-    (tmp_path / "SOUL.md").write_text("Calm.")
-    cache = WorkspaceCache(ManualClock())
-    for _ in range(3):
-        await cache.get(tmp_path, scope="public", family="anthropic")
-    await cache.aclose()
-    found = cache.counts
-    counts = {
-        path: (found.hits[path], found.misses[path], found.invalidations[path])
-        for path in found.misses
-    }
-    _, samples = scraped(AgentStats(lambda: counts))
-    assert samples[f'workspace_cache_hits_total{{path="{tmp_path}"}}'] == 2
-    assert samples[f'workspace_cache_misses_total{{path="{tmp_path}"}}'] == 1
-    assert samples[f'workspace_cache_invalidations_total{{path="{tmp_path}"}}'] == 0
-
-
-async def test_the_gateways_watch_serves_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    llm = AgentStats()
-    llm.count_request("ana", account(read=130))
-
-    async def story() -> str:
-        clock = ManualClock()
-        async with await Store.open(tmp_path / "s.db", clock) as store:
-            stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = OpsService(
-                OpsConfig(port=0), store.path, clock, stats, Redactor(), sources=[llm.metrics]
-            )
-            task = asyncio.create_task(watch.run())
-            async with asyncio.timeout(120):
-                while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
-                    await asyncio.sleep(0.01)
-            async with httpx.AsyncClient(trust_env=False) as client:
-                text = (await client.get(found[0])).text
-            task.cancel()
-            await asyncio.wait([task])
-            return text
-
-    assert 'llm_cache_hit_ratio{agent="ana"} 1.0\n' in await story()
 
 
 def test_a_server_that_makes_up_names_fills_no_memory() -> None:

@@ -52,17 +52,6 @@ async def test_a_model_is_asked_for_one_token(kind: str) -> None:
         sound(seen, KEY)
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "openai"])
-async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
-    async with ModelApi() as api:
-        api.models, api.key = LISTED, "sk-another"
-        seen = await probe(provider(api.url, kind))
-        assert levels(seen) == {"model.key": "bad"}
-        sound(seen, KEY)
-        offered = await list_models(provider(api.url, kind))
-        assert levels(offered.findings) == {"model.key": "bad"}
-
-
 async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own_words() -> None:
     said = "'temperature' is not supported with this model; see gpt-5.6, gpt-4.1."
     async with ModelApi() as api:

@@ -46,18 +46,6 @@ def telegram(api: BotApi, **more: Any) -> TelegramConfig:
     )
 
 
-async def test_a_telegram_token_is_shown_whose_it_is() -> None:
-    async with BotApi() as api:
-        lounge = api.group("lounge")
-        seen = await probe_telegram(telegram(api, rooms=[str(lounge.id)]), where="telegram.main")
-        assert (seen.id, seen.username) == (str(api.world.bot.id), api.world.bot.username)
-        assert set(levels(seen.findings).values()) == {"ok"}
-        assert {"telegram.token", "telegram.privacy", "telegram.rooms"} <= set(
-            levels(seen.findings)
-        )
-        sound(seen.findings, api.token)
-
-
 async def test_what_will_surprise_a_telegram_operator_is_told_with_what_to_do() -> None:
     async with BotApi() as api:
         api.world.sees_all = False
@@ -82,19 +70,6 @@ async def test_a_telegram_probe_confirms_no_update_and_changes_no_setting() -> N
         assert api.updates.allowed == allowed
 
 
-async def test_an_address_where_nothing_listens_is_told_as_that() -> None:
-    port = free_port()
-    api = BotApi()
-    config = telegram(api, base_url=f"http://127.0.0.1:{port}")
-    assert levels((await probe_telegram(config)).findings) == {"net.refused": "bad"}
-    wanted = {"platform": "discord", "token": "t", "api_url": f"http://127.0.0.1:{port}/api/v10"}
-    assert levels((await probe_discord(DiscordConfig.model_validate(wanted))).findings) == {
-        "net.refused": "bad"
-    }
-    irc = IrcConfig(host="127.0.0.1", port=port, tls=False, nick="reverie")
-    assert levels(await probe_irc(irc)) == {"net.refused": "bad"}
-
-
 def discord(api: DiscordApi, **more: Any) -> DiscordConfig:
     base = {
         "platform": "discord",
@@ -103,20 +78,6 @@ def discord(api: DiscordApi, **more: Any) -> DiscordConfig:
         "gateway_url": api.gateway_url,
     }
     return DiscordConfig.model_validate(base | more)
-
-
-async def test_a_discord_token_is_shown_whose_it_is_and_where() -> None:
-    async with DiscordApi() as api:
-        seen = await probe_discord(discord(api, rooms=[api.room]))
-        assert (seen.id, seen.reads_messages) == (api.bot, True)
-        assert seen.name == "reverie"
-        assert seen.guilds
-        assert set(levels(seen.findings).values()) == {"ok"}
-        assert (
-            f"client_id={api.bot}&scope=bot+applications.commands&permissions="
-            in seen.invitation_url
-        )
-        sound(seen.findings, api.token)
 
 
 def irc(ircd: Ircd, **more: Any) -> IrcConfig:
