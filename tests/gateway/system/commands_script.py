@@ -32,7 +32,7 @@ ME_AND_YOU: Final[Sequence[Line]] = (
         command="link code",
         where="elsewhere",
         given={"code": "@first@"},
-        says=rf"send me /?.?link (?P<second>{_CODE}) from the other one",
+        says=rf"send me /?.?link (?P<second>{_CODE}) from the other\s+one",
     ),
     Use(command="link code", where="alone", given={"code": "@second@"}, says="@other@"),
     Use(command="link list", where="alone", says="linked with this one.*@other@"),

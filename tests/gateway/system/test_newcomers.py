@@ -32,7 +32,6 @@ async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> Non
         "code"
     ]
     request = await scene.told(olga, known, f"in private: (\\w+): {it.id(platform, 'nora')}")
-    await scene.writes(nora, "hello?", "after my operator has approved you")
     await scene.in_vain(nora, "are you there?")
     assert len(it.model.seen) == asked
     known = len(nora.shown())
