@@ -9,8 +9,8 @@ script or style in the markup.
 
 uvicorn bounds neither the time of a request nor that of a reader
 (https://www.uvicorn.org/deployment/). So bodies and answers have a deadline, a stream is dropped
-when its client stops reading, and of a crowd of connections `HttpServer` drops those without a
-request.
+when its client stops reading, and `HttpServer` drops connections that have no request to be
+answered.
 """
 
 import asyncio
@@ -66,7 +66,8 @@ logger = logging.getLogger("reverie.ops")
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
 REQUEST_TIMEOUT_S = 5.0
-"""Seconds for a client to send its body."""
+"""Seconds for a client to send its body, and between two looks for connections without a
+request."""
 RESPONSE_TIMEOUT_S = 20.0
 """Seconds for the gateway to build a response. Orders wait until they are carried out."""
 STALLED_READER_S = 30.0
@@ -345,7 +346,7 @@ class HttpServer:
     """Connections of one site."""
 
     def __init__(self, site: ASGIApp) -> None:
-        self._state = ServerState()
+        self._state, self._idle = ServerState(), frozenset[tuple[H11Protocol, object]]()
         self._config = Config(
             site,
             http=H11Protocol,
@@ -359,6 +360,7 @@ class HttpServer:
             limit_concurrency=MAX_CONNECTIONS + MAX_STREAMS,
         )
         self._config.load()
+        self._sweeping = asyncio.create_task(self._sweep())
 
     @property
     def connection_count(self) -> int:
@@ -370,17 +372,36 @@ class HttpServer:
         silences nobody.
         """
         if self.connection_count >= MAX_CONNECTIONS:
-            for one in tuple(self._state.connections):
-                cycle = one.cycle if isinstance(one, H11Protocol) else None
-                if cycle is None or cycle.response_complete:
-                    one.transport.abort()
+            self._idle = self._find_idle()
+            self._drop_idle()
         return H11Protocol(self._config, self._state, {})
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(REQUEST_TIMEOUT_S)
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        """Drop each connection that has had no request to be answered since the last call."""
+        idle = self._find_idle()
+        for connection, _ in idle & self._idle:
+            connection.transport.abort()
+        self._idle = idle
+
+    def _find_idle(self) -> frozenset[tuple[H11Protocol, object]]:
+        """Return the connections without a running request, each with its last one."""
+        return frozenset(
+            (one, one.cycle)
+            for one in self._state.connections
+            if isinstance(one, H11Protocol)
+            and (one.cycle is None or one.cycle.response_complete or one.transport.is_closing())
+        )
 
     async def close(self) -> None:
         """Drop every connection."""
         for connection in tuple(self._state.connections):
             connection.transport.abort()
-        await cancel_and_wait(*self._state.tasks)
+        await cancel_and_wait(self._sweeping, *self._state.tasks)
 
 
 async def _read_body(request: Request) -> bytes:
@@ -417,7 +438,7 @@ async def _answer_problem(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_late(_request: Request, _error: Exception) -> Response:
-    return _problem_response(408, "that took too long", {"Connection": "close"})
+    return _problem_response(408, "that took too long")
 
 
 async def _answer_store_error(_request: Request, error: Exception) -> Response:
