@@ -52,6 +52,8 @@ class Capabilities:
     """One sentence for the model: which Markdown survives."""
     replies: bool = False
     """True: `Part.reply_to` is honoured. False: it is dropped silently."""
+    threads: bool = False
+    """True: an answer may open a thread (`Message.opens_thread`)."""
     resend_window_s: float = 0.0
     """Seconds after the first hand-over of a part during which sending it again with the same key
     cannot show it twice (Discord's enforced nonce). 0: never; an uncertain part stays uncertain."""

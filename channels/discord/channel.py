@@ -108,6 +108,7 @@ class DiscordChannel:
             platform="Discord",
             formatting=_FORMATTING,
             replies=True,
+            threads=True,
             resend_window_s=RESEND_WINDOW_S,
             max_file_bytes=MAX_FILE_BYTES,
             buttons=True,

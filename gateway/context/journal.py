@@ -185,9 +185,7 @@ class JournalStore:
         Of a long journal only the end is read.
         """
         state, path = self._state_of(agent), self._directory(agent) / JOURNAL_FILE
-        if (
-            state.handwritten[0] is None or file_stamp(path) != state.handwritten[0]
-        ):  # this check costs less than a thread
+        if file_stamp(path) != state.handwritten[0]:  # this check costs less than a thread
             state.handwritten = await asyncio.to_thread(_read_handwritten, path, state.handwritten)
         return state.handwritten[1]
 

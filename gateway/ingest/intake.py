@@ -371,7 +371,7 @@ class Intake:
             event = replace(event, quoted=None) if role == "blocked" else event
         if isinstance(event, Message) and self._judge.bindings.find(event.at).addressing == "start":
             event = self._dispatcher.narrow_mention(event)
-        if isinstance(event, Message) and (event.opens_thread or event.kind == "mention"):
+        if isinstance(event, Message) and event.kind == "mention":
             event = await self._keep_place(event)
         event, handled, place = await self._handle(event)
         now = self._clock.now()
@@ -402,6 +402,9 @@ class Intake:
         """Return the message at the place where it is known, if it is: whether it opens a thread
         may have changed.
         """
+        channel = self._places.channels.get(message.at.channel)
+        if channel is None or not channel.capabilities.threads:
+            return message
         room = replace(message.at, thread=None)
         if message.opens_thread and await self._store.entry_by_key(
             f"message:{room.conversation}:{message.id}"

@@ -18,7 +18,7 @@ from typing import Final
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError
 from agent.prompt import PromptInput
-from agent.signals import DmnState, LeftOff, Presence, load_state
+from agent.signals import DmnState, Presence, load_state
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
 from gateway.cluster.cluster import (
@@ -374,8 +374,7 @@ class Agent(AgentLoop):
         handle = self.turn_handle(conversation)
         if handle is not None:
             handle.stop(why)
-        self._put_off.pop(conversation, None)
-        self.send(LeftOff(at=self._agents.clock.now(), conversation=conversation))
+        self.leave_off(conversation)
 
     def is_direct(self, conversation: ConversationId) -> bool:
         return self._agents.places.is_known_direct(conversation)

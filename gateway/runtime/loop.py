@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -43,7 +42,6 @@ from agent.turn_context import TurnOutcome
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, MessageId, SenderId
 from gateway.core.facts import AMBIENT, URGENT, DmnStateSaved, is_inner
-from gateway.core.ratelimit import LruDict
 from gateway.core.tool import Requester
 from gateway.store import NewEntry, Store, StoreError
 
@@ -56,13 +54,10 @@ QUEUE_S: Final = 15.0
 """Time for which a turn waits for others without a word."""
 FIRST_AWAY_S: Final = 5.0
 MAX_AWAY_S: Final = 60.0
-"""Time for which a model that does not answer is left alone, if its provider does not say:
-doubling, at most this."""
+"""Time after which a question that no model answered is asked again: doubling, at most this."""
 MAX_AWAY_HINT_S: Final = 300.0
-"""Longest time that a provider may say."""
+"""Longest time for which no model is asked because its provider says so."""
 DELETED_REASON: Final = "what it was to answer was deleted meanwhile"
-MAX_PUT_OFF: Final = 500
-"""Conversations whose questions wait for a model at once."""
 MAX_BEGUN_ANEW: Final = 2
 """Times that an answer is begun anew because whoever asked goes on writing. Then it is written to
 its end."""
@@ -94,10 +89,11 @@ class TurnResult:
 class _PutOff(NamedTuple):
     """A question that waits for a model."""
 
-    people: frozenset[SenderId]
-    """Authors of the lines to the agent, as far as they are known."""
-    failed_s: float | None
-    """Time at which a model was asked it in vain (monotonic). None: none was."""
+    failed_s: float
+    """Time at which a model was asked it in vain last (monotonic). inf: none was."""
+    wait_s: float
+    """Time for which it waits now."""
+    timer: asyncio.Task[None]
 
 
 class TurnInterrupted(Exception):
@@ -289,20 +285,14 @@ class AgentLoop(ABC):
         people know it."""
         self._queue_task: asyncio.Task[None] | None = None
         self._put_off: dict[ConversationId, _PutOff] = {}
-        """Questions that wait for a model, by place: the one that was asked in vain last is the
-        last."""
-        self._faulty = LruDict[ConversationId, None](MAX_PUT_OFF)
-        """Places whose questions a model failed at while it answered others: they wait no
-        longer."""
-        self._trying: ConversationId | None = None
-        """Place whose question is asked although the model is left alone."""
+        """Questions that wait for a model, by place, until it has answered or they have waited too
+        long."""
+        self._answered_s = -math.inf
+        """Time at which the newest turn began that a model has answered (monotonic)."""
         self._away: TurnOutcome | None = None
-        """How the last turn failed for lack of a model. None: none did since a model has
-        answered."""
-        self._away_s = self._away_since_s = self._away_until_s = 0.0
-        """How long the model that does not answer is left alone, since when it has not, and until
-        when it is left alone (monotonic)."""
-        self._away_task: asyncio.Task[None] | None = None
+        """How a turn failed whose provider asked to be left alone until `_away_until_s`
+        (monotonic). None: none did."""
+        self._away_until_s = 0.0
 
     @abstractmethod
     async def take_turn(
@@ -398,71 +388,23 @@ class AgentLoop(ABC):
         """Return the handle of the turn that runs there. None: none does."""
         return self._running[conversation][0] if conversation in self._running else None
 
-    def find_outage(self, conversation: ConversationId, *, is_awaited: bool) -> TurnOutcome | None:
-        """Return how turns fail for lack of a model, if one there is not to ask any now. None: it
-        may.
-
-        What one conversation alone, or one person, has met with may be its own fault. So until
-        others meet with it, too, each question of others that somebody waits for is asked, one at a
-        time.
+    @property
+    def outage(self) -> TurnOutcome | None:
+        """How turns fail for lack of a model, while its provider asks to be left alone. None: a
+        model may be asked.
         """
-        if not self._is_left_alone:
-            return None
-        if (
-            is_awaited
-            and self._trying is None
-            and self._may_try(conversation, self._people_in(conversation))
-        ):
-            self._trying = conversation
-            return None
-        return self._away
+        return self._away if self._clock.monotonic() < self._away_until_s else None
 
     def is_put_off(self, conversation: ConversationId) -> bool:
         """Return whether the question there waits for a model."""
         return conversation in self._put_off
 
     def is_faulty(self, conversation: ConversationId) -> bool:
-        """Return whether a model failed at the question there while it answered others: then it
-        does not wait.
+        """Return whether a model has answered others since it failed at the question there: then
+        the question is at fault, and does not wait any longer.
         """
-        return conversation in self._faulty
-
-    @property
-    def may_put_off(self) -> bool:
-        """True: one more question may wait for a model."""
-        return len(self._put_off) < MAX_PUT_OFF
-
-    @property
-    def _is_left_alone(self) -> bool:
-        """The model that does not answer is not to be asked now."""
-        return self._away is not None and self._clock.monotonic() < self._away_until_s
-
-    def _people_in(self, conversation: ConversationId) -> frozenset[SenderId]:
-        """Return the authors of the lines to the agent that the turn there has read."""
-        handle = self.turn_handle(conversation)
-        return (
-            frozenset(author for author, _ in handle.heard.values())
-            if handle is not None
-            else frozenset()
-        )
-
-    def _may_try(self, conversation: ConversationId, people: frozenset[SenderId]) -> bool:
-        """Return whether all that failed may be the fault of one conversation or person that is not
-        met with here.
-        """
-        if (
-            self._away is None or self._away.retry_after_s is not None
-        ):  # the provider says that it is away
-            return False
-        failed = [
-            {place, *one.people} for place, one in self._put_off.items() if one.failed_s is not None
-        ]
-        if not failed:
-            return True
-        suspects = set.intersection(*failed)
-        return (
-            bool(suspects) and conversation not in suspects and not (people and people <= suspects)
-        )
+        one = self._put_off.get(conversation)
+        return one is not None and one.failed_s <= self._answered_s
 
     def start(self) -> None:
         """Arm the timer. The caller announces what is due from before: a start fires nothing by
@@ -518,12 +460,9 @@ class AgentLoop(ABC):
         time.
         """
         wanted = dmn.due_conversations(self.state, self.policy)
-        # While no model answers one turn at a time tries it: first those that people wait for.
-        trying = () if self._is_left_alone or self._put_off else wanted[:1]
-        waiting = () if self._away is None else {*wanted} - {*trying, *self._reminded}
-        arriving = tuple([place for place in wanted if place in waiting or self.is_arriving(place)])
-        material_tokens = 0 if self._away is not None else self.material_tokens()
-        self.send(Tick(at=self._clock.now(), material_tokens=material_tokens, arriving=arriving))
+        arriving = tuple([place for place in wanted if self.is_arriving(place)])
+        tokens = self.material_tokens()
+        self.send(Tick(at=self._clock.now(), material_tokens=tokens, arriving=arriving))
 
     def remind(self, conversation: ConversationId) -> None:
         """Take up a reminder that has fired there: now, or once a running turn has ended."""
@@ -574,7 +513,8 @@ class AgentLoop(ABC):
         again.
         """
         self.send(Stopping(at=self._clock.now()))
-        for timer in (self._timer, self._away_task, self._queue_task):
+        waiting = [one.timer for one in self._put_off.values()]
+        for timer in (self._timer, self._queue_task, *waiting):
             if timer is not None:
                 timer.cancel()
         parked = await self._park([*self._running], grace_s)
@@ -623,10 +563,9 @@ class AgentLoop(ABC):
 
     async def leave(self, places: Callable[[ConversationId], bool], grace_s: float) -> None:
         """End all work in these places, as `stop` does: another process goes on there."""
-        now = self._clock.now()
         for place in await self._park([one for one in self._running if places(one)], grace_s):
             self._running.pop(place, None)
-            self.send(TurnEnded(at=now, conversation=place, interrupted=True))
+            self.send(TurnEnded(at=self._clock.now(), conversation=place, interrupted=True))
             self.settle_turn(place)
         owed = (*self.state.pending, *self.state.continuing, *self.state.low, *self._put_off)
         for place in [
@@ -634,8 +573,12 @@ class AgentLoop(ABC):
             for one in (*owed, *(turn.conversation for turn in self.state.waiting))
             if places(one)
         ]:
-            self._put_off.pop(place, None)
-            self.send(LeftOff(at=now, conversation=place))
+            self.leave_off(place)
+
+    def leave_off(self, place: ConversationId) -> None:
+        """Owe no turn there any more."""
+        self._take_put_off(place)
+        self.send(LeftOff(at=self._clock.now(), conversation=place))
 
     def count_elsewhere(self, cost_usd: float) -> None:
         """Count an autonomous turn that another process has taken today."""
@@ -767,91 +710,50 @@ class AgentLoop(ABC):
         self._queue_task = None
 
     def _settle_put_off(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
-        """Keep the question of a turn that was put off; else let those that wait be asked, for a
-        model answers.
+        """Keep the question of a turn that was put off; else let those that wait be asked, if it
+        did: a model answers again.
         """
-        now_s, people = self._clock.monotonic(), self._people_in(place)
-        self._trying = None if self._trying == place else self._trying
-        waits = result.put_off is not None and result.is_awaited
-        if waits and result.model == "unasked":  # it keeps its position
-            before = self._put_off.get(place)
-            self._put_off[place] = _PutOff(people, None if before is None else before.failed_s)
-        else:
-            self._put_off.pop(place, None)
-        if result.model == "answered" and not (result.has_failed and result.autonomous):
-            if (
-                self._away is None or began_s >= self._away_since_s
-            ):  # not one that began to answer before
-                self._end_outage(place, result, began_s)
+        now_s, before = self._clock.monotonic(), self._take_put_off(place)
+        if result.put_off is None:
+            if result.model == "answered" and not result.has_failed:
+                self._answered_s = max(self._answered_s, began_s)
+                if before is not None:
+                    self._ask_waiting()
             return
-        if waits and result.model == "failed":
-            self._put_off[place] = _PutOff(people, now_s)
-        if result.put_off is not None and result.model == "failed":
-            if self._away is None:
-                self._away_since_s = now_s
-            self._away = result.put_off
-            if now_s >= self._away_until_s:
-                self._away_s = min(MAX_AWAY_S, max(FIRST_AWAY_S, 2 * self._away_s))
-                self._away_until_s = now_s + self._away_s
+        failed_s = before.failed_s if before is not None else math.inf
+        if result.model == "failed":
+            failed_s, self._away = now_s, result.put_off
             hint_s = min(result.put_off.retry_after_s or 0.0, MAX_AWAY_HINT_S)
             self._away_until_s = max(self._away_until_s, now_s + hint_s)
-        self._plan_to_ask_again()
+        if result.is_awaited and not self.state.stopping:
+            wait_s = FIRST_AWAY_S if before is None else min(MAX_AWAY_S, 2 * before.wait_s)
+            timer = self._tasks.create_task(
+                self._ask_again(place, max(wait_s, self._away_until_s - now_s))
+            )
+            self._put_off[place] = _PutOff(failed_s, wait_s, timer)
 
-    def _end_outage(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
-        """Let all questions that wait be asked. One that fails again, of those that did before, is
-        alone at fault.
-        """
-        self._faulty.pop(place, None)
-        self._away_s, self._away_until_s = 0.0, self._clock.monotonic()
-        waiting, self._put_off = self._put_off, {}
-        if not result.has_failed:
-            self._away = None
-            for conversation, one in waiting.items():
-                if one.failed_s is not None and one.failed_s <= began_s:
-                    self._faulty.put(conversation, None)
-        for conversation in waiting:
-            self.notice(conversation, URGENT)
+    def _take_put_off(self, place: ConversationId) -> _PutOff | None:
+        """Let the question there wait no longer. Return what was known of it."""
+        if (one := self._put_off.pop(place, None)) is not None:
+            one.timer.cancel()
+        return one
+
+    async def _ask_again(self, place: ConversationId, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        if place not in self._running:  # else its end decides
+            self.notice(place, URGENT)
+
+    def _ask_waiting(self) -> None:
+        for place in self._put_off.keys() - self._running.keys():
+            self.notice(place, URGENT)
 
     def ask_now(self) -> None:
-        """Let the questions that wait be asked now, one first: the model is another one."""
-        self._away_until_s = self._clock.monotonic()
-        self._faulty.clear()
-        self._put_off = {place: one._replace(failed_s=None) for place, one in self._put_off.items()}
-        self._plan_to_ask_again()
-
-    def _plan_to_ask_again(self) -> None:
-        if self._away_task is not None:
-            self._away_task.cancel()
-            self._away_task = None
-        if self._put_off and not self.state.stopping:
-            self._away_task = self._tasks.create_task(self._ask_again())
-
-    async def _ask_again(self) -> None:
-        """Let the next question be asked once it is time: its end decides about the others."""
-        place = self._choose_next()
-        may_try = self._trying is None and self._may_try(place, self._put_off[place].people)
-        if self._is_left_alone and not may_try:
-            await self._clock.sleep(self._away_until_s - self._clock.monotonic())
-        self._away_task = None
-        if self._put_off:
-            self.notice(self._choose_next(), URGENT)
-
-    def _choose_next(self) -> ConversationId:
-        """Return the place to be asked next: where somebody waits whose questions failed least,
-        then the oldest.
-
-        So nobody can keep others waiting with many questions at which a model fails.
-        """
-        failures = Counter[str]()
-        for place, one in self._put_off.items():
-            if one.failed_s is not None:
-                failures.update((place, *one.people))
-        return min(
-            self._put_off,
-            key=lambda place: min(
-                [failures[one] for one in self._put_off[place].people or (place,)]
-            ),
-        )
+        """Let the questions that wait be asked now: the model is another one."""
+        self._away_until_s = 0.0
+        self._put_off = {
+            place: one._replace(failed_s=math.inf) for place, one in self._put_off.items()
+        }
+        self._ask_waiting()
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
         """Return the urgency of what is unread there now: the DMN ignores a conversation while its

@@ -230,7 +230,7 @@ class TurnRunner:
         self._last_digest = turn.input.digest if turn.is_inner else self._last_digest
         if not await turn.is_needed():
             return await self._leave_unanswered(turn)
-        away = context.agent.find_outage(turn.conversation, is_awaited=_is_answer_awaited(turn))
+        away = context.agent.outage
         if away is not None and _may_wait(turn):
             await handle.begin_ending()
             failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
@@ -1240,9 +1240,7 @@ def _may_wait(turn: Turn) -> bool:
     if not _is_answer_awaited(turn):
         return turn.autonomous
     waited_s = (turn.context.clock.now() - _oldest_awaited(turn).at).total_seconds()
-    return waited_s < turn.context.live.settings.llm.overload_wait and (
-        agent.may_put_off or agent.is_put_off(turn.conversation)
-    )
+    return waited_s < turn.context.live.settings.llm.overload_wait
 
 
 def _is_answer_awaited(turn: Turn) -> bool:

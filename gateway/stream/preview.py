@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -329,9 +330,9 @@ class TurnPreview:
         )
         self._preview_task: asyncio.Task[None] | None = None
         self._slow_task: asyncio.Task[None] | None = None
-        self._told_slow = False
-        self._waits_since_s = 0.0
-        """Time (monotonic) of the last piece of the answer, or since when it is waited for."""
+        self._waits_since_s = math.inf
+        """Time (monotonic) of the last piece of the answer, or since when it is waited for. inf: it
+        is not."""
         self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is recorded."""
         self._newest_text = ""
@@ -385,24 +386,20 @@ class TurnPreview:
         It is said in the preview, which the answer replaces; where the platform has none, in a post
         of its own. `cause`: the message that waits for it.
         """
-        self.expect_nothing()
         self._waits_since_s = self._previews.clock.monotonic()
-        if not (self._told_slow or self._ended):
+        if self._slow_task is None and not self._ended:
             self._slow_task = self._previews.tasks.create_task(self._tell_slow(cause))
 
     def expect_nothing(self) -> None:
         """Take back `expect_answer`: the answer is there, or it is not the model that people wait
         for.
         """
-        if self._slow_task is not None:
-            self._slow_task.cancel()
-            self._slow_task = None
+        self._waits_since_s = math.inf
 
     async def _tell_slow(self, cause: Seq | None) -> None:
         clock = self._previews.clock
         while (left_s := self._waits_since_s + SLOW_S - clock.monotonic()) > 0:
-            await clock.sleep(left_s)
-        self._slow_task, self._told_slow = None, True
+            await clock.sleep(min(left_s, SLOW_S))
         if self._preview is not None:
             self._status = _(SLOW_TEXT)
             self._show_newest()
@@ -494,9 +491,9 @@ class TurnPreview:
     def _stop(self) -> None:
         """Show nothing more than what is on its way."""
         self._ended = True
-        self.expect_nothing()
-        if self._typing_task is not None:
-            self._typing_task.cancel()  # it ends the indicator itself
+        for task in (self._slow_task, self._typing_task):  # typing ends the indicator itself
+            if task is not None:
+                task.cancel()
 
     async def _run_preview(self, channel: CanPreview) -> None:
         seen = list[str]()

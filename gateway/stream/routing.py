@@ -316,7 +316,7 @@ class PrivacyCache:
         self.titles = titles
         self._reader = reader
         self._bindings = bindings
-        self._channels = channels
+        self.channels = channels
         self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
         self._known_scopes: dict[ConversationId, _KnownScope] = {}
 
@@ -342,17 +342,17 @@ class PrivacyCache:
             reported.scope, since, reported.space
         )
         if reported.space is not None:
-            self._channels.record_space(reported.at, reported.space)
+            self.channels.record_space(reported.at, reported.space)
 
     def find_new_audience(self, message: Message) -> AudienceReported | None:
         """Return the fact to append with this message, if its platform now reports another scope or
         space.
         """
-        if message.kind == "direct" or (scope := self._channels.scope_of(message.at)) is None:
+        if message.kind == "direct" or (scope := self.channels.scope_of(message.at)) is None:
             return None
         known, space = (
             self._known_scopes.get(message.at.conversation),
-            self._channels.space_of(message.at),
+            self.channels.space_of(message.at),
         )
         if known is None or known.scope != scope:
             return AudienceReported(at=message.at, scope=scope, space=space)
@@ -414,7 +414,7 @@ class PrivacyCache:
         if is_inner(conversation) or await self.is_private(conversation):
             return conversation
         place = Address.parse(conversation)
-        known, reported = self._known_scopes.get(conversation), self._channels.scope_of(place)
+        known, reported = self._known_scopes.get(conversation), self.channels.scope_of(place)
         current = reported if reported is not None or known is None else known.scope
         is_closed_thread = (
             place.thread is not None and current == conversation
@@ -442,7 +442,7 @@ class PrivacyCache:
         """Return whether the login that proves who a person is holds still, as their platform
         says.
         """
-        return await self._channels.is_logged_in(at, person)
+        return await self.channels.is_logged_in(at, person)
 
     async def with_memberships(self, here: Visibility, scopes: Iterable[str]) -> Visibility:
         """Return `here` with those of the scopes that `here.alone_with` can read as a member, as
@@ -475,7 +475,7 @@ class PrivacyCache:
         for at in self._places_of_scope(scope, person.channel):
             if self._bindings.find(at).private or await self.is_direct(at.conversation):
                 continue
-            match await self._channels.membership(at, person.id):
+            match await self.channels.membership(at, person.id):
                 case "reads_all":
                     return 0
                 case "reads_new":
@@ -519,13 +519,13 @@ class PrivacyCache:
             newest = await self.newest_message(conversation)
             if newest is not None and newest.sender.verified:
                 alone_with = PlatformUser(newest.at.channel, newest.sender.id)
-        if is_shared and scope != PUBLIC and (space := self._channels.space_of(place)) is not None:
+        if is_shared and scope != PUBLIC and (space := self.channels.space_of(place)) is not None:
             other_scopes.add(space_scope(place.channel, space))
         if (
             scope != PUBLIC
             and not is_private
             and place.thread is not None
-            and self._channels.scope_of(place) is not None
+            and self.channels.scope_of(place) is not None
         ):
             other_scopes.add(
                 await self.scope(Address(channel=place.channel, room=place.room).conversation)

@@ -133,7 +133,7 @@ class SkillTools:
         Costs a few `stat` calls. Problems with skills are logged once, for the operator.
         """
         async with self._lock:
-            known = await asyncio.to_thread(self._library(agent).refresh)
+            known = self._library(agent).refresh()  # a thread costs more than that
         self._log_notes(agent, known)
         return known.text
 
