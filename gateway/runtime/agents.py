@@ -470,7 +470,7 @@ class Agents:
         store.subscribe(self._on_taken_elsewhere, TurnRecord, own=False)
         self.live.on_change(self.prepare)
         inbox.listener = self
-        presence.listener = self
+        presence.add_listener(self.set_presence)
         store.subscribe(self._on_alarms, Alarm)
         store.subscribe(self._on_changed, MessageEdited, MessageDeleted)
         store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)

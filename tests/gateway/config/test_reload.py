@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ from gateway.stream.inbox import ReadyConversation
 from gateway.stream.presence import PresenceTracker
 from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_attention import listened
-from tests.gateway.stream.test_presence import Levels
+from tests.gateway.stream.test_presence import spoken
 from tests.kits import approvals
 from tests.kits.loop import DrivenLoop
 from tests.kits.settings import live_settings, reload
@@ -456,13 +455,15 @@ async def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path)
     def use(**habits: float) -> None:
         reload(live, attention=AttentionConfig.model_validate({"presence": habits}))
 
-    following.listener = Levels(told.append)
+    following.add_listener(told.append)
     async with await Store.open(tmp_path / "s.db", clock) as store:
         await following.load(store)
     following.set_level("present")
     following.set_level(None)
     assert told == ["away", "present", "away"]
-    following._estimator.record(clock.now() - timedelta(seconds=600))
+    following.record_message(spoken(1, clock.now()))
+    assert told[-1:] == ["present"]
+    clock.advance(600)
     use(idle=900, away=14_400)
     assert told[-1:] == ["present"]
     use(idle=300, away=14_400)

@@ -14,10 +14,8 @@ import pytest
 
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
-from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
-from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -46,18 +44,15 @@ from gateway.core.facts import (
     TurnRecord,
     inner_conversation,
 )
-from gateway.core.identity import AccessPolicy
 from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
-from gateway.stream.presence import PresenceTracker
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.intake import FixedPresence, emits
 from tests.kits.people import People
 from tests.kits.policies import attention_of, bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
-from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, turn
 from tests.kits.tasks import LooseTasks
 
@@ -79,26 +74,12 @@ def said(number: int, kind: Any, sender: Sender = ANN) -> Message:
     return Message(id=MessageId(str(number)), at=AT, sender=sender, text="hi", sent=NOW, kind=kind)
 
 
-class Heard(PresenceTracker):
-    """Notes each message that may show presence, with its sender's role."""
-
-    def __init__(
-        self, heard: list[tuple[MessageId, identity.Role]], clock: ManualClock, who: AccessPolicy
-    ) -> None:
-        super().__init__(live_settings(attention=AttentionConfig()), clock, who)
-        self.heard = heard
-
-    def record_message(self, message: Message, role: identity.Role) -> None:
-        self.heard.append((message.id, role))
-
-
 class House:
     """The intakes of one channel and of events from inside."""
 
     def __init__(self, store: Store, tmp: Path, **more: Any) -> None:
         self.store = store
         self.arrived: list[ReadyConversation] = []
-        self.heard: list[tuple[MessageId, identity.Role]] = []
         self.links: list[bool] = []
         self.posts = posts_of(store)
         self.rooms, self.views = ConversationLocks(), Views()
@@ -107,7 +88,6 @@ class House:
         who = policy_of(made)
         self.presence = FixedPresence(clock, who)
         store.subscribe(self._on_appended)
-        store.subscribe(Heard(self.heard, clock, who).on_judged)
         self.intake = emits(
             store,
             clock,
@@ -334,19 +314,6 @@ async def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(house
     (pending,) = await house.store.pending_counts()
     assert (pending.conversation, pending.low) == (AT.conversation, 1)
     assert not house.arrived
-
-
-async def test_who_may_be_heard_is_told_with_their_role(tmp_path: Path) -> None:
-    async with built(tmp_path, access={"dm": "open", "roles": {"owner": ["console:ann"]}}) as house:
-        await house.intake(
-            [
-                said(1, "mention"),
-                said(2, "room", BOT),
-                said(3, "direct", replace(ANN, verified=False)),
-            ]
-        )
-        await house.intake([said(1, "mention"), REACTED])
-        assert house.heard == [("1", "owner"), ("3", "member")]
 
 
 async def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> None:

@@ -1,16 +1,15 @@
 """Presence of people: estimated from their words, and tracked on a real store."""
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, time, timedelta
+import asyncio
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, get_args
-from zoneinfo import ZoneInfo
+from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.config.models import AttentionConfig
+from gateway.config.models import AttentionConfig, PresenceConfig
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -29,152 +28,114 @@ from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
 from gateway.store.types import PendingCounts
 from gateway.stream.presence import (
-    PresenceEstimator,
-    PresencePolicy,
     PresenceTracker,
-    SleepHours,
+    level_by_silence,
     render_away_note,
     shows_presence,
 )
 from tests.kits.settings import live_settings
 
-# test_presence
-
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-ZURICH = ZoneInfo("Europe/Zurich")
-NIGHT = SleepHours(start=time(23), end=time(7), zone=UTC)
-SHY = PresencePolicy()
-HABITS = [
-    SHY,
-    PresencePolicy(sleep_hours=NIGHT),
-    PresencePolicy(idle_s=0, away_s=0),
-    PresencePolicy(
-        idle_s=60,
-        away_s=90_000,
-        sleep_hours=SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH),
-    ),
-]
-
-
-def later(minutes: float) -> datetime:
-    return NOON + timedelta(minutes=minutes)
-
-
-def watcher(said: Sequence[float] = (), habits: PresencePolicy = SHY) -> PresenceEstimator:
-    made = PresenceEstimator(habits)
-    made.reset(later(minutes) for minutes in said)
-    return made
+AT = Address(channel=ChannelName("x"), room=RoomId("a"))
+OWNED = identity.AccessPolicy(dm_policy="open", roles={"x:ann": "owner"}, open_rooms={})
+NOBODY = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
 
 
 @pytest.mark.parametrize(
-    ("said", "at", "level"),
+    ("minutes", "level"),
+    [(0, "present"), (14.9, "present"), (15, "idle"), (239.9, "idle"), (240, "away"), (math.inf, "away")],
+)  # fmt: skip
+def test_levels_by_silence(minutes: float, level: PresenceLevel) -> None:
+    assert level_by_silence(PresenceConfig(), minutes * 60, NOON) == level
+
+
+@pytest.mark.parametrize(
+    ("sleep", "zone", "nights"),
     [
-        ([], 0, "away"),
-        ([0], 0, "present"),
-        ([0], 14.9, "present"),
-        ([0], 15, "idle"),
-        ([0], 239.9, "idle"),
-        ([0], 240, "away"),
-        ([0, 230], 240, "present"),
-        ([0] * 7, 0, "present"),
-        ([0] * 8, 0, "focused"),
-        ([0] * 8, 3.7, "focused"),
-        ([0] * 8, 3.9, "present"),
-        ([0] * 8, 16, "idle"),
+        ("23:00-07:00", "UTC", [0, 1, 2, 3, 4, 5, 6, 23]),
+        ("23:00-07:00", "Europe/Zurich", [0, 1, 2, 3, 4, 5, 22, 23]),
+        ("01:30-04:00", "UTC", [2, 3]),
+        (None, "UTC", []),
     ],
 )
-def test_levels_by_silence_and_by_pace(said: list[float], at: float, level: PresenceLevel) -> None:
-    assert watcher(said).level(later(at)) == level
+def test_who_is_silent_at_night_sleeps(sleep: str | None, zone: str, nights: list[int]) -> None:
+    config = PresenceConfig(sleep=sleep, timezone=zone)
+    hours = [NOON.replace(hour=hour) for hour in range(24)]
+    silent = [level_by_silence(config, 3_600, one) for one in hours]
+    assert [hour for hour in range(24) if silent[hour] == "sleeping"] == nights
+    assert {level_by_silence(config, 60, one) for one in hours} == {"present"}
 
 
-@pytest.mark.parametrize(
-    ("hour", "said_h", "level"),
-    [(22.99, 20, "idle"), (23, 20, "sleeping"), (26, 20, "sleeping"), (30.99, 20, "sleeping"), (31, 20, "away"),
-     (25, 24.9, "present"), (25.2, 24.9, "sleeping")],
-)  # fmt: skip
-def test_who_is_silent_at_night_sleeps(hour: float, said_h: float, level: PresenceLevel) -> None:
-    midnight = NOON - timedelta(hours=12)
-    made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
-    made.record(midnight + timedelta(hours=said_h))
-    assert made.level(midnight + timedelta(hours=hour)) == level
+def tracker(
+    clock: ManualClock, who: identity.AccessPolicy = OWNED
+) -> tuple[PresenceTracker, list[PresenceLevel]]:
+    made, told = (
+        PresenceTracker(live_settings(attention=AttentionConfig()), clock, who),
+        list[PresenceLevel](),
+    )
+    made.add_listener(told.append)
+    return made, told
 
 
 def test_what_is_ordered_holds_until_it_is_taken_back() -> None:
-    made = watcher([0])
+    clock = ManualClock(NOON)
+    made, told = tracker(clock)
     made.set_level("sleeping")
-    made.record(later(1))
-    assert made.level(later(1)) == "sleeping"
-    assert made.next_change(later(1)) is None
+    made.record_message(spoken(1, clock.now()))
+    assert made.level == "sleeping"
     made.set_level(None)
-    assert made.level(later(1)) == "present"
+    assert made.level == "present"
+    assert told == ["sleeping", "present"]
 
 
-def test_their_coming_back_is_told_once_and_never_by_a_restart() -> None:
-    made = watcher([0, 200])
-    assert made.take_absence() is None
-    made.record(later(210))
-    assert made.take_absence() is None
-    made.record(later(226))
-    assert made.take_absence() == timedelta(minutes=16)
-    made.reset([later(0), later(210)])
-    made.record(later(410))
-    made.record(later(411))
-    assert made.take_absence() == timedelta(minutes=200)
-    assert made.take_absence() is None
+def test_their_coming_back_is_told_once_and_soon() -> None:
+    clock = ManualClock(NOON)
+    made, _ = tracker(clock)
+    for minutes, absence in (
+        (0, None), (14, None), (16, timedelta(minutes=16)), (1, None), (200, timedelta(minutes=200)),
+    ):  # fmt: skip
+        clock.advance(60 * minutes)
+        made.record_message(spoken(1, clock.now()))
+        assert made.take_absence() == absence
+    clock.advance(3_600)
+    made.record_message(spoken(1, clock.now()))
+    clock.advance(900)
+    assert made.take_absence() is None, "they have been back for long"
 
 
-minutes_ = st.floats(0, 5_000, allow_nan=False)
-talks = st.lists(minutes_, max_size=30).map(sorted)
-
-
-@given(talks, minutes_, st.sampled_from(HABITS))
-def test_a_level_lasts_exactly_until_its_next_change(
-    said: list[float], more: float, habits: PresencePolicy
-) -> None:
-    made = watcher(said, habits)
-    at = later((said[-1] if said else 0) + more)
-    for _ in range(6):
-        now, then = made.level(at), made.next_change(at)
-        assert now in get_args(PresenceLevel)
-        if then is None:
-            assert made.level(at + timedelta(days=400)) == now
-            return
-        assert then > at
-        gap = then - at
-        for share in range(8):
-            assert made.level(at + gap * share / 8) == now
-        assert made.level(then - timedelta(microseconds=1)) == now
-        assert made.level(then) != now
-        at = then
-
-
-@given(talks, st.integers(0, 60))
-def test_focus_needs_a_pace_and_is_held_over_a_lower_one(said: list[float], seconds: int) -> None:
-    made = watcher(said)
-    at = later(said[-1] if said else 0) + timedelta(seconds=seconds)
-    pace = sum(
-        0.2 * 2.718281828459045 ** (-(at - later(one)).total_seconds() / 300) for one in said
-    )
-    if pace >= 1.5 + 1e-6:
-        assert made.level(at) == "focused"
-    if pace < 0.75 - 1e-6:
-        assert made.level(at) != "focused"
+async def test_the_passing_of_time_is_told() -> None:
+    clock = ManualClock(NOON)
+    made, told = tracker(clock)
+    made.record_message(spoken(1, clock.now()))
+    running = asyncio.create_task(made.run())
+    for _ in range(60):
+        await asyncio.sleep(0)
+        clock.advance(300)
+    await asyncio.sleep(0)
+    running.cancel()
+    assert told == ["idle", "away"]
 
 
 def said(
     kind: Literal["direct", "mention", "reply", "room"] = "direct",
     *,
     bot: bool = False,
-    minutes: float = 0,
+    sent: datetime = NOON,
+    who: str = "ann",
+    number: int = 1,
 ) -> Message:
     return Message(
-        id=MessageId("1"),
-        at=Address(channel=ChannelName("irc.test"), room=RoomId("#a")),
-        sender=Sender(id=SenderId("ann"), name="Ann", is_bot=bot, verified=True),
+        id=MessageId(f"{number}"),
+        at=AT,
+        sender=Sender(id=SenderId(who), name=who, is_bot=bot, verified=True),
         text="hi",
-        sent=later(minutes),
+        sent=sent,
         kind=kind,
     )
+
+
+def spoken(number: int, at: datetime, who: str = "ann") -> Message:
+    return said(number=number, sent=at, who=who)
 
 
 @pytest.mark.parametrize(
@@ -225,25 +186,6 @@ def test_what_the_agent_is_told_when_its_person_is_back() -> None:
     assert "\n" not in render_away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
 
 
-# Presence of people, tracked on a real store and a manual clock
-
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-AT = Address(channel=ChannelName("x"), room=RoomId("a"))
-OWNED = identity.AccessPolicy(dm_policy="open", roles={"x:ann": "owner"}, open_rooms={})
-NOBODY = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-
-
-def spoken(number: int, minutes: float, who: str = "ann", kind: str = "direct") -> Message:
-    return Message(
-        id=MessageId(f"{number}"),
-        at=AT,
-        sender=Sender(id=SenderId(who), name=who, verified=True),
-        text="hi",
-        sent=NOW + timedelta(minutes=minutes),
-        kind=kind,  # type: ignore[arg-type]  # one of the four
-    )
-
-
 async def log(store: Store, messages: Iterable[Message], *, refused: bool = False) -> None:
     entries = []
     for message in messages:
@@ -257,13 +199,6 @@ async def log(store: Store, messages: Iterable[Message], *, refused: bool = Fals
     await store.append(entries)
 
 
-class Levels:
-    """Hands each new level on."""
-
-    def __init__(self, told: Callable[[PresenceLevel], None]) -> None:
-        self.set_presence = told
-
-
 @pytest.mark.parametrize(
     ("who", "minutes", "noise", "refused", "level"),
     [
@@ -273,7 +208,6 @@ class Levels:
         (OWNED, [-200], 1_000, False, "idle"),
         (OWNED, [-300], 1_000, False, "away"),
         (OWNED, [], 1_000, False, "away"),
-        (OWNED, [-1 - n / 4 for n in range(20)], 0, False, "focused"),
         (NOBODY, [-10], 0, False, "present"),
         (NOBODY, [-10], 0, True, "away"),
     ],
@@ -287,17 +221,17 @@ async def test_after_a_restart_they_are_as_near_as_before(
     refused: bool,
     level: PresenceLevel,
 ) -> None:
-    clock, told = ManualClock(NOW), list[PresenceLevel]()
+    clock = ManualClock(NOON)
+    (before, _), (after, told) = tracker(clock, who), tracker(clock, who)
     async with await Store.open(tmp_path / "s.db", clock) as store:
-        theirs = [spoken(n, at) for n, at in enumerate(sorted(minutes))]
-        guests = [spoken(10_000 + n, -100 * n / max(noise, 1), "eve") for n in range(noise)]
+        store.subscribe(before.on_judged)
+        theirs = [spoken(n, NOON + timedelta(minutes=at)) for n, at in enumerate(sorted(minutes))]
+        guests = [
+            spoken(10_000 + n, NOON - timedelta(minutes=100 * n / noise), "eve")
+            for n in range(noise)
+        ]
         await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
-        following = PresenceTracker(live_settings(attention=AttentionConfig()), clock, who)
-        following.listener = Levels(told.append)
-        await following.load(store)
-        live = PresenceTracker(live_settings(attention=AttentionConfig()), clock, who)
-        for message in [] if refused else theirs:
-            live.record_message(message, identity.role_of(who, AT, message.sender))
-        assert following.level == live.level == level
-        assert told == ([] if level == "present" else [level])
-        assert following.take_absence() is None
+        await after.load(store)
+    assert before.level == after.level == level
+    assert told == ([] if level == "present" else [level])
+    assert after.take_absence() is None
