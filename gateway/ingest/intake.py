@@ -61,6 +61,7 @@ from gateway.store import (
 )
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
+    LOOP_PAUSE_S,
     MAX_LOOP_CONVERSATIONS,
     BotLoopGuard,
     ListenMode,
@@ -79,9 +80,7 @@ from gateway.stream.routing import (
 
 logger = logging.getLogger("reverie.judging")
 
-LOOP_TEXT = N_(
-    "You answer faster than a person can read. I do not answer here for {count} seconds."
-)
+LOOP_TEXT = N_("You answer faster than a person can read. I do not answer you here for an hour.")
 
 
 class EventJudge:
@@ -464,17 +463,14 @@ class Intake:
         if judged.fate != "due" or judged.role in ADMIN_ROLES:
             return None
         sender, conversation = message.sender, message.at.conversation
-        pause = self._loop_guard.check_line(
+        left_s = self._loop_guard.check_line(
             conversation, sender.id, message.text, self._clock.monotonic()
         )
-        if pause is None:
+        if not left_s:
             return None
-        rule = (
-            "loop broken: no person answers so fast; they are answered again in "
-            f"{pause.remaining_s:.0f} s"
-        )
+        rule = f"loop broken: no person answers so fast; they are answered again in {left_s:.0f} s"
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=rule)
-        if not pause.is_new:
+        if left_s < LOOP_PAUSE_S:
             return CommandResult(judgement=judged)
         who = format_person(person_key(message.at.channel, sender.id), sender.name)
         if self._owners is not None:
@@ -482,16 +478,15 @@ class Intake:
                 f"loop:{conversation}",
                 lambda _to: _(
                     "{person} answers all my messages in {room} faster than a person can, so it is "
-                    "probably a program. I answer it less and less. `block` ends that. I tell you "
-                    "this once a day."
+                    "probably a program. I do not answer it for an hour. `block` ends that. I "
+                    "tell you this once a day."
                 ).format(person=who, room=format_room(conversation)),
             )
-        if not pause.is_first or sender.is_bot:
+        if sender.is_bot:
             return CommandResult(judgement=judged)
         key = PostKey(hashlib.sha256(f"loop:{dedup_key(message)}".encode()).hexdigest()[:26])
-        text = _(LOOP_TEXT).format(count=round(pause.remaining_s))
         return CommandResult(
-            judgement=judged, post=Post(key=key, to=message.at, text=text, style="notice")
+            judgement=judged, post=Post(key=key, to=message.at, text=_(LOOP_TEXT), style="notice")
         )
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:

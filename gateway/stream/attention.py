@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from math import inf
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from gateway.access.policy import AccessDecision
 from gateway.config.models import SalienceConfig, Settings
@@ -403,28 +403,14 @@ def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Ju
 LOOP_ROUNDS: Final = 120
 """Rounds in a row that no person could have written at which a sender is taken for a program,
 whatever its platform says."""
-REPEATED_LOOP_ROUNDS: Final = 42
-"""The same limit after the sender was recognised once."""
+LOOP_PAUSE_S: Final = 3_600.0
+"""Time for which a program is not answered then."""
 REACTION_S: Final = 0.7
 """Shortest time, in seconds, in which a person reads a line and answers it."""
 MAX_TYPING_CHARS_S: Final = 20.0
 """Fastest typing of a person over a longer text: 240 words a minute."""
 LONG_CHARS: Final = 40
 """Length below which a line says nothing about the pace of typing."""
-FIRST_PAUSE_S: Final = 60.0
-LONGEST_PAUSE_S: Final = 3_600.0
-CALM_S: Final = 3_600.0
-"""Seconds of calm after which a sender starts again from zero."""
-
-
-class LoopPause(NamedTuple):
-    """Pause in which a sender is not answered."""
-
-    remaining_s: float
-    is_new: bool
-    """True: recognised with this line."""
-    is_first: bool
-    """True: the first time since they were calm, and no notice was posted there in that time."""
 
 
 @dataclass(slots=True)
@@ -434,25 +420,18 @@ class _SenderTalk:
     rounds: int = 0
     """Their last answers in a row that no person could have written in that time."""
     last_said_s: float = -inf
-    pause_count: int = 0
-    """Number of times they were recognised."""
     paused_until_s: float = -inf
-    """End of the pause in which they are not answered."""
 
 
 class BotLoopGuard:
-    """Recognises senders that answer line after line of ours, alone, faster than a person reads or
+    """Recognises senders that answer line after line of ours faster than a person reads or
     types.
     """
 
     def __init__(self) -> None:
         self._posted = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
         """Time of our last post."""
-        self._last_senders = LruDict[ConversationId, str](MAX_LOOP_CONVERSATIONS)
-        """Who was answered last."""
         self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_LOOP_CONVERSATIONS)
-        self._notified = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
-        """Time of the first notice there: a crowd gets one."""
 
     def record_sending(self, conversation: ConversationId, now_s: float) -> None:
         """Record that the first part of a post is handed to the platform."""
@@ -460,42 +439,30 @@ class BotLoopGuard:
 
     def check_line(
         self, conversation: ConversationId, sender: str, text: str, now_s: float
-    ) -> LoopPause | None:
-        """Check a line that would be answered. Return the pause if it must not be.
+    ) -> float:
+        """Check a line that would be answered. Return the seconds for which its sender is not: all
+        of `LOOP_PAUSE_S` with the line that shows it, 0 for a person.
 
         A round is our line followed by theirs. Further lines of theirs without one of ours belong
         to the same round.
         """
-        talk = self._talks.pop((conversation, sender), None) or _SenderTalk()
+        talk = self._talks.get((conversation, sender)) or _SenderTalk()
         self._talks.put((conversation, sender), talk)
-        is_alone = self._last_senders.get(conversation, sender) == sender
-        self._last_senders.put(conversation, sender)
-        if now_s < talk.paused_until_s:
-            return LoopPause(talk.paused_until_s - now_s, is_new=False, is_first=False)
-        if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
-            talk.pause_count = 0
-        ours_s = self._posted.get(conversation, -inf)
-        if ours_s > talk.last_said_s:  # else it continues what they wrote before
-            typed = (
-                len(text) >= LONG_CHARS
-                and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
-            )
-            talk.rounds = (
-                talk.rounds + 1 if is_alone and (typed or now_s - ours_s <= REACTION_S) else 0
-            )
-        talk.last_said_s = now_s
-        if talk.rounds < (REPEATED_LOOP_ROUNDS if talk.pause_count else LOOP_ROUNDS):
-            return None
-        pause_s = min(FIRST_PAUSE_S * 2.0**talk.pause_count, LONGEST_PAUSE_S)
-        talk.rounds, talk.pause_count, talk.paused_until_s = (
-            0,
-            talk.pause_count + 1,
-            now_s + pause_s,
+        ours_s, before_s, talk.last_said_s = (
+            self._posted.get(conversation, -inf),
+            talk.last_said_s,
+            now_s,
         )
-        is_first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
-        if is_first:
-            self._notified.put(conversation, now_s)
-        return LoopPause(pause_s, is_new=True, is_first=is_first)
+        if now_s < talk.paused_until_s:
+            return talk.paused_until_s - now_s
+        if ours_s > before_s:  # else it continues what they wrote before
+            typed_s = len(text) / MAX_TYPING_CHARS_S if len(text) >= LONG_CHARS else 0.0
+            is_fast = now_s - ours_s <= REACTION_S or now_s - before_s < typed_s
+            talk.rounds = talk.rounds + 1 if is_fast else 0
+        if talk.rounds < LOOP_ROUNDS:
+            return 0.0
+        talk.rounds, talk.paused_until_s = 0, now_s + LOOP_PAUSE_S
+        return LOOP_PAUSE_S
 
 
 MAX_THRESHOLDS: Final = 200
