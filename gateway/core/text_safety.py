@@ -23,9 +23,9 @@ import gzip
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from gateway.core.events import Sender
 
@@ -36,6 +36,7 @@ _INVISIBLE: Final = re.compile(
 )
 """Characters ignorable by default (DerivedCoreProperties.txt). For control characters:
 `channels.text.clean_text`."""
+_INVISIBLE_RUN: Final = re.compile(f"{_INVISIBLE.pattern}+")
 _INVISIBLE_OR_CONTROL: Final = re.compile(
     rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|{_INVISIBLE.pattern}"
 )
@@ -44,27 +45,25 @@ _SUSPICIOUS: Final = re.compile("[\u202a-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0
 """Characters that reverse lines, or spell words with no width: a single one is reported."""
 _SUSPICIOUS_RUN: Final = 4
 """Length of a run of other invisible characters that may spell a message, too."""
-_DIRECTION_MARKS: Final = frozenset("\u200e\u200f\u061c")
-_JOINERS: Final = frozenset("\u200c\u200d")
-_ZWJ: Final = "\u200d"
-_JAMO: Final = re.compile("[\u1100-\u11ff\ua960-\ua97c\ud7b0-\ud7fb]")
-_FILLERS: Final = frozenset("\u115f\u1160")
-_MONGOLIAN: Final = re.compile("[\u1820-\u18aa]")
-_REGION_FLAG: Final = re.compile(
-    "|".join(
-        "".join(chr(0xE0000 + ord(letter)) for letter in region)
-        for region in ("gbeng", "gbsct", "gbwls")
-    )
+_REGION_FLAGS: Final = "|".join(
+    "".join(chr(0xE0000 + ord(letter)) for letter in region)
+    for region in ("gbeng", "gbsct", "gbwls")
 )
 """The only region flags for general use:
 https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences."""
-_BLACK_FLAG, _END_OF_FLAG = "\U0001f3f4", "\U000e007f"
-_KEYCAPS: Final = frozenset("#*0123456789‼⁉〰〽ℹ")  # noqa: RUF001 - it is the emoji
-"""Characters with an emoji variant that are no symbols by category."""
-_WITH_VARIANTS: Final = frozenset("0０‘’“”、。！，：；？．")  # noqa: RUF001 - these are meant
-_VIRAMA: Final = 9
-_PICTURES: Final = re.compile("[\U0001f000-\U0001faff]")
-_RTL: Final = frozenset({"R", "AL"})
+_EMOJI: Final = r"[\p{S}\p{Extended_Pictographic}]"
+_NEEDED: Final = "|".join((
+    r"(?<=[\p{bc=AL}\p{ccc=9}\p{Mongolian}\u0900-\u0dff\u0f00-\u109f\u1780-\u17d3])[\u200c\u200d]",
+    rf"(?<={_EMOJI})\ufe0f?\u200d(?={_EMOJI})",
+    r"(?<=[\p{S}\p{Extended_Pictographic}#*0-9\u2049])[\ufe0e\ufe0f]",
+    r"(?<=[\p{Lo}\p{Sm}\u2100-\u214f\U0001d400-\U0001d7ff0０‘’“”、。！，：；？．])[\ufe00-\ufe0d]",  # noqa: RUF001
+    r"(?<=\p{Ideographic})[\U000e0100-\U000e01ef]",
+    r"(?<=\p{Mongolian})[\u180b-\u180f]",
+    r"[\u115f\u1160](?=[\u1161-\u11ff\ua960-\ua97c\ud7b0-\ud7fb])",
+    rf"(?<=\U0001f3f4)(?:{_REGION_FLAGS})\U000e007f",
+))  # fmt: skip
+"""Invisible characters that visible ones beside them need, for the `regex` library: joiners in
+joined and Indic scripts and between emoji, selectors of variants, fillers of Hangul, flags."""
 MAX_MENTIONS: Final = 5
 """Number of different people that one post may mention."""
 MAX_NAME_CHARS: Final = 64
@@ -95,14 +94,14 @@ def reveal_hidden(text: str) -> str:
 
     Ordinary text of any language is unchanged. Idempotent.
     """
-    return _HiddenTextReader(text, tells=True).read() if _INVISIBLE.search(text) else text
+    return _clean_runs(text, _describe_run) if _INVISIBLE.search(text) else text
 
 
 def strip_hidden(text: str) -> str:
     """Remove hidden characters as `reveal_hidden` does, without marking them: for names, and for
     our posts.
     """
-    return _HiddenTextReader(text, tells=False).read() if _INVISIBLE.search(text) else text
+    return _clean_runs(text, lambda _: "") if _INVISIBLE.search(text) else text
 
 
 def strip_invisible(text: str) -> str:
@@ -112,121 +111,38 @@ def strip_invisible(text: str) -> str:
     return _INVISIBLE_OR_CONTROL.sub("", text)
 
 
-class _HiddenTextReader:
-    """Reader of one text that keeps, removes or marks each invisible character."""
+@cache
+def _needed_pattern(*, right_to_left: bool) -> Any:  # noqa: ANN401 - the library has no types
+    import regex  # noqa: PLC0415 - takes 3 MB, and few texts have such a character
 
-    def __init__(self, text: str, *, tells: bool) -> None:
-        self._text, self._tells = text, tells
-        self._out: list[str] = []
-        self._run: list[str] = []
-        """Invisible characters in a row, not decided yet."""
-        self._suspicious = ""
-        """The first of these that is worth telling."""
-        self._rtl: bool | None = None
-
-    def read(self) -> str:
-        at = 0
-        while at < len(self._text):
-            char = self._text[at]
-            if not _INVISIBLE.match(char):
-                size = 1
-            elif not (size := self._kept_length(char, at)):
-                self._run.append(char)
-                self._suspicious = self._suspicious or (char if _SUSPICIOUS.match(char) else "")
-                at += 1
-                continue
-            self._flush()
-            self._out += self._text[at : at + size]
-            at += size
-        self._flush()
-        return "".join(self._out)
-
-    def _flush(self) -> None:
-        self._out += self._revealed()
-        self._run, self._suspicious = [], ""
-
-    def _revealed(self) -> str:
-        if not self._tells or not (self._suspicious or len(self._run) >= _SUSPICIOUS_RUN):
-            return ""
-        more = f" and {len(self._run) - 1} more" if len(self._run) > 1 else ""
-        return f"[U+{ord(self._suspicious or self._run[0]):04X}{more}]"
-
-    def _previous(self) -> str:
-        """Return the last character of the output so far; empty: there is none."""
-        return (self._revealed() or "".join(self._out[-1:]))[-1:]
-
-    def _kept_length(self, char: str, at: int) -> int:
-        """Return how many characters from `at` on belong to the text before them; 0: none."""
-        before, behind = self._previous(), self._text[at + 1 : at + 2]
-        if char in _DIRECTION_MARKS:
-            return int(before not in _DIRECTION_MARKS and self._is_right_to_left())
-        if char in _JOINERS:
-            return int(
-                _takes_joiner(before)
-                or (char == _ZWJ and self._follows_emoji() and _is_emoji_base(behind))
-            )
-        if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
-            return int(_takes_selector(before, char))
-        if "\u180b" <= char <= "\u180f":
-            return int(bool(_MONGOLIAN.match(before)))
-        if char in _FILLERS:
-            return int(bool(_JAMO.match(behind) and behind not in _FILLERS))
-        flag = _REGION_FLAG.match(self._text, at) if before == _BLACK_FLAG else None
-        return (
-            flag.end() - at + 1 if flag and self._text[flag.end() :].startswith(_END_OF_FLAG) else 0
-        )
-
-    def _is_right_to_left(self) -> bool:
-        if self._rtl is None:
-            self._rtl = any(
-                unicodedata.bidirectional(char) in _RTL
-                for char in self._text
-                if char not in _DIRECTION_MARKS
-            )
-        return self._rtl
-
-    def _follows_emoji(self) -> bool:
-        """Return whether an emoji precedes, perhaps with a selector or a skin tone."""
-        return not self._revealed() and any(
-            _is_emoji_base(char)
-            for char in self._out[-1:] + (self._out[-2:-1] if self._out[-1:] == ["\ufe0f"] else [])
-        )
+    return regex.compile(rf"[\u200e\u200f\u061c]|{_NEEDED}" if right_to_left else _NEEDED)
 
 
-def _is_emoji_base(char: str) -> bool:
-    if not char:
-        return False
-    category = unicodedata.category(char)
-    return category in ("So", "Sm", "Sk") or (category == "Cn" and bool(_PICTURES.match(char)))
-
-
-def _takes_joiner(before: str) -> bool:
-    """Return whether a joiner after this changes the writing: after a virama, or in a joined
-    script.
+def _clean_runs(text: str, describe: Callable[[str], str]) -> str:
+    """Replace each run of invisible characters: what is needed of its beginning stays, and
+    `describe` gives what stands for the rest.
     """
-    if not before:
-        return False
-    joined = unicodedata.bidirectional(before) == "AL" or bool(_MONGOLIAN.match(before))
-    return joined or unicodedata.combining(before) == _VIRAMA or _is_indic(before)
+    needed = _needed_pattern(
+        right_to_left=any(
+            unicodedata.bidirectional(char) in ("R", "AL") for char in _INVISIBLE.sub("", text)
+        )
+    )
+
+    def clean(run: re.Match[str]) -> str:
+        found = needed.match(text, run.start())
+        kept = found[0] if found is not None else ""
+        return kept + describe(run[0][len(kept) :])
+
+    return _INVISIBLE_RUN.sub(clean, text)
 
 
-def _is_indic(char: str) -> bool:
-    # Devanagari to Sinhala, Tibetan, Myanmar, Khmer: there a joiner also follows letters and vowel
-    # signs.
-    spans = (("\u0900", "\u0dff"), ("\u0f00", "\u0fff"), ("\u1000", "\u109f"), ("\u1780", "\u17d3"))
-    return any(first <= char <= last for first, last in spans) and char.isprintable()
-
-
-def _takes_selector(before: str, selector: str) -> bool:
-    if not before or _INVISIBLE.match(before):
-        return False
-    category = unicodedata.category(before)
-    if selector in "\ufe0e\ufe0f":
-        return category[0] == "S" or before in _KEYCAPS or bool(_PICTURES.match(before))
-    if selector >= "\U000e0100":
-        return category == "Lo" and before >= "\u3400"
-    other_font = unicodedata.decomposition(before).startswith("<font>")
-    return category in ("Lo", "Sm") or other_font or before in _WITH_VARIANTS
+def _describe_run(run: str) -> str:
+    """Return the mark of characters that may spell words; empty: they spell none."""
+    suspicious = _SUSPICIOUS.search(run)
+    if suspicious is None and len(run) < _SUSPICIOUS_RUN:
+        return ""
+    more = f" and {len(run) - 1} more" if len(run) > 1 else ""
+    return f"[U+{ord(suspicious[0] if suspicious else run[0]):04X}{more}]"
 
 
 _JSON_ESCAPE: Final = re.compile(
