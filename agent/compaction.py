@@ -16,9 +16,8 @@ equals the cost of holding), and only if the savings to come, until the cache is
 free, are worth all of R.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -284,19 +283,6 @@ def _first_fitting(sizes: Sequence[int], index: int, left: int) -> int:
         index -= 1
         left -= sizes[index]
     return index
-
-
-def dump_params(params: CompactionParams) -> str:
-    """Serialize as canonical JSON."""
-    return json.dumps(asdict(params), sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def load_params(text: str) -> CompactionParams:
-    """Reverse `dump_params`.
-
-    Missing fields get their defaults. Raises ValueError or TypeError for anything else.
-    """
-    return CompactionParams(**json.loads(text))
 
 
 def plan_compaction(turns: Sequence[TurnSizes], params: CompactionParams) -> CompactionPlan:

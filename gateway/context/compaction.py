@@ -28,7 +28,6 @@ from agent.compaction import (
     KEEP_SHARE,
     CompactionParams,
     CompactionPlan,
-    dump_params,
     plan_compaction,
 )
 from agent.journal import JournalEntry
@@ -54,7 +53,6 @@ from gateway.core.events import Address, ConversationId, RequestUsage
 from gateway.core.facts import (
     CompactionLocked,
     CompactionSummary,
-    FoldDecision,
     NoteWritten,
     Seq,
     ViewFolded,
@@ -180,8 +178,6 @@ class FoldResult:
 
     view: HistoryView
     is_folded: bool = False
-    weighed: FoldDecision | None = None
-    """Reasons against folding, if something could have left the view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -568,15 +564,12 @@ class Compactor:
             if summary is None:
                 situation = replace(situation, compact_above=None)
                 decision = _decide(history, situation, written, over_images)
-        weighed = FoldDecision(
-            situation=dump_params(situation), written=written, verdict=decision.verdict
-        )
         if not decision.kinds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
-            return FoldResult(view=history, weighed=weighed if decision.verdict else None)
+            return FoldResult(view=history)
         label = history.label | host.label
-        folded = self._build_fold(history, decision, summary, journal, weighed=weighed, label=label)
+        folded = self._build_fold(history, decision, summary, journal, label=label)
         logger.info(
             "%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict
         )
@@ -616,7 +609,6 @@ class Compactor:
         summary: CompactionSummary | None,
         journal: Sequence[tuple[JournalEntry, Label]],
         *,
-        weighed: FoldDecision,
         label: Label,
     ) -> ViewFolded:
         """`label`: label of the view, and of all that its summary was made from."""
@@ -644,7 +636,6 @@ class Compactor:
             spared=decision.spared,
             excerpts_tokens=decision.excerpts,
             kinds=decision.kinds,
-            weighed=weighed,
             summary=summary,
             label=label,
         )

@@ -6,15 +6,13 @@ is no second record. `find_write_of_cut_off_turn` and `was_begun_by_cut_off_turn
 did before its process ended, so that the repeated turn does not do it twice.
 """
 
-import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Final, NamedTuple, Self
 
-from agent.models.base import MessagePart, TextPart
 from agent.prompt import NOTHING_NEW, PromptTurn
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.view import (
@@ -42,7 +40,6 @@ from gateway.core.facts import (
 )
 from gateway.core.labels import TRUSTED_LABEL, Label, join
 from gateway.core.ratelimit import LruDict
-from gateway.core.tool_spec import Image, ToolCall
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
 from gateway.stream.media import MediaStore
 
@@ -156,18 +153,6 @@ class HistoryTurn:
         """Sizes in all forms, for the compaction planner."""
         return replace(self.measure.sizes, form=self.form)
 
-    @cached_property
-    def digest(self) -> bytes:
-        """Hash of all bytes of it, in the present form."""
-        hasher = hashlib.blake2b(digest_size=16)
-        for message in self.exchange.messages:
-            for part in message.parts:
-                _update_hash(hasher, message.role, type(part).__name__, *_piece_texts(part))
-        _update_hash(
-            hasher, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.tool_images)
-        )
-        return hasher.digest()
-
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryView:
@@ -220,11 +205,6 @@ class HistoryView:
         """The newest turn that had any input was interrupted before it could answer."""
         newest = next((turn for turn in reversed(self.turns) if turn.raw.messages), None)
         return newest is not None and newest.record.outcome == "interrupted"
-
-    @property
-    def digest(self) -> str:
-        """Hash in hex: equal for equal views, different for different ones."""
-        return digest_of_view(self.head, [turn.digest for turn in self.turns])
 
     @cached_property
     def scale(self) -> float:
@@ -376,15 +356,6 @@ def fold_marks(fold: ViewFolded) -> ViewMarks:
     )
 
 
-def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
-    """Hash a view by its head and the digests of its turns."""
-    hasher = hashlib.blake2b(digest_size=16)
-    _update_hash(hasher, head)
-    for turn in turns:
-        hasher.update(turn)
-    return hasher.hexdigest()
-
-
 async def find_write_of_cut_off_turn(
     reader: StoreReader,
     place: ConversationId,
@@ -442,22 +413,3 @@ def _head_exchanges(head: str) -> Sequence[PromptTurn]:
 def _tool_images(exchange: PromptTurn) -> tuple[ToolImage, ...]:
     steps = () if exchange.without_tools else exchange.steps
     return tuple([one for step in steps for called in step.calls for one in called.images])
-
-
-def _update_hash(hasher: "hashlib.blake2b", *texts: str) -> None:
-    for text in texts:
-        piece = text.encode("utf-8", "surrogatepass")
-        hasher.update(len(piece).to_bytes(8, "big"))
-        hasher.update(piece)
-
-
-def _piece_texts(part: MessagePart) -> tuple[str, ...]:
-    match part:
-        case TextPart():
-            return (part.text,)
-        case Image():
-            return (part.description,)
-        case ToolCall():
-            return part.id, part.name, part.arguments
-        case _:
-            return part.id, str(part.is_error), part.text

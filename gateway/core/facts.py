@@ -83,21 +83,6 @@ class MediaRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldDecision:
-    """Inputs and result of a fold decision: `agent.compaction.plan_compaction` returns the same for
-    the same inputs.
-    """
-
-    situation: str
-    """`agent.compaction.CompactionParams`, as canonical JSON. The sizes of the turns follow from
-    the log."""
-    written: Time | None = None
-    """Time of the newest journal entry of the place, if that was looked up."""
-    verdict: str
-    """The result in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSummary:
     """A summary made by a model: one row of `compactions_v1`."""
 
@@ -195,12 +180,6 @@ class TurnRecord:
     in view."""
     nudged: bool = False
     """True if it was asked to write down what matters, because the window is nearly full."""
-    view: str = ""
-    """Hex digest of the view that its requests repeated; of the last requests, if it was folded in
-    between (`gateway.context.history.HistoryView.digest`). Empty: not recorded."""
-    weighed: FoldDecision | None = None
-    """Reasons for not folding the view, though something could have been removed. None: nothing
-    could, or it was folded."""
     label: Label = OUTSIDE_LABEL
     """Label of all that its requests and `heard` held, and so of its answer."""
     kind: Literal["turn_ended"] = "turn_ended"
@@ -231,8 +210,6 @@ class ViewFolded:
     """Tokens of results of summarised loops that are still shown, the newest first."""
     kinds: tuple[str, ...] = ()
     """Steps of the fold, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
-    weighed: FoldDecision | None = None
-    """Inputs of the decision. None: a person asked for the fold."""
     summary: CompactionSummary | None = None
     """The model's summary that `head` holds. None: no new one."""
     label: Label = OUTSIDE_LABEL

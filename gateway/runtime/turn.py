@@ -59,7 +59,6 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     AMBIENT,
-    FoldDecision,
     PostQueued,
     PreviewEnded,
     Seq,
@@ -499,10 +498,6 @@ class Turn(FoldHost):
         self.input = TurnInput(context, self.place)
         self.view: HistoryView | None = None
         """The view of earlier turns. None: not read yet."""
-        self.weighed: FoldDecision | None = None
-        """Reasons against folding."""
-        self.view_digest = ""
-        """Hash of the view that the requests hold."""
         self.recalled = RecallResult()
         self.nudged = False
         """It was asked to write down what it needs, because the window is nearly full."""
@@ -688,10 +683,6 @@ class Turn(FoldHost):
             is_requested=is_requested,
         )
         self.view, self._is_folded = result.view, result.is_folded
-        self.view_digest, self.weighed = (
-            result.view.digest,
-            None if result.is_folded else result.weighed,
-        )
 
     async def build_request(self) -> PromptInput:
         """Build the turn's prompt, and record who may have caused what it leads to."""
@@ -1046,10 +1037,8 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         looked=consumed.looked,
         prompt_tokens=outcome.prompt_tokens,
         prompt_estimate=outcome.prompt_estimate,
-        recalled=turn.recalled.names if turn.view_digest else (),
+        recalled=turn.recalled.names if consumed.rendered.text else (),
         nudged=turn.nudged,
-        view=turn.view_digest,
-        weighed=turn.weighed,
         label=turn.request.label | consumed.label if turn.request is not None else consumed.label,
     )
 

@@ -27,7 +27,6 @@ from gateway.core.facts import (
     DmnStateSaved,
     Evidence,
     Fact,
-    FoldDecision,
     IdentityLinked,
     Judgement,
     LimitReached,
@@ -182,7 +181,6 @@ folds = st.builds(
     spared=counts,
     excerpts_tokens=counts,
     kinds=st.lists(texts, max_size=3).map(tuple),
-    weighed=st.none() | st.builds(FoldDecision, written=st.none() | times),
     summary=st.none()
     | st.builds(
         CompactionSummary,
