@@ -52,7 +52,7 @@ from gateway.runtime.dmn_admin import (
     parse_until,
     snapshot_dmn,
 )
-from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest
+from gateway.runtime.model_choice import ConfiguredModel
 from gateway.runtime.rewind import MOST_EXCHANGES, RewindAction, RewindRequest, parse_count
 from gateway.store import PendingCounts, PendingReminder
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
@@ -619,13 +619,8 @@ def _choose_model(context: CommandContext, call: CommandCall, name: str) -> Comm
             context.model_selector.agent_id_for(call.command.at.conversation)
         ),
     )
-    request = ModelChoiceRequest(
-        name=name,
-        at=command.at,
-        by=call.person,
-        reply_to=MessageId(command.id) if command.origin == "text" else None,
-    )
-    change = context.model_selector.choose(request)
+    reply_to = MessageId(command.id) if command.origin == "text" else None
+    change = context.model_selector.choose(name, command.at, by=call.person, reply_to=reply_to)
     known = {one.name: one for one in context.model_selector.list_models()}
     more = ""
     if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:

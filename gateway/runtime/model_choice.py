@@ -1,20 +1,19 @@
 """Model choice: which model each agent uses (`/model`). A choice survives restarts, until it is
 reset.
 
-The choice is durable with the command. Then the new model is started, while turns use the old one;
-the first turn that begins after that uses the new one. If it cannot be started the choice is taken
-back, durably, with the post that says so.
+A choice is a fact; whoever appended it, each process uses the model from the next turn on, which
+waits until it has started. If it cannot be started the choice is taken back by another fact, with
+the post that says so.
 """
 
 import asyncio
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
 
-from agent.models.base import ModelError, ModelUnusable
+from agent.models.base import ModelError
 from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
@@ -23,32 +22,13 @@ from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversatio
 from gateway.core.i18n import _
 from gateway.runtime.agents import Agent, Agents
 from gateway.runtime.models import AgentModel
-from gateway.store import AppendResult, LogEntry, NewEntry
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.store import LogEntry, NewEntry
+from gateway.store.effects import CommandEffect, EffectFact, done
 
 logger = logging.getLogger("reverie.choosing")
 
-NOTIFY_AFTER_S = 5.0
-"""If starting a model takes longer, its readiness is posted."""
-START_TIMEOUT_S = 600.0
-"""Longest start of a model in another process."""
 GATEWAY_NAME = "reverie"
 """Author of choices that are taken back."""
-NOT_CONFIGURED = "it is not configured any more"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChoiceRequest:
-    """Request to use another model for an agent."""
-
-    name: str
-    """A key of `llm.models`. Empty: the configured model."""
-    at: Address
-    """Place of the command: it concerns the agent that answers there."""
-    by: str
-    """Author, for people."""
-    reply_to: MessageId | None = None
-    """Message that later posts reply to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +50,6 @@ class ConfiguredModel:
     """Ids of the agents that use it."""
 
 
-class _PendingChoice(NamedTuple):
-    """Choice that is being carried out."""
-
-    agent: Agent
-    request: ModelChoiceRequest
-    model_name: str
-    """Key of the model that it means now."""
-    seq: Seq
-    """Log position of the command."""
-    number: int
-    """Number among the choices for this agent."""
-
-
 class ModelSelector:
     """Chooses models, for all agents."""
 
@@ -91,49 +58,21 @@ class ModelSelector:
         self._agents = agents
         self._live = agents.live
         self._store = agents.store
-        self._clock = agents.clock
         self._models = agents.models
         self._chosen = dict(chosen)
-        """Valid choices by agent, also of models that are not ready yet."""
-        self._choice_counts: dict[str, int] = {}
-        """Number of choices by agent; the newest counts."""
-        self._in_progress = Counter[str]()
-        """Number of choices being carried out, by agent."""
+        """Choices by agent."""
         self._running = set[asyncio.Task[None]]()
         self._closed = False
         self._turn_settings = _turn_settings_key(agents.live.settings)
         agents.live.on_change(self.prepare)
-        agents.store.subscribe(self._on_selected_elsewhere, ModelSelected, own=False)
+        agents.store.subscribe(self._on_selected, ModelSelected)
 
-    def _on_selected_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Use what was chosen in another process."""
+    def _on_selected(self, entries: Sequence[LogEntry]) -> None:
+        """Use what was chosen, in whichever process."""
         for entry in entries:
-            fact = entry.fact
-            agent = self._agents.by_id.get(fact.agent) if isinstance(fact, ModelSelected) else None
-            if agent is None or not isinstance(fact, ModelSelected):
-                continue
-            self._chosen[agent.id] = fact.model
-            number = self._choice_counts[agent.id] = self._choice_counts.get(agent.id, 0) + 1
-            self._start_task(self._follow(agent, self.wanted_model(agent.id), number))
-
-    async def _follow(self, agent: Agent, name: str, number: int) -> None:
-        """Use a model that was chosen, once it is ready here. If it cannot be used, whoever chose
-        it takes it back.
-        """
-        agent_model = self._models.pool.get(agent.id, name)
-        if agent_model is agent.agent_model:
-            return
-        try:
-            with self._models.pool.holding(agent_model):
-                await agent_model.primary.start()
-                if number == self._choice_counts[agent.id]:
-                    agent.use_model(agent_model)
-        except ModelError as error:
-            logger.error(  # noqa: TRY400 - no bug
-                "the model %s is not usable here: %s", agent_model.primary.label, error.reason
-            )
-            return
-        await self._models.restore_cadences(self._store)
+            if isinstance(fact := entry.fact, ModelSelected) and fact.agent in self._agents.by_id:
+                self._chosen[fact.agent] = fact.model
+                self._use_wanted(self._agents.by_id[fact.agent])
 
     def agent_id_for(self, conversation: ConversationId) -> str:
         """Return the id of the conversation's agent."""
@@ -151,20 +90,16 @@ class ModelSelector:
         def apply() -> None:
             turns_change, self._turn_settings = settings_key != self._turn_settings, settings_key
             for agent in self._agents.agents:
-                self._apply_settings(agent, rebuild=turns_change)
+                self._use_wanted(agent, rebuild=turns_change)
 
         return apply
 
-    def _apply_settings(self, agent: Agent, *, rebuild: bool) -> None:
-        """Apply new settings to an agent's model, from its next turn on. Returns at once.
+    def _use_wanted(self, agent: Agent, *, rebuild: bool = False) -> None:
+        """Use the model that is wanted now, from the agent's next turn on. Returns at once.
 
-        `rebuild`: also if the model stays the same. A model that is just starting is used once it
-        is ready.
+        `rebuild`: also if the model stays the same.
         """
-        name = self.wanted_model(agent.id)
-        if self._in_progress[agent.id] and agent.agent_model.name in self._live.settings.llm.models:
-            name = agent.agent_model.name
-        agent_model = self._models.pool.get(agent.id, name)
+        agent_model = self._models.pool.get(agent.id, self.wanted_model(agent.id))
         other = agent_model is not agent.agent_model
         if other or rebuild:
             agent.use_model(agent_model)
@@ -198,29 +133,27 @@ class ModelSelector:
             )
         return found
 
-    def choose(self, request: ModelChoiceRequest) -> CommandEffect:
-        """Plan a choice; `name` is a name of `list_models`, or empty. The effect's answer is for
+    def choose(
+        self, name: str, at: Address, *, by: str, reply_to: MessageId | None = None
+    ) -> CommandEffect:
+        """Plan to use another model for the agent that answers there. The effect's answer is for
         the author.
+
+        `name`: a name of `list_models`; empty: the configured one. `by`: author, for people.
+        `reply_to`: message that a later post replies to.
         """
-        agent = self._agents.agent_for(request.at.conversation)
-        current, name = (
-            self._chosen.get(agent.id, ""),
-            request.name or self._configured_model(agent.id),
-        )
-        if current == request.name and agent.agent_model.name == name:
-            return CommandEffect(
-                answer=_("`{agent}` already uses `{model}`.").format(agent=agent.id, model=name)
-            )
-        fact = EffectFact(
-            ModelSelected(agent=agent.id, model=request.name, by=request.by),
-            inner_conversation(agent.id),
-        )
-        return CommandEffect(
-            answer=_("`{agent}` uses `{model}` from its next answer on.").format(
-                agent=agent.id, model=name
+        agent = self._agents.agent_for(at.conversation)
+        before, model = self._chosen.get(agent.id, ""), name or self._configured_model(agent.id)
+        if before == name and agent.agent_model.name == model:
+            return done(_("`{agent}` already uses `{model}`.").format(agent=agent.id, model=model))
+        fact = ModelSelected(agent=agent.id, model=name, by=by)
+        check = partial(self._check, agent, fact, before, at=at, reply_to=reply_to)
+        return done(
+            _("`{agent}` uses `{model}` from its next answer on.").format(
+                agent=agent.id, model=model
             ),
-            facts=(fact,),
-            settle=lambda result: self._settle(agent, request, result),
+            EffectFact(fact, inner_conversation(agent.id)),
+            then=lambda seq: self._start_task(check(seq=seq)),
         )
 
     async def close(self) -> None:
@@ -231,71 +164,11 @@ class ModelSelector:
     def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
 
-    def _settle(
-        self, agent: Agent, request: ModelChoiceRequest, written: AppendResult | None
-    ) -> None:
-        if written is None or not written.is_new:
-            return
-        self._chosen[agent.id] = request.name
-        number = self._choice_counts[agent.id] = self._choice_counts.get(agent.id, 0) + 1
-        logger.info(
-            "%s is to think with %s, by %s", agent.id, self.wanted_model(agent.id), request.by
-        )
-        if not self._closed:
-            choice = _PendingChoice(
-                agent, request, self.wanted_model(agent.id), written.seq, number
-            )
-            self._in_progress[agent.id] += 1
-            self._start_task(self._carry_out(choice))
-
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             return work.close()
         self._running.add(task := self._agents.tasks.create_task(work))
         return task.add_done_callback(self._running.discard)
-
-    async def _carry_out(self, choice: _PendingChoice) -> None:
-        try:
-            await self._change(choice)
-        finally:
-            self._in_progress[choice.agent.id] -= 1
-
-    async def _change(self, choice: _PendingChoice) -> None:
-        began_s = self._clock.monotonic()
-        try:
-            await self._start_model(choice)
-        except ModelError as error:
-            return await self._take_back(choice, error.reason)
-        except Exception:  # a bug in an adapter
-            logger.exception("making %s ready broke", choice.model_name)
-            return await self._take_back(choice, "internal error")
-        await self._models.restore_cadences(self._store)
-        if not self._is_newest(choice):
-            return None
-        if choice.model_name not in self._live.settings.llm.models:
-            return await self._take_back(choice, NOT_CONFIGURED)
-        choice.agent.use_model(self._models.pool.get(choice.agent.id, choice.model_name))
-        if self._clock.monotonic() - began_s > NOTIFY_AFTER_S:
-            await self._post_reply(
-                choice,
-                _("`{model}` is ready: `{agent}` uses it from its next answer on.").format(
-                    model=choice.model_name, agent=choice.agent.id
-                ),
-            )
-        return await choice.agent.warm_up()
-
-    async def _start_model(self, choice: _PendingChoice) -> None:
-        """Start the model, as configured by then. Raises ModelError."""
-        agent_model: AgentModel | None = None
-        while True:
-            if choice.model_name not in self._live.settings.llm.models:
-                raise ModelUnusable(NOT_CONFIGURED)
-            if agent_model is (
-                agent_model := self._models.pool.get(choice.agent.id, choice.model_name)
-            ):
-                return
-            with self._models.pool.holding(agent_model):
-                await agent_model.primary.start()
 
     async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
         """Start a model that is in use already: the first turn waits for it, or reports the
@@ -311,45 +184,54 @@ class ModelSelector:
         await self._models.restore_cadences(self._store)
         await agent.warm_up()
 
-    def _is_newest(self, choice: _PendingChoice) -> bool:
-        """Return whether no newer choice was made meanwhile."""
-        return choice.number == self._choice_counts[choice.agent.id]
-
-    async def _take_back(self, choice: _PendingChoice, why: str) -> None:
-        agent, used = choice.agent.id, choice.agent.agent_model.name
-        logger.warning("%s is not usable: %s", choice.model_name, why)
-        if not self._is_newest(choice):
-            return
-        self._chosen[agent] = "" if used == self._configured_model(agent) else used
-        fact = ModelSelected(agent=agent, model=self._chosen[agent], by=GATEWAY_NAME)
-        reversal = NewEntry(
-            fact=fact,
-            at=self._clock.now(),
-            conversation=inner_conversation(agent),
-            cause=choice.seq,
+    async def _check(
+        self,
+        agent: Agent,
+        choice: ModelSelected,
+        before: str,
+        *,
+        at: Address,
+        reply_to: MessageId | None,
+        seq: Seq,
+    ) -> None:
+        """Take the choice back if its model cannot be started, durably, with the post that says
+        so. `before`: the choice before it.
+        """
+        chosen, reason = agent.agent_model, "internal error"
+        try:
+            with self._models.pool.holding(chosen):
+                return await chosen.primary.start()
+        except ModelError as error:
+            reason = error.reason
+        except Exception:  # a bug in an adapter
+            logger.exception("making %s ready broke", chosen.name)
+        if self._chosen[agent.id] != choice.model:
+            return None
+        now = self._agents.clock.now()
+        reversal = replace(choice, model=before, by=GATEWAY_NAME)
+        key = PostKey(hashlib.sha256(f"chosen:{seq}".encode()).hexdigest()[:26])
+        text = _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
+            model=chosen.name,
+            reason=_inline_code(reason),
+            agent=agent.id,
+            used=before or self._configured_model(agent.id),
         )
-        await self._post_reply(
-            choice,
-            _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
-                model=choice.model_name, reason=_inline_code(why), agent=agent, used=used
-            ),
-            reversal,
+        queued = PostQueued(post=Post(key=key, to=at, text=text, reply_to=reply_to))
+        await self._store.append(
+            [
+                NewEntry(
+                    fact=reversal, at=now, conversation=inner_conversation(agent.id), cause=seq
+                ),
+                NewEntry(
+                    fact=queued,
+                    at=now,
+                    conversation=at.conversation,
+                    key=f"post:{key}",
+                    cause=seq,
+                ),
+            ]
         )
-
-    async def _post_reply(self, choice: _PendingChoice, text: str, *more: NewEntry) -> None:
-        """Post a reply, in one transaction with `more`."""
-        now, request = self._clock.now(), choice.request
-        key = PostKey(hashlib.sha256(f"chosen:{choice.seq}".encode()).hexdigest()[:26])
-        post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
-        place = request.at.conversation
-        queued = NewEntry(
-            fact=PostQueued(post=post),
-            at=now,
-            conversation=place,
-            key=f"post:{key}",
-            cause=choice.seq,
-        )
-        await self._store.append([*more, queued])
+        return None
 
 
 def _turn_settings_key(settings: Settings) -> object:
