@@ -280,10 +280,8 @@ class AgentLoop(ABC):
         """Places where a reminder has fired, and no turn has begun since."""
         self._begun_anew: dict[ConversationId, int] = {}
         """Number of answers in a row that were begun anew, by place."""
-        self._queued: dict[ConversationId, float] = {}
-        """Places whose turns wait for others to end, oldest first, and since when (monotonic). inf:
-        people know it."""
-        self._queue_task: asyncio.Task[None] | None = None
+        self._queued: dict[ConversationId, asyncio.Task[None]] = {}
+        """Places whose turns wait for others to end, with the task that tells people so."""
         self._put_off: dict[ConversationId, _PutOff] = {}
         """Questions that wait for a model, by place, until it has answered or they have waited too
         long."""
@@ -513,8 +511,7 @@ class AgentLoop(ABC):
         again.
         """
         self.send(Stopping(at=self._clock.now()))
-        waiting = [one.timer for one in self._put_off.values()]
-        for timer in (self._timer, self._queue_task, *waiting):
+        for timer in (self._timer, *[one.timer for one in self._put_off.values()]):
             if timer is not None:
                 timer.cancel()
         parked = await self._park([*self._running], grace_s)
@@ -682,32 +679,20 @@ class AgentLoop(ABC):
                 self.tick()
 
     def _watch_queue(self) -> None:
-        """Note since when turns wait for others to end."""
+        """Show people whose turns wait for others to end that they were heard, and tell them so
+        after a while.
+        """
         waiting = {turn.conversation for turn in self.state.waiting}
-        if not waiting and not self._queued:
-            return
-        now_s = self._clock.monotonic()
-        known = {place: since_s for place, since_s in self._queued.items() if place in waiting}
-        for place in self._queued.keys() - known.keys():
+        for place in self._queued.keys() - waiting:
+            self._queued.pop(place).cancel()
             self.show_queued(place, waits=False)
-        self._queued = known | {
-            turn.conversation: now_s
-            for turn in self.state.waiting
-            if turn.conversation not in known
-        }
-        for place in self._queued.keys() - known.keys():
+        for place in waiting - self._queued.keys():
+            self._queued[place] = self._tasks.create_task(self._tell_late(place))
             self.show_queued(place, waits=True)
-        if self._queued and self._queue_task is None and not self.state.stopping:
-            self._queue_task = self._tasks.create_task(self._tell_queue())
 
-    async def _tell_queue(self) -> None:
-        while untold := [place for place, since_s in self._queued.items() if since_s != math.inf]:
-            if (left_s := self._queued[untold[0]] + QUEUE_S - self._clock.monotonic()) > 0:
-                await self._clock.sleep(left_s)
-            else:
-                self._queued[untold[0]] = math.inf
-                await self.tell_queued(untold[0])
-        self._queue_task = None
+    async def _tell_late(self, place: ConversationId) -> None:
+        await self._clock.sleep(QUEUE_S)
+        await self.tell_queued(place)
 
     def _settle_put_off(self, place: ConversationId, result: TurnResult, began_s: float) -> None:
         """Keep the question of a turn that was put off; else let those that wait be asked, if it

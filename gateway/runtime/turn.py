@@ -325,11 +325,9 @@ class TurnRunner:
         """Leave the input to a turn that begins once a model may answer. Everybody who waits is
         told once.
         """
-        is_awaited, told = (
-            _is_answer_awaited(turn),
-            turn.context.agent.is_put_off(turn.conversation),
-        )
-        waiting = _first_awaited(turn, alone=not told) if is_awaited else []
+        is_awaited = _is_answer_awaited(turn)
+        waiting = _first_awaited(turn) if is_awaited else []
+        is_first = not turn.context.agent.is_put_off(turn.conversation)
         turn.is_put_off = True
         if not outcome.steps:  # with steps, its record holds the input and what was done for it
             turn.input.leave_all()
@@ -340,18 +338,13 @@ class TurnRunner:
             [_to_entry(turn, replace(outcome, outcome="interrupted"))],
         )
         for awaited in waiting:
-            key = PostKey(
-                hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[
-                    :26
-                ]
-            )
-            is_known = awaited.sender in self._told_people
+            named = f"put off:{turn.conversation}:{awaited.seq}".encode()
+            key = PostKey(hashlib.sha256(named).hexdigest()[:26])
+            is_told = not is_first and awaited.sender in self._told_people
+            if is_told or await turn.context.store.entry_by_key(f"post:{key}"):
+                continue
             if awaited.sender is not None:
                 self._told_people.add(awaited.sender)
-            if told and (
-                is_known or await turn.context.store.entry_by_key(f"post:{key}") is not None
-            ):
-                continue
             text = self._build_put_off_text(outcome, now)
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
             entries += await _build_post_entries(turn, post, now, awaited.seq)
@@ -1201,22 +1194,15 @@ def _oldest_awaited(turn: Turn) -> _Awaited:
     return _Awaited(None, turn.context.clock.now())
 
 
-def _first_awaited(turn: Turn, *, alone: bool) -> list[_Awaited]:
-    """Return the first unread message of each person who waits. `alone`: only the oldest of all."""
-    oldest, reply_to = (
-        _oldest_awaited(turn),
-        find_reply_to((*turn.input.messages, *turn.input.arrived)),
-    )
+def _first_awaited(turn: Turn) -> list[_Awaited]:
+    """Return the first unread message of each person who waits, or what an interrupted turn had."""
     first = dict[SenderId, _Awaited]()
     for one in turn.input.unread.messages:
         if isinstance(one.fact, Message) and is_addressed(one.fact):
-            first.setdefault(
-                one.fact.sender.id, _Awaited(one.seq, one.at, one.fact.id, one.fact.sender.id)
-            )
-    if alone or not first:
-        known = next((one.sender for one in first.values() if one.seq == oldest.seq), None)
-        return [oldest._replace(message=reply_to, sender=known)]
-    return [*first.values()]
+            sender = one.fact.sender.id
+            first.setdefault(sender, _Awaited(one.seq, one.at, one.fact.id, sender))
+    reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
+    return [*first.values()] or [_oldest_awaited(turn)._replace(message=reply_to)]
 
 
 def _may_wait(turn: Turn) -> bool:
