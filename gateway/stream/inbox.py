@@ -7,7 +7,6 @@ events are in the store; this holds only the open windows.
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -30,14 +29,14 @@ from gateway.core.events import (
 )
 from gateway.core.facts import LOW, URGENT
 from gateway.core.identity import ADMIN_ROLES
+from gateway.core.ratelimit import SlidingWindows
 from gateway.store import LogEntry
 from gateway.store.types import judged_events
 
-FLOOD_DECAY_S: Final = 10.0
-FLOOD_LINES: Final = 20.0
+FLOOD_S: Final = 10.0
+FLOOD_LINES: Final = 20
 """Lines within that time that are a flood: nobody can follow them one by one."""
 FLOOD_WINDOW_S: Final = 60.0
-MAX_FLOOD_METERS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +97,6 @@ class ReadyListener(Protocol):
         """Announce entries that are ready for attention. Returns at once."""
 
 
-class _FloodMeter:
-    """Rate of talk in a room: exponentially decaying count of recent lines."""
-
-    def __init__(self, now_s: float) -> None:
-        self._at_s = now_s
-        self._lines = 0.0
-
-    def add_line(self, now_s: float) -> bool:
-        """Count a line. Return whether the lines are a flood."""
-        self._lines = self._lines * math.exp((self._at_s - now_s) / FLOOD_DECAY_S) + 1
-        self._at_s = now_s
-        return self._lines >= FLOOD_LINES
-
-
 class ConversationInbox:
     """Announces a conversation to its `listener` when its window ends, with the event that opened
     it.
@@ -139,13 +124,11 @@ class ConversationInbox:
         self._live = live
         self._limits = limits
         self._cluster = cluster or Cluster()
-        self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
-        """End on the monotonic clock, and the task that waits for it."""
-        self._trusted_windows: set[ConversationId] = set()
-        """Open windows in which an owner or admin has written."""
-        self._authors: dict[ConversationId, Mapping[MessageId, SenderId]] = {}
-        """Authors of the messages to the agent, by open window."""
-        self._flood_meters: OrderedDict[ConversationId, _FloodMeter] = OrderedDict()
+        self._windows: dict[
+            ConversationId, tuple[float, ReadyConversation, asyncio.Task[None]]
+        ] = {}
+        """End on the monotonic clock, what is to be announced, and the task that waits for it."""
+        self._room_lines = SlidingWindows(FLOOD_S)
         self._closed = False
 
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
@@ -176,20 +159,20 @@ class ConversationInbox:
         if limits is not None and sender is not None:
             wait_s = max(wait_s, limits.turn_wait_s(Address.parse(place), sender))
         until_s = self._clock.monotonic() + wait_s
-        before_s, waiting = self._windows.get(place, (math.inf, None))
+        before_s, first, waiting = self._windows.get(place, (math.inf, arrival, None))
         if before_s > until_s and limits is not None and sender is not None:
             limits.count_turn(Address.parse(place), sender)
         if wait_s <= 0:
             self.listener.notice(arrival)
             return
-        if arrival.trusted:
-            self._trusted_windows.add(place)
-        self._authors[place] = {**self._authors.get(place, {}), **arrival.authors}
-        if before_s <= until_s:
-            return
-        if waiting is not None:
-            waiting.cancel()
-        self._windows[place] = until_s, asyncio.create_task(self._notify_after(arrival, wait_s))
+        trusted, authors = first.trusted or arrival.trusted, {**first.authors, **arrival.authors}
+        opened = replace(first, trusted=trusted, authors=authors)
+        if waiting is None or before_s > until_s:
+            if waiting is not None:
+                waiting.cancel()
+            before_s = until_s
+            waiting = asyncio.create_task(self._notify_after(place, wait_s))
+        self._windows[place] = before_s, opened, waiting
 
     def is_waiting(self, conversation: ConversationId) -> bool:
         """Return whether a window is open there."""
@@ -200,11 +183,9 @@ class ConversationInbox:
         if not arrival.is_room_talk or arrival.urgency < URGENT:
             return coalesce_s
         now_s = self._clock.monotonic()
-        flood = self._flood_meters.setdefault(arrival.conversation, _FloodMeter(now_s))
-        self._flood_meters.move_to_end(arrival.conversation)
-        if len(self._flood_meters) > MAX_FLOOD_METERS:
-            self._flood_meters.popitem(last=False)
-        return max(FLOOD_WINDOW_S, coalesce_s) if flood.add_line(now_s) else coalesce_s
+        self._room_lines.add(arrival.conversation, now_s)
+        is_flood = self._room_lines.count(arrival.conversation, now_s) >= FLOOD_LINES
+        return max(FLOOD_WINDOW_S, coalesce_s) if is_flood else coalesce_s
 
     async def close(self) -> None:
         """Close all windows without a word, and open none any more; the events stay unread in the
@@ -215,21 +196,11 @@ class ConversationInbox:
 
     async def close_windows(self, of: Callable[[ConversationId], bool]) -> None:
         """Close these windows without a word; the events stay unread in the store."""
-        tasks = [self._windows.pop(place)[1] for place in [*self._windows] if of(place)]
-        self._trusted_windows = {place for place in self._trusted_windows if place in self._windows}
-        self._authors = {
-            place: authors for place, authors in self._authors.items() if place in self._windows
-        }
+        tasks = [self._windows.pop(place)[2] for place in [*self._windows] if of(place)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _notify_after(self, arrival: ReadyConversation, wait_s: float) -> None:
+    async def _notify_after(self, place: ConversationId, wait_s: float) -> None:
         await self._clock.sleep(wait_s)
-        place = arrival.conversation
-        del self._windows[place]
-        trusted = place in self._trusted_windows
-        self._trusted_windows.discard(place)
-        self.listener.notice(
-            replace(arrival, trusted=trusted, authors=self._authors.pop(place, {}))
-        )
+        self.listener.notice(self._windows.pop(place)[1])
