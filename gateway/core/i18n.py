@@ -44,11 +44,6 @@ def current_language() -> str:
     return _language.get()
 
 
-def translations(message: str) -> frozenset[str]:
-    """Return a marked text in all languages, to find it in the log."""
-    return frozenset([message, *(_catalog(language).gettext(message) for language in languages())])
-
-
 def language_for(room: str | None, person: str | None, *, direct: bool) -> str | None:
     """Return the tag of the language to write in: the room's, else in a direct chat that of the
     person's client.

@@ -9,12 +9,10 @@ An explanation names other entries by their numbers only, and never quotes them.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from agent.turn import TOO_MANY_IN_TURN
 from gateway.core.events import (
     Alarm,
     Command,
@@ -28,7 +26,6 @@ from gateway.core.facts import (
     ConversationRewound,
     Judgement,
     PartSendEnded,
-    PartSendStarted,
     PostQueued,
     RoomAttended,
     Seq,
@@ -38,14 +35,12 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.format import format_duration
-from gateway.core.i18n import translations
 from gateway.core.labels import Label
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS, format_entry
 from gateway.store.overview import NotificationRow
-from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
 
 
 class EventOutcome(StrEnum):
@@ -289,7 +284,7 @@ async def _explain_judged(
     return [
         *lines,
         *await _explain_trust(reader, handler, handler.fact),
-        *await _explain_work(reader, found.next_turn or handler),
+        *_explain_work(found.next_turn or handler),
         *await _explain_reply(reader, found.next_turn or handler),
         *await _explain_rewinds(reader, found.event, handler),
     ]
@@ -310,23 +305,9 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEnt
     return lines
 
 
-_WAIT_TEXTS: Final = {
-    SLOW_TEXT: "I said that the model is slow",
-    QUEUED_TEXT: "I said that others are answered first",
-}
-
-
 async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
     """Explain what it had to wait for, if anything."""
-    place, handler, lines = found.judgement.conversation, found.dealt_with, list[str]()
-    for queued in await reader.caused_by(found.event.seq):
-        if isinstance(queued.fact, PostQueued):
-            said = (
-                why
-                for text, why in _WAIT_TEXTS.items()
-                if queued.fact.post.text in translations(text)
-            )
-            lines += [f"{why} (entry {queued.seq})" for why in said]
+    place, handler = found.judgement.conversation, found.dealt_with
     turns = await reader.entries(
         after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED
     )
@@ -339,14 +320,9 @@ async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
             and not turn.upto
         ):
             waits = "it waits for one" if handler is None else "it waited for one"
-            return [
-                *lines,
-                (
-                    f"no model answered in {_format_turn(entry)} ({turn.failure}: {turn.reason}); "
-                    f"{waits}"
-                ),
-            ]
-    return lines
+            told = f"({turn.failure}: {turn.reason})"
+            return [f"no model answered in {_format_turn(entry)} {told}; {waits}"]
+    return []
 
 
 def _explain_look(found: EventTrail) -> list[str]:
@@ -396,32 +372,18 @@ async def _explain_turn(
     )
 
 
-async def _explain_work(reader: StoreReader, ended: LogEntry) -> list[str]:
-    """Explain the tools that a turn used, and whether another model answered than before."""
+def _explain_work(ended: LogEntry) -> list[str]:
+    """Explain the tools that a turn used, and whether a fallback answered."""
     turn, lines = ended.fact, list[str]()
     if not isinstance(turn, TurnRecord):
         return lines
-    calls = [called for step in turn.steps for called in step.calls if not called.ended]
-    if calls:
-        named = ", ".join(
-            f"{name} {count}" for name, count in Counter(one.name for one in calls).most_common(5)
-        )
-        lines.append(f"it called tools {len(calls)} times in {len(turn.steps)} steps ({named})")
-    if any(called.result == TOO_MANY_IN_TURN for called in calls):
-        lines[-1] += "; the last of them were over `tools.max_rounds`, and not carried out"
+    named = Counter(one.name for step in turn.steps for one in step.calls if not one.ended)
+    if named:
+        most = ", ".join(f"{name} {count}" for name, count in named.most_common(5))
+        lines.append(f"it called tools {named.total()} times in {len(turn.steps)} steps ({most})")
     if turn.instead_of:
-        return [
-            *lines,
-            f"{turn.model} answered as a fallback, because others did not ({turn.instead_of})",
-        ]
-    earlier = await reader.newest_entries(
-        1, kinds=["turn_ended"], conversation=ended.conversation, before=ended.seq
-    )
-    model = earlier[0].fact.model if earlier and isinstance(earlier[0].fact, TurnRecord) else ""
-    if turn.model and model and turn.model != model:
         lines.append(
-            f"{turn.model} answered, not {model} as before (entry {earlier[0].seq}): it was chosen "
-            "since"
+            f"{turn.model} answered as a fallback, because others did not ({turn.instead_of})"
         )
     return lines
 
@@ -519,7 +481,7 @@ async def _explain_internal(
             f"{more}{shown}"
         )
         lines += await _explain_attended_turn(reader, fact, sees_everything=sees_everything)
-        lines += [*await _explain_trust(reader, entry, fact), *await _explain_work(reader, entry)]
+        lines += [*await _explain_trust(reader, entry, fact), *_explain_work(entry)]
         lines += await _explain_reply(reader, entry)
     elif isinstance(fact, ToolRefused | ApprovalRequested | RoomAttended):
         lines += _explain_label(fact.label)
@@ -562,19 +524,10 @@ async def _explain_reply(reader: StoreReader, cause: LogEntry, word: str = "repl
 async def _explain_delivery(
     reader: StoreReader, queued: LogEntry, fact: PostQueued, word: str
 ) -> list[str]:
-    kinds = ["sending", "part"]
-    found = await reader.entries(
-        after=queued.seq, kinds=kinds, conversation=queued.conversation, limit=_MAX_ATTEMPTS
-    )
-    facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted | PartSendEnded)]
-    mine = [one for one in facts if one.post == fact.post.key]
-    attempts = [one for one in mine if isinstance(one, PartSendEnded)]
     ended = await reader.entry_by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
     if ended is not None and isinstance(ended.fact, DeliveryReport):
         reason = f": {ended.fact.reason}" if ended.fact.reason else ""
-        if ended.fact.state == "sent":
-            reason = _explain_retries(mine)
-        elif ended.fact.state == "uncertain":
+        if ended.fact.state == "uncertain":
             notices = [
                 one.seq
                 for one in await reader.caused_by(ended.seq)
@@ -584,28 +537,15 @@ async def _explain_delivery(
         return [
             f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"
         ]
-    reason = f": {attempts[-1].reason}" if attempts and attempts[-1].state == "waiting" else ""
-    return [f"the {word} (entry {queued.seq}) is still to be delivered{reason}"]
-
-
-def _explain_retries(facts: Sequence[PartSendStarted | PartSendEnded]) -> str:
-    """Return what went wrong before a post was sent; empty: nothing."""
-    waits = [
-        (at, one)
-        for at, one in enumerate(facts)
-        if isinstance(one, PartSendEnded) and one.state == "waiting"
+    parts = await reader.newest_entries(
+        _MAX_ATTEMPTS, after=queued.seq, kinds=["part"], conversation=queued.conversation
+    )
+    failed = [
+        one.fact.reason
+        for one in parts
+        if isinstance(one.fact, PartSendEnded)
+        and one.fact.post == fact.post.key
+        and one.fact.state == "waiting"
     ]
-    if not waits:
-        return ""
-    at, last = waits[-1]
-    text = f", at attempt {len(waits) + 1}; the one before failed: {last.reason}"
-    if last.maybe_seen:
-        is_again = any(
-            isinstance(one, PartSendStarted) and one.part == last.part for one in facts[at + 1 :]
-        )
-        text += (
-            ", and it was sent again without being shown twice"
-            if is_again
-            else ", and it was found to be there"
-        )
-    return text
+    reason = f": {failed[-1]}" if failed else ""
+    return [f"the {word} (entry {queued.seq}) is still to be delivered{reason}"]

@@ -13,7 +13,6 @@ from gateway.core.i18n import (
     language_for,
     languages,
     ngettext,
-    translations,
     use_language,
 )
 from tests.checks.messages import find_sentences, marked_texts, problems
@@ -77,10 +76,6 @@ def test_pairing_and_approval_have_the_language_and_what_others_wrote_is_no_form
         assert [one.label for one in approval_buttons("k7qd")] == ["Ja", "Nein"]
         assert approval_buttons("k7qd")[0].command == "approve k7qd"
         assert render_outcome("once", "{by}") == "**Genehmigt** von `{by}`."
-
-
-def test_a_text_is_found_in_the_log_in_each_language() -> None:
-    assert translations("Yes") == {"Yes", "Ja", "Sí"}
 
 
 def test_the_check_finds_unmarked_sentences_and_lost_placeholders() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from agent.models.base import ModelUnusable
 from agent.models.scripted import Script, ScriptRule
-from agent.turn import TOO_MANY_IN_TURN
 from gateway.core.events import (
     Alarm,
     Command,
@@ -51,7 +50,6 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
 from gateway.stream.trace import (
     EventOutcome,
     explain_event,
@@ -213,43 +211,15 @@ async def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
     ]
 
 
-def attempt(state: Any, reason: str = "", *, maybe_seen: bool = False) -> list[NewEntry]:
+def attempt(state: Any, reason: str = "") -> list[NewEntry]:
     """A hand-over of the reply's only part, and its end."""
-    end = PartSendEnded(
-        post=PostKey("p"), part=0, state=state, reason=reason, maybe_seen=maybe_seen
-    )
+    end = PartSendEnded(post=PostKey("p"), part=0, state=state, reason=reason)
     begun = PartSendStarted(post=PostKey("p"), part=0, bodies=("x",))
     return [NewEntry(fact=fact, at=NOW, conversation=A) for fact in (begun, end)]
 
 
 OUTAGES: dict[str, tuple[list[NewEntry], list[NewEntry], str]] = {
     "sent at once": (attempt("sent"), [], "is sent (entry 7)"),
-    "sent later": (
-        [*attempt("waiting", "not sent: HTTP 502"), *attempt("sent")],
-        [],
-        "is sent (entry 9), at attempt 2; the one before failed: not sent: HTTP 502",
-    ),
-    "found": (
-        [*attempt("waiting", "the process ended", maybe_seen=True), attempt("sent")[1]],
-        [],
-        (
-            "is sent (entry 8), at attempt 2; the one before failed: the process ended, and it was "
-            "found to be there"
-        ),
-    ),
-    "not found": (
-        [*attempt("waiting", "the process ended", maybe_seen=True), *attempt("sent")],
-        [],
-        (
-            "is sent (entry 9), at attempt 2; the one before failed: the process ended, "
-            "and it was sent again without being shown twice"
-        ),
-    ),
-    "ended by the server": (
-        [*attempt("waiting", "killed: Excess Flood"), *attempt("sent")],
-        [],
-        "is sent (entry 9), at attempt 2; the one before failed: killed: Excess Flood",
-    ),
     "nobody knows": (
         attempt("uncertain", "no answer"),
         [
@@ -280,13 +250,6 @@ async def test_what_failed_before_a_reply_arrived_is_one_line(what: str, tmp_pat
     ]
     (reply,) = [one for one in await story_of(tmp_path, *told) if one.startswith("the reply")]
     assert reply == f"the reply (entry 4) {says}"
-
-
-def told_people(text: str) -> NewEntry:
-    """A notice that an event has caused."""
-    return NewEntry(
-        fact=PostQueued(post=replace(post("w"), text=text)), at=NOW, conversation=A, key="post:w"
-    )
 
 
 def step(*results: str, name: str = "shell") -> TurnStep:
@@ -330,10 +293,6 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
             "lost its end"
         ),
     ),
-    "the model hangs": (
-        [*line(), replace(told_people(SLOW_TEXT), cause=Seq(1))],
-        "I said that the model is slow (entry 3)",
-    ),
     "a fallback answers": (
         [
             ended("o", A, model="first"),
@@ -341,10 +300,6 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
             ended("w", A, 2, model="second", instead_of="first: HTTP 529"),
         ],
         "second answered as a fallback, because others did not (first: HTTP 529)",
-    ),
-    "another model is chosen": (
-        [ended("o", A, model="first"), *line(), ended("w", A, 2, model="second")],
-        "second answered, not first as before (entry 1): it was chosen since",
     ),
     "the provider is overloaded": (
         [
@@ -369,20 +324,13 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
         [*line(), *event(EDITED, A, "context"), ended("w", A, 1)],
         "it was edited later (entry 3)",
     ),
-    "the limit of tool calls": (
-        [*line(), ended("w", A, 1, steps=(step("a", "b"), step(TOO_MANY_IN_TURN, name="web")))],
-        (
-            "it called tools 3 times in 2 steps (shell 2, web 1); the last of them were over "
-            "`tools.max_rounds`, and not carried out"
-        ),
+    "tools": (
+        [*line(), ended("w", A, 1, steps=(step("a", "b"), step("c", name="web")))],
+        "it called tools 3 times in 2 steps (shell 2, web 1)",
     ),
     "a refused call": (
         [*line(), NewEntry(fact=REFUSED, at=NOW, conversation=A), ended("w", A, 1)],
         "its call of shell was refused (entry 3): shell is for admins",
-    ),
-    "many rooms ask at once": (
-        [*line(), replace(told_people(QUEUED_TEXT), cause=Seq(1))],
-        "I said that others are answered first (entry 3)",
     ),
     "no model can be used": (
         [*line(), ended("w", A, 1, outcome="failed", failure="key", reason="HTTP 401")],
