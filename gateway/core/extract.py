@@ -241,7 +241,6 @@ def _extract_markup(head: dict[str, str], body: bytes) -> tuple[str, str]:
 
 
 def _import_modules(package: ModuleType) -> None:
-    """Import all modules of a package that can be imported here."""
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         with contextlib.suppress(ImportError):
             importlib.import_module(module.name)

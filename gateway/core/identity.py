@@ -174,7 +174,6 @@ def name_to_address(sender: Sender) -> str:
 
 
 def _bridge_of(person: str) -> str:
-    """Return the `person_key` of the bridge itself."""
     return ":".join([*person.split(":", 3)[:3], ""])
 
 
@@ -245,7 +244,6 @@ def _find_roles(
 
 
 def _matching_keys(person: str, mapping: Mapping[str, object]) -> Iterator[str]:
-    """Yield the keys under which this person is listed."""
     if person in mapping:
         yield person
     if is_bridged(person) and (bridge := _bridge_of(person)) != person and bridge in mapping:

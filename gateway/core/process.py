@@ -240,7 +240,6 @@ async def run_program(
 async def _read_output(
     stdout: asyncio.StreamReader | None, output: bytearray, max_bytes: int
 ) -> bool:
-    """Read until the end or the limit. Return whether the limit was exceeded."""
     while stdout is not None and (piece := await stdout.read(READ_BYTES)):
         output += piece
         if len(output) > max_bytes:

@@ -59,8 +59,6 @@ _TOKEN: Final = 60 * _NANO * _MICRO
 
 
 class _TokenBucket:
-    """Tokens of one key at a moment."""
-
     __slots__ = ("at_ns", "level")
 
     def __init__(self, level: int, at_ns: int) -> None:

@@ -168,7 +168,6 @@ def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
 
 
 def _read_json(value: object) -> object:
-    """Return the value that a text spells as JSON, or the value itself."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):

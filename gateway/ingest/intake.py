@@ -336,7 +336,6 @@ class Intake:
         name_entries: Sequence[NewEntry],
         cursor: str | None = None,
     ) -> None:
-        """Append one transaction. At most the last event has an effect."""
         entries = [*name_entries, *(entry for one in decided for entry in one.entries)]
         if cursor is not None:
             entries.append(
@@ -364,7 +363,6 @@ class Intake:
                 _log_event(one.event, one.handled.judgement)
 
     async def _decide(self, event: Notification) -> _DecidedEvent:
-        """Decide about one event, and build its entries."""
         if isinstance(event, Message) and event.quoted is not None:
             role = role_of(self._judge.access_policy, event.at, event.quoted.sender)
             event = replace(event, quoted=None) if role == "blocked" else event
@@ -490,14 +488,12 @@ class Intake:
         )
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:
-        """Apply the limits to a message."""
         if self._limits is None:
             return CommandResult(judgement=judged)
         verdict = self._limits.check(message, judged, self._judge.bindings.find(message.at).agent)
         return CommandResult(judgement=verdict.judged, post=verdict.post, effect=verdict.change)
 
     def _add_greeting(self, event: Notification, handled: CommandResult) -> CommandResult:
-        """Add the notice for a refused sender, if they may ask for access."""
         decision = decide(self._judge.access_policy, event)
         if self._greeter is None or not decision.request_kind:
             return handled
@@ -517,7 +513,6 @@ class Intake:
 
 
 def _log_event(event: Notification, judged: Judgement) -> None:
-    """Log a new event, as far as operators want to know of it."""
     if isinstance(event, ConnectionChanged):
         reason = f": {event.reason}" if event.reason else ""
         logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
@@ -526,7 +521,6 @@ def _log_event(event: Notification, judged: Judgement) -> None:
 
 
 def _log_context(event: Notification) -> dict[str, str]:
-    """Return the context of log lines about this event."""
     if isinstance(event, ConnectionChanged):
         return {"channel": event.channel}
     return {} if event.at is None else {"conversation": event.at.conversation}

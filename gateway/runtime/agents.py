@@ -637,7 +637,6 @@ class Agents:
         )
 
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
-        """Let reminders that have fired be taken up."""
         for entry in entries:
             if entry.conversation is not None and self.holds(entry.conversation):
                 self.agent_for(entry.conversation).remind(entry.conversation)
@@ -653,7 +652,6 @@ class Agents:
                     agent.state = replace(agent.state, dreamt=load_state(entry.fact.state).dreamt)
 
     def _on_directed(self, entries: Sequence[LogEntry]) -> None:
-        """Carry out the orders to the agents, wherever they were given."""
         for entry in entries:
             if isinstance(order := entry.fact, DmnDirective):
                 if order.what.startswith(PRESENCE_ORDER):
@@ -693,7 +691,6 @@ class Agents:
                 handle.revise(change.message, change.sender.id, change.text)
 
     def _end_blocked_turns(self) -> None:
-        """End the turns whose requesters are all blocked by now. Returns at once."""
         for agent in self.agents:
             for place, handle in agent.turn_handles:
                 if are_blocked(self.reader.access_policy, Address.parse(place), handle.requesters):

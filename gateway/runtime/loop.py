@@ -87,8 +87,6 @@ class TurnResult:
 
 
 class _PutOff(NamedTuple):
-    """A question that waits for a model."""
-
     failed_s: float
     """Time at which a model was asked it in vain last (monotonic). inf: none was."""
     wait_s: float

@@ -68,7 +68,6 @@ class ModelSelector:
         agents.store.subscribe(self._on_selected, ModelSelected)
 
     def _on_selected(self, entries: Sequence[LogEntry]) -> None:
-        """Use what was chosen, in whichever process."""
         for entry in entries:
             if isinstance(fact := entry.fact, ModelSelected) and fact.agent in self._agents.by_id:
                 self._chosen[fact.agent] = fact.model

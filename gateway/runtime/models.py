@@ -82,8 +82,6 @@ class AgentModel:
 
 
 class _ModelKey(NamedTuple):
-    """Configuration of one model: equal keys share one model."""
-
     name: str
     config: ModelConfig
     """Without its fallbacks."""

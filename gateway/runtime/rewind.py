@@ -290,7 +290,6 @@ class Rewinder:
         return task
 
     async def _compact(self, place: ConversationId) -> str:
-        """Fold the view. Return the result in words."""
         try:
             return await self._agents.compact(place)
         except StoreError:
@@ -300,7 +299,6 @@ class Rewinder:
             return _("That did not work. My operator can find the reason in the log.")
 
     async def _compact_and_post(self, request: RewindRequest, seq: Seq) -> None:
-        """Fold the view, and post the result there."""
         place = request.at.conversation
         text = await self._compact(place)
         now = self._clock.now()
@@ -431,7 +429,6 @@ def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:
 
 
 def _include_interrupted(view: Sequence[TurnInView], index: int) -> int:
-    """Return the first of the interrupted turns that this turn answered."""
     while index > 0 and view[index - 1].fact.outcome == "interrupted":
         index -= 1
     return index

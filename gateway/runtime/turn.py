@@ -281,7 +281,6 @@ class TurnRunner:
                 return await self._end(turn, outcome)
 
     async def _end(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
-        """Record the outcome, or put the turn off."""
         outcome = await self._conclude(turn, outcome)
         if (
             turn.preview is not None
@@ -365,7 +364,6 @@ class TurnRunner:
         return _(PUT_OFF_UNTIL_TEXTS[outcome.cause]).format(time=format_time(back_at))
 
     async def _conclude(self, turn: "Turn", outcome: TurnOutcome) -> TurnOutcome:
-        """Return what counts as the outcome, after all that happened meanwhile."""
         if turn.limit_hit is not None and outcome.is_over_budget:
             outcome = replace(outcome, is_over_budget=False, reason=turn.limit_hit.rule)
             await self._record_over_budget(turn, turn.limit_hit)
@@ -376,7 +374,6 @@ class TurnRunner:
         )
 
     async def _record_over_budget(self, turn: "Turn", limit_hit: LimitHit) -> None:
-        """Post that the budget is used up, unless that was posted today."""
         assert turn.context.limits is not None
         addressed = [one.message for one in turn.input.messages if is_addressed(one.message)]
         entries = turn.context.limits.build_unpaid_entries(
@@ -385,7 +382,6 @@ class TurnRunner:
         await turn.context.store.append(entries)
 
     async def _record_parked(self, turn: "Turn") -> None:
-        """Record a turn that is cancelled, if it has used tools."""
         if turn.progress.current.steps:
             with contextlib.suppress(
                 StoreError
@@ -394,7 +390,6 @@ class TurnRunner:
                 await self._record(turn, turn.handle.override_outcome(outcome))
 
     async def _record(self, turn: "Turn", outcome: TurnOutcome) -> None:
-        """Record the outcome, if there is any."""
         stopped = bool(turn.handle.stop_reason)
         if turn.input.digest is not None and outcome.outcome == "interrupted":
             turn.input.leave_pending()
@@ -634,7 +629,6 @@ class Turn(FoldHost):
 
     @property
     def _own_names(self) -> tuple[str, ...]:
-        """Names of the agent that may stand in the lines that the model reads."""
         return tuple(
             filter(
                 None,
@@ -690,7 +684,6 @@ class Turn(FoldHost):
         return prompt_input
 
     def _add_labels(self) -> None:
-        """Add the labels of all pieces of the prompt to that of the request."""
         assert self.view is not None
         assert self.request is not None
         self.request.add(self.view.label | self.input.label | self._card_label)
@@ -889,7 +882,6 @@ class Turn(FoldHost):
             )
 
     def _spent_usd(self) -> float:
-        """Return the costs of the turn so far."""
         accounts = (*self.preparation.current.accounts, *self.progress.current.accounts)
         costs = (
             ASSUMED_PRICE.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd
@@ -1092,7 +1084,6 @@ def _find_askers(turn: Turn) -> list[Sender]:
 
 
 def _find_notified(turn: Turn) -> tuple[Sender, ...]:
-    """Return whom the turn answers or reminds."""
     people = {one.id: Sender(id=one.id, name=one.name) for one in _find_askers(turn)}
     people |= {
         one.id: Sender(id=one.id, name=one.name) for one in turn.input.reminder_setters.values()
@@ -1138,7 +1129,6 @@ async def _build_post_entries(
 
 
 def _to_entry(turn: Turn, outcome: TurnOutcome) -> NewEntry:
-    """Return the entry with the record of a turn."""
     ended, upto = build_record(turn, outcome), turn.input.upto
     now = turn.context.clock.now()
     return NewEntry(
@@ -1173,8 +1163,6 @@ async def build_stop_record(
 
 
 class _Awaited(NamedTuple):
-    """What somebody waits for an answer to."""
-
     seq: Seq | None
     """None: it is not known."""
     at: datetime

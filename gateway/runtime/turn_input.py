@@ -341,7 +341,6 @@ class TurnInput:
         )
 
     async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
-        """Look up who set the reminders among these entries."""
         store = self._context.store
         if not any(isinstance(one.fact, Alarm) for one in entries):
             return
@@ -358,7 +357,6 @@ class TurnInput:
                     )
 
     def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
-        """Return the input with the setters of reminders as the senders, who bear the costs."""
         if not self.reminder_setters:
             return rendered
         pairs = zip(rendered.covers, rendered.senders, strict=False)

@@ -222,7 +222,6 @@ def _apply_threshold(
 
 
 def _is_reportable(event: Notification) -> bool:
-    """Return whether such an event may be shown to the model at all."""
     match event:
         case Message() | ConnectionChanged() | Alarm() | TaskFinished():
             return True
@@ -415,8 +414,6 @@ LONG_CHARS: Final = 40
 
 @dataclass(slots=True)
 class _SenderTalk:
-    """State of one sender in one conversation. Times are monotonic, in seconds."""
-
     rounds: int = 0
     """Their last answers in a row that no person could have written in that time."""
     last_said_s: float = -inf

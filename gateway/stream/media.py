@@ -330,7 +330,6 @@ class MediaStore:
         return DescribedAttachment(describe_attachment(attachment, words=words))
 
     async def _transcribe(self, data: bytes) -> str:
-        """Return the words of a sound. Raises TranscriptionError and OSError."""
         async with self._voice_lock:  # transcription takes all the processors it can get
             file = await asyncio.to_thread(self._write, data, sound_suffix(data))
             try:
@@ -341,7 +340,6 @@ class MediaStore:
                 file.unlink(missing_ok=True)
 
     async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Return the bytes, at most that many. Raises `AttachmentNotFetched`."""
         if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
             raise AttachmentNotFetched("too large to be fetched")
         source: object = self._channels.get(at.channel)
@@ -366,7 +364,6 @@ class MediaStore:
         return data
 
     def _save(self, data: bytes) -> str:
-        """Save an image and return its name. Raises OSError."""
         name = hashlib.sha256(data).hexdigest()
         path = self._folder / name
         if path.exists() and path.stat().st_size == len(data):

@@ -117,7 +117,6 @@ class MutePlaces:
         return conversation in self.places
 
     def _begin(self, entries: Sequence[LogEntry]) -> list[MutePlace]:
-        """Add the places that these entries show as mute. Return the new ones."""
         new = list[MutePlace]()
         for entry in entries:
             fact, place = entry.fact, entry.conversation
@@ -146,7 +145,6 @@ class MutePlaces:
                 self._tasks.create_task(self._tell_end(known, is_well=is_sent))
 
     def _others(self, mute: MutePlace) -> list[MutePlace]:
-        """Return the other places of the same room that are mute for the same reason."""
         same = (one for one in self.places.values() if one != mute and one.reason == mute.reason)
         return [
             one for one in same if (one.at.channel, one.at.room) == (mute.at.channel, mute.at.room)
@@ -250,7 +248,6 @@ class MutePlaces:
             self._inbox.add(ReadyConversation(conversation=place, urgency=URGENT))
 
     def _is_held(self, at: Address) -> bool:
-        """Return whether this process holds the channel."""
         return at.channel in self._channels and self._channels.holds(at.channel)
 
     def _notify(

@@ -636,13 +636,11 @@ class Outbox:
         return max((item.seq for item in recovered), default=Seq(0))
 
     def _put_early(self, name: ChannelName, upto: Seq) -> None:
-        """Queue what was posted while the posts up to there were taken over."""
         for item in self._early.pop(name, ()):
             if item.seq > upto:
                 self._put(item)
 
     def _on_queued(self, entries: Sequence[LogEntry]) -> None:
-        """Deliver posts that are new in the log."""
         for entry in entries:
             if not isinstance(entry.fact, PostQueued):
                 continue
@@ -1116,7 +1114,6 @@ class Outbox:
         await _end_workers(self._workers.values(), self._active_workers())
 
     def _active_workers(self) -> list[asyncio.Task[None]]:
-        """Return the workers that may soon send something."""
         return [
             task for place, task in self._workers.items() if place not in self._away_conversations
         ]

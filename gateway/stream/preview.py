@@ -489,7 +489,6 @@ class TurnPreview:
             self._shown.pop()
 
     def _stop(self) -> None:
-        """Show nothing more than what is on its way."""
         self._ended = True
         for task in (self._slow_task, self._typing_task):  # typing ends the indicator itself
             if task is not None:
@@ -532,7 +531,6 @@ class TurnPreview:
         self._preview = None
 
     def _presentable_text(self) -> str:
-        """Return the part of the newest text that may be shown."""
         answer = presentable_text(self._newest_text)
         if not self._status:  # else nothing is added to it
             answer = _UNFINISHED_WORD.sub("", answer).rstrip()
@@ -590,7 +588,6 @@ class TurnPreview:
                     self._previews.clear_later(self._at, message)
 
     async def _announce(self, message: MessageId) -> None:
-        """Record that this is the message of the preview that is being sent."""
         facts: list[PreviewShown | PreviewEnded] = [PreviewShown(at=self._at, message=message)]
         if self._announced is not None:
             facts.append(PreviewEnded(at=self._at, message=self._announced, reason=""))

@@ -221,8 +221,6 @@ class RoomMembership:
 
 
 def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
-    """Return a callback that logs a refusal."""
-
     async def on_refused(reason: str) -> None:
         logger.warning("cannot leave %s: %s", at.conversation, reason)
 
@@ -230,7 +228,6 @@ def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
 
 
 async def _explain_failure(act: Awaitable[None], doing: str) -> str:
-    """Return the reason of a failure; empty: none."""
     try:
         await act
     except SendError as error:

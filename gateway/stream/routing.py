@@ -285,14 +285,11 @@ def build_platform_roles(settings: Settings) -> Sequence[PlatformRoleRule]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a part of an address matches its glob."""
     # A name may contain characters of globs: `#[foo]` is a room.
     return name == pattern or fnmatchcase(name, pattern)
 
 
 class _KnownScope(NamedTuple):
-    """Scope of a place as its platform reported it last."""
-
     scope: str
     since: Seq
     """It holds for entries from this position on."""

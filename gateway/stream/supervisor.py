@@ -587,7 +587,6 @@ class ChannelReconciler:
         self._notify_changed()
 
     def _is_current(self, name: ChannelName) -> bool:
-        """Return whether the channel is as the settings want it."""
         running, wanted = self._running.get(name), self._specs.get(name)
         if running is None or wanted is None:
             return running is None and wanted is None
@@ -692,7 +691,6 @@ class ChannelReconciler:
         return any(account_key(running.spec.config) == mine for _, running in others)
 
     def _notify_changed(self) -> None:
-        """Wake those that wait for another channel to go."""
         self._adapters_changed.set()
         self._adapters_changed = asyncio.Event()
 

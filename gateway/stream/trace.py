@@ -235,7 +235,6 @@ async def explain_event(
 
 
 async def _explain_message(reader: StoreReader, entry: LogEntry) -> list[str]:
-    """Explain a late arrival of a message, and whether it still reads as it did."""
     message, lines = entry.fact, list[str]()
     if not isinstance(message, Message):
         return lines
@@ -291,7 +290,6 @@ async def _explain_judged(
 
 
 async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEntry) -> list[str]:
-    """Explain whether the turn that handled it was rewound since."""
     lines = list[str]()
     for one in await reader.entries(
         after=handler.seq, kinds=["rewound"]
@@ -306,7 +304,6 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEnt
 
 
 async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
-    """Explain what it had to wait for, if anything."""
     place, handler = found.judgement.conversation, found.dealt_with
     turns = await reader.entries(
         after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED
@@ -373,7 +370,6 @@ async def _explain_turn(
 
 
 def _explain_work(ended: LogEntry) -> list[str]:
-    """Explain the tools that a turn used, and whether a fallback answered."""
     turn, lines = ended.fact, list[str]()
     if not isinstance(turn, TurnRecord):
         return lines
@@ -430,7 +426,6 @@ async def _explain_alarm(
 async def _explain_attended_turn(
     reader: StoreReader, turn: TurnRecord, *, sees_everything: bool
 ) -> list[str]:
-    """Explain the decisions of the inner conversation that led to a turn."""
     covered = [await reader.entry(seq) for seq in turn.covers] if turn.cause == "attended" else []
     alarms = [one for one in covered if one is not None and isinstance(one.fact, Alarm)]
     return [
