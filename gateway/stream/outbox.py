@@ -438,9 +438,6 @@ def _remove_unneeded(directory: Path, keep: set[str], least_age_s: float | None)
         logger.warning("files that were sent cannot be removed: %s", error)
 
 
-UNCERTAIN_NOTICE_WAIT_S = 60.0
-"""Seconds for which a notice about an uncertain answer waits, or until something else is posted
-there."""
 MAX_LEARNED: Final = 2000
 """Newest messages in the log that a channel is told of which looks for its own."""
 MAX_HAND_OVERS: Final = 1000
@@ -498,8 +495,6 @@ class Outbox:
         """Channels that were opened, and are being closed."""
         self._own_notices = set[PostKey]()
         """Notices about uncertain posts that are being appended."""
-        self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
-        """Key of the notice that is held back in a place, and the event that ends its wait."""
         self._link_events: dict[ChannelName, asyncio.Event] = {}
         """Set while the link is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
@@ -577,8 +572,6 @@ class Outbox:
             for place, task in self._workers.items()
             if Address.parse(place).channel == name
         }
-        for place in workers.keys() & self._held_notices.keys():
-            self._held_notices[place][1].set()
         await _end_workers(
             workers.values(),
             [workers[place] for place in workers.keys() - self._away_conversations],
@@ -668,30 +661,21 @@ class Outbox:
             return  # the store has it: the next process delivers it
         place = item.post.to.conversation
         self._queues.setdefault(place, deque()).append(item)
-        if place in self._held_notices:
-            self._held_notices[place][1].set()
         if place not in self._workers:
             self._workers[place] = self._tasks.create_task(self._deliver_queue(place))
 
     def _put_next(self, item: OutboxPost) -> None:
         """Deliver a notice before all other waiting posts: it is about the previous one."""
-        place = item.post.to.conversation
-        if self._stopping:
-            return
-        if waiting := self._queues.get(place):
+        waiting = self._queues.get(item.post.to.conversation)
+        if waiting and not self._stopping:
             waiting.insert(1, item)
         else:
             self._put(item)
-        held = self._held_notices[place] = item.post.key, asyncio.Event()
-        if len(self._queues[place]) > 2:  # noqa: PLR2004 - the notice, the post before it, and another one
-            held[1].set()
 
     async def _deliver_queue(self, place: ConversationId) -> None:
         queue = self._queues[place]
         try:
             while queue and not self._ends(place):
-                if not await self._wait_until_due(place, queue):
-                    return
                 with log_context(conversation=place, post=queue[0].post.key):
                     refused_at = self._refused_at.get(place)
                     if (
@@ -707,20 +691,8 @@ class Outbox:
                 if queue.popleft().post.file is not None:
                     await self._files.sweep()
         finally:
-            self._held_notices.pop(place, None)
             self._refused_at.pop(place, None)
             del self._workers[place], self._queues[place]
-
-    async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
-        """Hold a notice back until another post comes, or for its time. False: the outbox stops."""
-        item = queue[0]
-        if place in self._held_notices and self._held_notices[place][0] == item.post.key:
-            if len(queue) == 1 and (left_s := UNCERTAIN_NOTICE_WAIT_S - self._age_s(item)) > 0:
-                with contextlib.suppress(TimeoutError):
-                    await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
-            if not self._ends(place):
-                del self._held_notices[place]
-        return not self._ends(place)
 
     def _ends(self, place: ConversationId) -> bool:
         """Return whether nothing more is delivered there by this process."""
@@ -1031,7 +1003,7 @@ class Outbox:
             entries.append(
                 NewEntry(fact=self._internal.judge(report), at=now, conversation=place, cause=ended)
             )
-        if state == "failed" or (state == "uncertain" and place not in self._held_notices):
+        if state != "sent":
             channel = self._channels.get(post.to.channel)
             marks_replies = channel is not None and channel.capabilities.replies
             refusal = reason if state == "failed" else ""
@@ -1091,8 +1063,6 @@ class Outbox:
         """
         named = {place for place in self._workers if Address.parse(place).channel == channel}
         working = [self._workers[place] for place in named - self._away_conversations.keys()]
-        for place in named & self._held_notices.keys():
-            self._held_notices[place][1].set()
         if working and self._link_event(channel).is_set():
             await asyncio.wait(working, timeout=grace_s)
         self.set_link_up(channel, up=False)
@@ -1101,8 +1071,6 @@ class Outbox:
 
     async def drain(self, grace_s: float) -> None:
         """Go on delivering for up to `grace_s` seconds of real time, then start nothing more."""
-        for __, held in self._held_notices.values():
-            held.set()
         if working := self._active_workers():
             await asyncio.wait(working, timeout=grace_s)
         self._stopping = True
