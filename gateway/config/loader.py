@@ -109,6 +109,7 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "dmn.max_reminders": "it is always 20 now; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",
     "attention.salience.rest": "it is always 5 min now; take this line out",
+    "attention.salience.activity": "rooms are raised by people, words and questions; take it out",
     "llm.context_optimization.folds.keep_recent_tool_results": (
         "it is always 2 now; take this line out"
     ),

@@ -13,7 +13,7 @@ from tests.kits.simulated_time import JumpingClock, simulated
 
 LINES, MINUTE_S = 6_000, 60.0
 COALESCE_S = 1.5
-SALIENT = {"keywords": ["help"], "questions": True, "activity": 3.0}
+SALIENT = {"keywords": ["help"], "questions": True}
 DIRECT = (5.0, 17.3, 30.05, 44.9, 59.9)
 """When somebody writes directly, in the middle of it."""
 
