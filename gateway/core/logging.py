@@ -37,7 +37,7 @@ ReportProgress = Callable[[int, int], None]
 MAX_SPARE_BYTES: Final = 10_000_000
 """Size of the spare log file at which it is renamed; the one before is replaced."""
 PROGRESS_LINE_S: Final = 10.0
-"""Interval between two lines where there is no terminal."""
+"""Interval between two lines."""
 
 
 @contextmanager
@@ -272,45 +272,10 @@ def _log_uncaught(
 def show_progress(
     what: str, unit: str, out: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
 ) -> Iterator[ReportProgress]:
-    """Show the progress of `what`, counted in `unit`, until the block ends: a bar that is removed
-    afterwards.
-
-    Where `out` (None: standard error) is no terminal: a line every `PROGRESS_LINE_S` seconds, and
-    none for shorter work.
+    """Yield what shows the progress of `what`, counted in `unit`: a line every `PROGRESS_LINE_S`
+    seconds, and none for shorter work. `out` None: standard error.
     """
-    stream = out or sys.stderr
-    if stream.isatty():
-        yield from _progress_bar(what, unit, stream)
-    else:
-        yield _progress_lines(what, unit, stream, now)
-
-
-def _progress_bar(what: str, unit: str, stream: TextIO) -> Iterator[ReportProgress]:
-    from rich.console import Console  # noqa: PLC0415 - only on a terminal
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=Console(file=stream), transient=True
-    ) as bar:
-        task = bar.add_task(what, total=None)
-
-        def report(done: int, whole: int) -> None:
-            bar.update(task, completed=done, total=whole)
-
-        yield report
-
-
-def _progress_lines(
-    what: str, unit: str, stream: TextIO, now: Callable[[], float]
-) -> ReportProgress:
-    last = now()
+    stream, last = out or sys.stderr, now()
 
     def report(done: int, whole: int) -> None:
         nonlocal last
@@ -319,4 +284,4 @@ def _progress_lines(
             stream.write(f"{what}: {done:,} of {whole:,} {unit}\n")
             stream.flush()
 
-    return report
+    yield report
