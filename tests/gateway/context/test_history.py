@@ -91,7 +91,7 @@ def test_an_image_that_a_fold_takes_out_is_gone_as_it_is_after_a_restart() -> No
         HistoryView.build([turn], takes, Seq(6)),
     )
     assert again.turns[0].tool_images == anew.turns[0].tool_images == ()
-    assert again.digest == anew.digest
+    assert again.turns[0].exchange.messages == anew.turns[0].exchange.messages
 
 
 PLACES = [ConversationId("irc.test/#a"), ConversationId("irc.test/#b")]
@@ -156,7 +156,6 @@ def test_a_kept_view_is_the_one_that_the_log_gives(
                         await one.view(place, simple=simple) for one in (kept, history_of(store))
                     ]
                     assert found == anew
-                    assert found.digest == anew.digest
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(play(Path(folder) / "s.db"))

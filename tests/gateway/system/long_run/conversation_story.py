@@ -85,7 +85,7 @@ async def digest(home: Home) -> str:
     views = home.minds.agent_for(ROOM.conversation).context.history
     seen = await views.view(ROOM.conversation)
     history = await views.load_exchanges(seen, seeing=False)
-    return f"{seen.digest} {hash(tuple(exchange.messages for exchange in history))}"
+    return f"{hash((seen.head, *(exchange.messages for exchange in history)))}"
 
 
 async def truth(home: Home, handle: str) -> str | None:
