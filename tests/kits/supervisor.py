@@ -1,6 +1,6 @@
 """What a channel supervisor is given, played."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from channels.base import Emit
 from gateway.access.owners import NoticeButtons, NoticeText, OwnerNotifier
@@ -21,16 +21,13 @@ class EmitIntake:
 
 
 class PlayedOutbox(Outbox):
-    """Has nothing to deliver, and tells when it is to pause."""
+    """Has nothing to deliver."""
 
-    def __init__(
-        self, on_pause: Callable[[ChannelName, float], Awaitable[None]] | None = None
-    ) -> None:
-        self._on_pause = on_pause
+    def __init__(self) -> None:
+        """It needs no log."""
 
     async def pause(self, channel: ChannelName, grace_s: float) -> None:
-        if self._on_pause is not None:
-            await self._on_pause(channel, grace_s)
+        """Return at once."""
 
 
 class ToldOwners(OwnerNotifier):

@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,7 +49,8 @@ from tests.channels.conformance.platforms.discord import DiscordKit
 from tests.channels.conformance.platforms.irc import ScriptedIrcKit
 from tests.channels.conformance.platforms.telegram import TelegramKit
 from tests.channels.discord.faults_kit import Hurried
-from tests.kits.channels import story
+from tests.kits.places import PlayedChannels
+from tests.kits.policies import policy_of
 from tests.kits.supervisor import EmitIntake, PlayedOutbox, ToldOwners
 from tests.kits.tasks import LooseTasks
 from tests.kits.waiting import until
@@ -444,75 +444,24 @@ def link(name: ChannelName) -> ConnectionChanged:
     return ConnectionChanged(id=EventId(new_id(now)), channel=name, up=True, reason="", sent=now)
 
 
-class ToldStats(GatewayStats):
-    """Tells which channels are gone, and which cannot be made."""
-
-    def __init__(self, platforms: Mapping[ChannelName, str], harbour: "Harbour") -> None:
-        super().__init__(platforms, SystemClock().now())
-        self._harbour = harbour
-
-    def remove_channel(self, channel: ChannelName) -> None:
-        assert channel not in self._harbour.channels
-        self._harbour.log.append(f"{channel} went")
-        super().remove_channel(channel)
-
-    def mark_refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
-        self._harbour.log.append(f"{channel} failed: {reason}")
-        super().mark_refused(channel, reason, now)
-
-
-class ToldCursors(Store):
-    """A log of which only cursors are read."""
-
-    def __init__(self, cursors: Mapping[ChannelName, str]) -> None:
-        self._cursors = cursors
-
-    async def saved_cursor(self, channel: ChannelName) -> str | None:
-        return self._cursors.get(channel)
-
-
-class ToldMembership(RoomMembership):
-    """Tells which channels have taken over other settings."""
-
-    def __init__(self, log: list[str]) -> None:
-        self._log = log
-
-    def rejoin(self, channel: ChannelName) -> None:
-        self._log.append(f"{channel} adapted")
-
-
-class ToldPreviews(TurnPreviews):
-    """Has shown nothing."""
-
-    def __init__(self) -> None:
-        """It needs no log."""
-
-    async def recover(self, only: ChannelName | None = None, *, unsure: str = "") -> None:
-        """Find none."""
-
-
 class Harbour:
     """Channels whose every move is recorded."""
 
-    def __init__(self, said: Settings) -> None:
+    def __init__(self, said: Settings, store: Store, clock: Clock) -> None:
         self.log: list[str] = []
-        self.heard: list[Notification] = []
-        self.cursors: dict[ChannelName, str] = {}
         self.broken: set[str] = set()
-        self.hold, self.held = asyncio.Event(), False
-        """Nothing becomes durable before it is set."""
-        self.hold.set()
+        self.store = store
         self.tasks = LooseTasks()
-        self.channels: dict[ChannelName, Channel] = {}
-        for name in map(ChannelName, said.channels):
-            self.channels[name] = self.make(name, said, SystemClock(), None, None)
-        platforms = dict.fromkeys(self.channels, "IRC")
-        self.stats = ToldStats(platforms, self)
+        self.channels = PlayedChannels(
+            {name: self.make(name, said, clock) for name in map(ChannelName, said.channels)}
+        )
+        self.stats = GatewayStats(dict.fromkeys(self.channels, "IRC"), clock.now())
+        outbox = PlayedOutbox()
         self.runner = ChannelSupervisor(
             self.channels,
-            clock=SystemClock(),
+            clock=clock,
             stats=self.stats,
-            outbox=PlayedOutbox(self.pause),
+            outbox=outbox,
             owners=ToldOwners(),
             tasks=self.tasks,
         )
@@ -520,10 +469,10 @@ class Harbour:
             said,
             self.channels,
             self.runner,
-            store=ToldCursors(self.cursors),
-            clock=SystemClock(),
-            membership=ToldMembership(self.log),
-            previews=ToldPreviews(),
+            store=store,
+            clock=clock,
+            membership=RoomMembership(store, self.channels, self.tasks, outbox, policy_of(said)),
+            previews=TurnPreviews(store, clock, self.channels, self.tasks, Redactor()),
             make=self.make,
         )
         self.runner.start(EmitIntake(self.emits))
@@ -532,11 +481,10 @@ class Harbour:
         self,
         name: ChannelName,
         said: Settings,
-        clock: Clock,
-        cursor: str | None,
-        before: Channel | None,
+        _clock: Clock,
+        cursor: str | None = None,
+        before: Channel | None = None,
     ) -> Channel:
-        del clock
         config = said.channels[name]
         assert config.platform == "irc"
         assert before is None or before.name == name
@@ -544,38 +492,29 @@ class Harbour:
             raise RuntimeError("a bug")
         return Told(name, config.nick, self.log, cursor)
 
-    async def pause(self, name: ChannelName, grace_s: float) -> None:
-        del grace_s
-        if not self.hold.is_set() or self.held:
-            self.log.append(f"{name} pauses")
-
     def emits(self, name: ChannelName) -> Emit:
         async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-            if not self.hold.is_set():
-                self.held = True
-                await run_to_completion(self._until(self.hold))
-            for event in batch:
-                if isinstance(event, ConnectionChanged) and event.up and self.held:
-                    self.log.append(f"{name} up")
-                if isinstance(event, ConnectionChanged) and not event.up:
-                    self.log.append(f"{name} down: {event.reason}")
-                elif not isinstance(event, ConnectionChanged):
-                    self.heard.append(event)
-            if cursor is not None:
-                self.cursors[name] = cursor
+            assert cursor is None
+            self.log += [
+                f"{name} down: {event.reason}"
+                for event in batch
+                if isinstance(event, ConnectionChanged) and not event.up
+            ]
 
         return emit
-
-    async def _until(self, event: asyncio.Event) -> None:
-        await event.wait()
 
     def told(self, name: ChannelName) -> Told:
         channel = self.channels[name]
         assert isinstance(channel, Told)
         return channel
 
+    def state(self, name: ChannelName) -> tuple[str, str]:
+        (found,) = [one for one in self.stats.snapshot().channels if one.channel == name]
+        return found.state, found.reason
+
     def take(self, **channels: dict[str, object]) -> None:
         """Apply settings as a reload does."""
+        self.log.clear()
         self.fleet.prepare(settings(**channels))()
 
     async def still(self) -> None:
@@ -584,135 +523,111 @@ class Harbour:
             await until(lambda: not self.runner._side_tasks)
             await asyncio.sleep(0.01)
 
-    def clear(self) -> None:
-        self.log.clear()
-
 
 @contextlib.asynccontextmanager
-async def harbour(**channels: dict[str, object]) -> AsyncIterator[Harbour]:
-    it = Harbour(settings(**channels))
-    await it.still()
-    it.clear()
-    try:
-        yield it
-    finally:
-        await it.runner.close()
-        for task in it.tasks.running:
-            assert task.cancelled() or task.exception() is None
+async def harbour(tmp: Path, **channels: dict[str, object]) -> AsyncIterator[Harbour]:
+    clock = SystemClock()
+    async with await Store.open(tmp / "s.db", clock) as store:
+        it = Harbour(settings(**channels), store, clock)
+        await it.still()
+        it.log.clear()
+        try:
+            yield it
+        finally:
+            await it.runner.close()
+            for task in it.tasks.running:
+                assert task.cancelled() or task.exception() is None
 
 
-def at_harbour(
-    **channels: dict[str, object],
-) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """Run a story with them."""
-
-    def told(tale: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-        async def play() -> None:
-            async with harbour(**channels) as it:
-                await tale(it)
-
-        return story(play)
-
-    return told
-
-
-@at_harbour(a=irc("ann"), b=irc("bob"))
 async def test_one_comes_one_changes_and_one_goes_and_the_others_are_not_touched(
-    it: Harbour,
+    tmp_path: Path,
 ) -> None:
-    others = it.told(B)
-    it.take(a=irc("ann"), b=irc("bob"), c=irc("cid"))
-    await it.still()
-    assert it.log == ["irc.c is cid, from None"]
-    it.clear()
-    it.cursors[C] = "12"
-    it.take(a=irc("ann"), b=irc("bob"), c=irc("cyd"))
-    await it.still()
-    assert it.log == ["cid left", f"irc.c down: {CHANGED_TEXT}", "irc.c is cyd, from 12"]
-    it.clear()
-    it.take(b=irc("bob"), c=irc("cyd"))
-    await it.still()
-    assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}", "irc.a went"]
-    assert list(it.channels) == [B, C]
-    assert it.channels[B] is others
-    assert [one.channel for one in it.stats.snapshot().channels] == [B, C]
+    async with harbour(tmp_path, a=irc("ann"), b=irc("bob")) as it:
+        others = it.told(B)
+        it.take(a=irc("ann"), b=irc("bob"), c=irc("cid"))
+        await it.still()
+        assert it.log == ["irc.c is cid, from None"]
+        moved = CursorMoved(channel=C, value="12")
+        await it.store.append([NewEntry(fact=moved, at=SystemClock().now())])
+        it.take(a=irc("ann"), b=irc("bob"), c=irc("cyd"))
+        await it.still()
+        assert it.log == ["cid left", f"irc.c down: {CHANGED_TEXT}", "irc.c is cyd, from 12"]
+        it.take(b=irc("bob"), c=irc("cyd"))
+        await it.still()
+        assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}"]
+        assert list(it.channels) == [B, C]
+        assert it.channels[B] is others
+        assert [one.channel for one in it.stats.snapshot().channels] == [B, C]
 
 
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_what_a_channel_can_take_as_it_is_does_not_have_it_made_anew(it: Harbour) -> None:
-    before = it.told(A)
-    it.take(a=irc("ann", rooms=["#x", "#y"]), b=irc("bob"))
-    await it.still()
-    assert it.log == ["ann is in #x #y", "irc.a adapted"]
-    assert it.channels[A] is before
-    it.clear()
-    it.take(a=irc("ann", rooms=["#x", "#y"]), b=irc("bob"))
-    await it.still()
-    assert it.log == []
-    it.told(A).goodbye.clear()
-    it.take(b=irc("bob"))
-    it.take(a=irc("ann", rooms=["#z"]), b=irc("bob"))  # it is to go already
-    before.goodbye.set()
-    await it.still()
-    assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is ann, from None"]
+async def test_what_a_channel_can_take_as_it_is_does_not_have_it_made_anew(tmp_path: Path) -> None:
+    async with harbour(tmp_path, a=irc("ann"), b=irc("bob")) as it:
+        before = it.told(A)
+        it.take(a=irc("ann", rooms=["#x", "#y"]), b=irc("bob"))
+        await it.still()
+        assert it.log == ["ann is in #x #y"]
+        assert it.channels[A] is before
+        it.take(a=irc("ann", rooms=["#x", "#y"]), b=irc("bob"))
+        await it.still()
+        assert it.log == []
+        before.goodbye.clear()
+        it.take(b=irc("bob"))
+        it.take(a=irc("ann", rooms=["#z"]), b=irc("bob"))  # it is to go already
+        before.goodbye.set()
+        await it.still()
+        assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is ann, from None"]
 
 
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_who_takes_over_an_account_waits_until_it_is_free(it: Harbour) -> None:
-    slow = it.told(A)
-    slow.goodbye.clear()
-    it.take(b=irc("bob"), c=irc("ann"))
-    await asyncio.sleep(0.05)
-    assert it.log == []
-    slow.goodbye.set()
-    await it.still()
-    assert it.log == [
-        "ann left",
-        f"irc.a down: {REMOVED_TEXT}",
-        "irc.a went",
-        "irc.c is ann, from None",
-    ]
-    it.clear()
-    it.take(b=irc("ann"), c=irc("bob"))
-    await it.still()
-    assert set(it.log[:4]) == {
-        "ann left",
-        "bob left",
-        f"irc.b down: {CHANGED_TEXT}",
-        f"irc.c down: {CHANGED_TEXT}",
-    }
-    assert sorted(it.log[4:]) == ["irc.b is ann, from None", "irc.c is bob, from None"]
+async def test_who_takes_over_an_account_waits_until_it_is_free(tmp_path: Path) -> None:
+    async with harbour(tmp_path, a=irc("ann"), b=irc("bob")) as it:
+        slow = it.told(A)
+        slow.goodbye.clear()
+        it.take(b=irc("bob"), c=irc("ann"))
+        await asyncio.sleep(0.05)
+        assert it.log == []
+        slow.goodbye.set()
+        await it.still()
+        assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}", "irc.c is ann, from None"]
+        it.take(b=irc("ann"), c=irc("bob"))
+        await it.still()
+        assert set(it.log[:4]) == {
+            "ann left",
+            "bob left",
+            f"irc.b down: {CHANGED_TEXT}",
+            f"irc.c down: {CHANGED_TEXT}",
+        }
+        assert sorted(it.log[4:]) == ["irc.b is ann, from None", "irc.c is bob, from None"]
 
 
-@at_harbour(a=irc("ann"))
-async def test_the_gateway_goes_on_while_its_only_channel_is_made_anew(it: Harbour) -> None:
-    over = asyncio.create_task(it.runner.wait_until_all_refused())
-    it.told(A).goodbye.clear()
-    slow = it.told(A)
-    it.take(b=irc("bob"))
-    slow.goodbye.set()
-    await it.still()
-    assert it.log[-1] == "irc.b is bob, from None" or it.log[-1] == "irc.a went"
-    assert not over.done()
-    it.take(b=irc("refused"))
-    await until(lambda: it.stats.snapshot().channels[0].state == "refused")
-    assert not over.done(), "it was up, so it may come up again"
-    over.cancel()
+async def test_the_gateway_goes_on_while_its_only_channel_is_made_anew(tmp_path: Path) -> None:
+    async with harbour(tmp_path, a=irc("ann")) as it:
+        over = asyncio.create_task(it.runner.wait_until_all_refused())
+        slow = it.told(A)
+        slow.goodbye.clear()
+        it.take(b=irc("bob"))
+        slow.goodbye.set()
+        await it.still()
+        assert "irc.b is bob, from None" in it.log
+        assert not over.done()
+        it.take(b=irc("refused"))
+        await until(lambda: it.state(B)[0] == "refused")
+        assert not over.done(), "it was up, so it may come up again"
+        over.cancel()
 
 
-@at_harbour(a=irc("ann"), b=irc("bob"))
-async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> None:
-    it.broken.add("bug")
-    it.take(a=irc("bug"), b=irc("bob"))
-    await it.still()
-    assert it.log[-2:] == ["irc.a went", "irc.a failed: internal error"]
-    assert list(it.channels) == [B]
-    assert await it.runner.restart(A, "x") == RestartResult(
-        state="refused", reason=NOT_RUNNING_TEXT
-    )
-    it.take(a=irc("ann"), b=irc("bob"))
-    await it.still()
-    assert it.log[-1] == "irc.a is ann, from None"
+async def test_one_that_cannot_be_made_is_out_until_it_changes(tmp_path: Path) -> None:
+    async with harbour(tmp_path, a=irc("ann"), b=irc("bob")) as it:
+        it.broken.add("bug")
+        it.take(a=irc("bug"), b=irc("bob"))
+        await it.still()
+        assert it.state(A) == ("refused", "internal error")
+        assert list(it.channels) == [B]
+        assert await it.runner.restart(A, "x") == RestartResult(
+            state="refused", reason=NOT_RUNNING_TEXT
+        )
+        it.take(a=irc("ann"), b=irc("bob"))
+        await it.still()
+        assert it.log == ["irc.a is ann, from None"]
 
 
 @pytest.mark.parametrize(
@@ -735,9 +650,7 @@ async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> N
 async def test_what_cannot_be_is_a_problem_and_changes_nothing(
     tmp_path: Path, channels: dict[str, object], key: str, says: str
 ) -> None:
-    async with harbour(a=irc("ann"), b=irc("bob")) as it:
-        said = settings(a=irc("ann")).model_dump()
-        del said["channels"]
+    async with harbour(tmp_path, a=irc("ann"), b=irc("bob")) as it:
         llm = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
         new = parse_config({"channels": channels, "agents": [{"id": "ana"}], "llm": llm}, tmp_path)
         with pytest.raises(ConfigError) as bad:
