@@ -47,7 +47,6 @@ from gateway.core.private_files import (
     append_private,
     file_stamp,
     read_private,
-    read_tail,
     replace_private,
 )
 from gateway.core.redaction import Redactor
@@ -323,8 +322,7 @@ class JournalStore:
         )
         if newest_mark == newest:
             return {newest}
-        end = read_tail(self._directory(agent) / JOURNAL_FILE, most=TAIL_BYTES)
-        written = find_note_ids(end.decode("utf-8", "replace"))
+        written = find_note_ids(_read_end(self._directory(agent) / JOURNAL_FILE))
         if newest in written:
             replace_private(self._mark_path(agent), newest.encode())
         return {newest_mark} | written
@@ -344,7 +342,8 @@ class JournalStore:
 
     def _append_to_file(self, agent: str, entries: list[JournalEntry]) -> None:
         while entries:
-            append_private(self._directory(agent) / JOURNAL_FILE, format_entry(entries[0]).encode())
+            path, text = self._directory(agent) / JOURNAL_FILE, format_entry(entries[0]).encode()
+            append_private(path, text, most=MAX_JOURNAL_BYTES)
             replace_private(self._mark_path(agent), entries[0].note_id.encode())
             del entries[0]
 
@@ -603,5 +602,9 @@ def _read_handwritten(
     now = file_stamp(path)
     if now == before[0]:
         return before
-    text = read_tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
-    return now, [entry for entry in parse_journal(text) if not entry.note_id]
+    return now, [entry for entry in parse_journal(_read_end(path)) if not entry.note_id]
+
+
+def _read_end(path: Path) -> str:
+    content = read_private(path, most=MAX_JOURNAL_BYTES) or b""
+    return content[-TAIL_BYTES:].decode("utf-8", "replace")

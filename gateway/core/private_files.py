@@ -24,9 +24,6 @@ FileStamp = tuple[int, ...] | None
 
 _OPEN_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A link in the file's place is not followed, and a pipe does not block."""
-_MIN_OVERLAP_BYTES: Final = 2
-"""At least so much of the start of a text at the end of a file counts as an interrupted write: more
-than a line end."""
 
 
 def agent_state_directory(store: Path, agent: str) -> Path:
@@ -67,44 +64,16 @@ def read_private(path: Path, *, most: int) -> bytes | None:
     return content
 
 
-def read_tail(path: Path, *, most: int) -> bytes:
-    """Read the last bytes of the file; empty if it is not there."""
-    try:
-        with _open_directory(path.parent) as directory:
-            handle = os.open(path.name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory)
-    except FileNotFoundError:
-        return b""
-    try:
-        _check_regular(path, handle)
-        return _read_end(handle, most)[0]
-    finally:
-        os.close(handle)
+def append_private(path: Path, text: bytes, *, most: int) -> None:
+    """Append text, which begins with a line end, unless the file ends with it; it is on the disk on
+    return. After a crash it is there whole or not at all.
 
-
-def append_private(path: Path, text: bytes) -> None:
-    """Append text, which begins with a line end; it is on the disk on return.
-
-    An interrupted write at the file's end is completed, so a text that is appended again after a
-    crash is there once.
+    A file of more than `most` bytes is refused.
     """
-    _make_directory(path.parent)
-    with _open_directory(path.parent) as directory:
-        handle = os.open(
-            path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND | _OPEN_FLAGS, 0o600, dir_fd=directory
-        )
-        try:
-            _check_regular(path, handle)
-            before, size = _read_end(handle, len(text))
-            if size < len(text):
-                before = b"\n" + before  # the start of a file is the start of a line
-            rest = text[_overlap(before, text, fresh=size == 0) :]
-            if size and len(rest) == len(text) and not before.endswith(b"\n"):
-                rest = b"\n" + rest
-            _write(handle, rest)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.fsync(directory)
+    before = read_private(path, most=most) or b""
+    if not before.endswith(text[1:]):
+        gap = b"\n" if before and not before.endswith(b"\n") else b""
+        replace_private(path, before + gap + (text if before else text[1:]))
 
 
 def replace_private(path: Path, text: bytes) -> None:
@@ -193,23 +162,6 @@ def _make_directory(directory: Path) -> None:
 def _check_regular(path: Path, handle: int) -> None:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError(errno.EINVAL, "it is not a file", str(path))
-
-
-def _read_end(handle: int, most: int) -> tuple[bytes, int]:
-    size = os.fstat(handle).st_size
-    return os.pread(handle, most, max(0, size - most)), size
-
-
-def _overlap(before: bytes, text: bytes, *, fresh: bool) -> int:
-    """Return how much of `text` is there already."""
-    if fresh:
-        return 1
-    lengths = (
-        length
-        for length in range(len(text), _MIN_OVERLAP_BYTES - 1, -1)
-        if before.endswith(text[:length])
-    )
-    return next(lengths, 0)
 
 
 def _write(handle: int, text: bytes) -> None:

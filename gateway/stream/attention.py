@@ -476,8 +476,6 @@ class LiveAttention:
         self._live = live
         self.thresholds: Mapping[str, int] = {}
         """Thresholds set by command, by prefix; replaced when one changes."""
-        self._buffered: list[Fact] | None = []
-        """Facts appended while the log is read. None: it was read."""
         store.subscribe(self._on_appended, AttentionThresholdSet)
 
     @property
@@ -487,17 +485,12 @@ class LiveAttention:
 
     async def load(self) -> None:
         """Read the thresholds. Raises StoreError."""
-        holding = await self._reader.current_facts("threshold_set")
-        early, self._buffered = self._buffered or [], None
-        for fact in (*(one.fact for one in holding), *early):
-            self._apply(fact)
+        for holding in await self._reader.current_facts("threshold_set"):
+            self._apply(holding.fact)
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            if self._buffered is None:
-                self._apply(entry.fact)
-            else:
-                self._buffered.append(entry.fact)
+            self._apply(entry.fact)
 
     def _apply(self, fact: Fact) -> None:
         if isinstance(fact, AttentionThresholdSet):

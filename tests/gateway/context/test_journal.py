@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, JournalEntry, format_entry, parse_journal
 from gateway.context.journal import NO_MATCH, NOT_ALLOWED
@@ -23,7 +21,6 @@ from gateway.core.tool import Requester, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from tests.gateway.context.test_dream import dream, dreamed, model, told
 from tests.kits.channels import story
-from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.store import NOW
 
@@ -97,7 +94,7 @@ async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(tmp_path: 
 
 
 def crash(kit: Papers, keep: bytes, mark: bytes | None) -> None:
-    """The files as they were before the last note, or in its middle."""
+    """The files as they were before the last note, or after it."""
     kit.journal.write_bytes(keep)
     path = kit.directory / "journal.mark"
     path.unlink()
@@ -106,7 +103,7 @@ def crash(kit: Papers, keep: bytes, mark: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("with_mark", [True, False])
-@pytest.mark.parametrize("cut", [0, 2, 5, 30, 60, 100, 10_000])
+@pytest.mark.parametrize("cut", [0, 10_000])
 def test_a_start_writes_what_a_crash_kept_from_the_file_once(
     tmp_path: Path, cut: int, with_mark: bool
 ) -> None:
@@ -216,24 +213,17 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
         assert kit.notes.material_tokens("reverie") == 104
 
 
-@given(
-    before=st.binary(max_size=60), text=st.binary(min_size=30, max_size=60), cut=st.integers(0, 60)
-)
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
-    tmp_path: Path, before: bytes, text: bytes, cut: int
-) -> None:
+@pytest.mark.parametrize("before", [b"", b"by hand", b"by hand\n"])
+def test_what_is_appended_again_is_there_once(tmp_path: Path, before: bytes) -> None:
     path = tmp_path / "f"
     path.write_bytes(before)
-    text = b"\n## 2026-11-21 19" + text
-    private_files.append_private(path, text)
-    whole = path.read_bytes()
-    assert whole.startswith(before)
-    assert whole.endswith(text[1:])
-    path.write_bytes(whole[: len(whole) - min(cut, len(text) - 2)])
-    private_files.append_private(path, text)
-    private_files.append_private(path, text)
-    assert path.read_bytes() == whole
+    for _ in range(2):
+        private_files.append_private(path, b"\n## 2026-11-21 19:00", most=99)
+    assert path.read_bytes().splitlines() == [
+        *before.splitlines(),
+        *([b""] if before else []),
+        b"## 2026-11-21 19:00",
+    ]
 
 
 def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
@@ -251,14 +241,11 @@ def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
         private_files.replace_private(path, b"three")
     with pytest.raises(OSError, match="symbolic link"):
         private_files.read_private(path, most=99)
-    with pytest.raises(OSError, match="symbolic link"):
-        private_files.read_tail(path, most=99)
     assert (outside.read_text(), path.is_symlink()) == ("theirs", True)
     path.unlink()
     path.write_bytes(b"x" * 100)
     with pytest.raises(OSError, match="more than 99 bytes"):
         private_files.read_private(path, most=99)
-    assert private_files.read_tail(path, most=3) == b"xxx"
     assert private_files.read_private(tmp_path / "none" / "f", most=1) is None
 
 

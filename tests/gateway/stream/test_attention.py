@@ -482,20 +482,6 @@ async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_res
         assert judge(policy(overrides), said("room", "tea?"), YES, "all").fate == "due"
 
 
-async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (store, _):
-        await write(store, bar("irc", 3), bar("x", 1))
-        for steps in range(40):
-            overrides = attention_of(store)
-            reading = asyncio.create_task(overrides.load())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            await write(store, bar("irc", steps % 4), bar("x", None))
-            await reading
-            assert overrides.thresholds == {"irc": steps % 4}
-            await write(store, bar("x", 1))
-
-
 async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
         entry = NewEntry(fact=bar("irc", 2), at=NOW, conversation=AT.conversation, key="once")
