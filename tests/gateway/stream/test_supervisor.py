@@ -185,7 +185,7 @@ def _same(kit: Kit, clock: Clock) -> Channel:
 PLATFORMS: dict[str, tuple[type[Kit], Callable[[Kit, Clock], Channel], Callable[[], Clock]]] = {
     "irc": (ScriptedIrcKit, _same, SystemClock),
     "telegram": (TelegramKit, _same, SystemClock),
-    "discord": (DiscordKit, _discord, lambda: Hurried(20)),
+    "discord": (DiscordKit, _discord, lambda: Hurried(5)),
 }
 
 
