@@ -46,7 +46,6 @@ from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.runtime.dmn_admin import (
     PRESENCE_ORDER,
-    build_directive_facts,
     direct_agents,
     format_dmn_status,
     parse_until,
@@ -151,9 +150,7 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     )
     words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
     facts = [
-        EffectFact(fact, place=inner_conversation(one.agent))
-        for one in todo
-        for fact in build_directive_facts(loops[one.agent], one.directive, one.directed)
+        EffectFact(fact, place=inner_conversation(fact.agent)) for pair in todo for fact in pair
     ]
     return replace(done(words, *facts, data=statuses), ok=ok)
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, Protocol, get_args
+from typing import Final, Protocol, get_args
 from zoneinfo import ZoneInfo
 
 from agent import dmn, signals
@@ -77,14 +77,6 @@ class SavedDmn:
     next_tick_s: float | None = None
 
 
-class DmnCommand(NamedTuple):
-    """Directive for one agent, and its record. The caller writes the record first."""
-
-    agent: str
-    directive: Directive
-    directed: DmnDirective
-
-
 async def load_dmn_states(
     store: StoreReader, agents: Sequence[str], now: datetime
 ) -> dict[str, DmnState]:
@@ -108,16 +100,6 @@ async def load_dmn_states(
             spent_up=spent_up,
         )
     return states
-
-
-def build_directive_facts(
-    source: DmnSource, directive: Directive, directed: DmnDirective
-) -> tuple[DmnDirective, DmnStateSaved]:
-    """Return the entries to write before a directive is sent: the order, and the state by which it
-    survives a crash.
-    """
-    after = dmn.step(source.state, directive, source.policy)[0]
-    return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.id)
 
 
 def read_directive(directed: DmnDirective, at: datetime) -> Directive:
@@ -157,18 +139,17 @@ def direct_agents(
     by: str,
     until: datetime | None = None,
     on: tuple[str, ...] = (),
-) -> tuple[list[str], list[DmnStatus], list[DmnCommand]]:
-    """Return the answer to an order, a line for each network; their state afterwards; the
-    directives that make it true.
+) -> tuple[list[str], list[DmnStatus], list[tuple[DmnDirective, DmnStateSaved]]]:
+    """Return the answer to an order, a line for each network; their state afterwards; and for each
+    that obeys the entries that make it true: the order, and the state by which it survives a crash.
 
     `what`: pause, wake, sleep, quiet, rest or off. `until`: end of `sleep` or `quiet`. None: until
-    it is woken; for an hour. `on`: with `sleep`, types of notifications that wake it, too. A
-    network without a directive does not obey.
+    it is woken; for an hour. `on`: with `sleep`, types of notifications that wake it, too.
     """
     until = until if what in ("sleep", "quiet") else None
     if what == "quiet" and until is None:
         until = now + DEFAULT_QUIET
-    lines, statuses, commands = [], [], list[DmnCommand]()
+    lines, statuses, facts = [], [], list[tuple[DmnDirective, DmnStateSaved]]()
     for source in sources:
         wake_on = on if what == "sleep" else ()
         directive = Directive(at=now, order=_DIRECTIVE_ORDERS[what], until=until, on=wake_on)
@@ -187,13 +168,14 @@ def direct_agents(
             )
         else:
             directed = DmnDirective(agent=source.id, what=what, by=by, until=until, on=wake_on)
-            commands.append(DmnCommand(source.id, directive, directed))
+            saved = DmnStateSaved(state=signals.dump_state(after), agent=source.id)
+            facts.append((directed, saved))
             lines.append(
                 _("{agent} is {mode}").format(agent=source.id, mode=one.mode)
                 + _format_rest(one, now)
             )
         statuses.append(one)
-    return lines, statuses, commands
+    return lines, statuses, facts
 
 
 def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:

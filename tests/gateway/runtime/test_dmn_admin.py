@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import dmn
-from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, PendingTurn
+from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, PendingTurn, dump_state
 from gateway.core.events import ConversationId
-from gateway.core.facts import DmnDirective, inner_conversation
+from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
 from gateway.runtime.dmn_admin import (
     SavedDmn,
     direct_agents,
     format_dmn_status,
     parse_until,
+    read_directive,
     snapshot_dmn,
 )
 
@@ -126,10 +127,9 @@ def test_each_directive_is_told_and_recorded() -> None:
             what, [mind(state=state)], NOW, by="ops", until=given_until, on=on
         )
         assert lines == [line]
-        ((agent, directive, directed),) = todo
-        assert agent == "ana"
+        ((directed, _),) = todo
         until = given_until if what == "sleep" else later if what == "quiet" else None
-        assert directive == Directive(at=NOW, order=signal, until=until, on=on)  # type: ignore[arg-type]
+        assert read_directive(directed, NOW) == Directive(at=NOW, order=signal, until=until, on=on)  # type: ignore[arg-type]
         assert directed == DmnDirective(agent="ana", what=what, by="ops", until=until, on=on)
 
 
@@ -138,7 +138,7 @@ def test_what_is_off_is_not_put_to_sleep() -> None:
         "sleep", [mind("a", DmnState(mode=DmnMode.OFF)), mind("b")], NOW, by="ops"
     )
     assert lines == ["a is off; write `dmn wake` first", "b is stored until `dmn wake`"]
-    assert [one.agent for one in todo] == ["b"]
+    assert [directed.agent for directed, _ in todo] == ["b"]
 
 
 ZURICH = ZoneInfo("Europe/Zurich")
@@ -198,9 +198,10 @@ def test_every_order_is_answered_in_every_state_and_what_is_answered_holds(
     lines, statuses, todo = direct_agents(what, minds, NOW, by="ops", until=until, on=on)
     assert len(lines) == len(statuses) == 2
     after = {one.id: one.state for one in minds}
-    for agent, directive, directed in todo:
-        assert directed.agent == agent
-        after[agent], _ = dmn.step(after[agent], directive, minds[0].policy)
+    for directed, saved in todo:
+        state = dmn.step(after[saved.agent], read_directive(directed, NOW), minds[0].policy)[0]
+        assert saved == DmnStateSaved(agent=directed.agent, state=dump_state(state))
+        after[saved.agent] = state
     assert statuses == [snapshot_dmn(mind(agent, state), NOW) for agent, state in after.items()]
 
 
