@@ -7,11 +7,14 @@ search has a time limit, and after a timeout the expression is skipped for a whi
 texts costs little, too.
 """
 
+import logging
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+logger = logging.getLogger("reverie.fields")
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
@@ -27,8 +30,6 @@ _MAX_REPEATS: Final = 1_000
 """Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the
 memory."""
 _COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
-RegexOutcome = Literal["yes", "no", "late"]
-"""late: not known, because of a timeout in this search or a recent one."""
 
 
 def _parse_duration(value: object) -> object:
@@ -82,11 +83,13 @@ class GuardedRegex:
         self.source = source
         self._skips_left = 0
 
-    def find(self, text: str) -> RegexOutcome:
-        """Search the text. Blocks for about the time limit at most (see `REGEX_TIMEOUT_S`)."""
+    def find(self, text: str) -> bool:
+        """Return whether it is in the text; False also because of a timeout in this search, which
+        is logged, or a recent one. Blocks for about the time limit at most (`REGEX_TIMEOUT_S`).
+        """
         if self._skips_left:
             self._skips_left -= 1
-            return "late"
+            return False
         try:
             # Keeps the global lock: getting it back would take longer than most searches.
             found = self._compiled.search(
@@ -94,8 +97,9 @@ class GuardedRegex:
             )
         except TimeoutError:
             self._skips_left = SKIPPED_AFTER_TIMEOUT
-            return "late"
-        return "no" if found is None else "yes"
+            logger.warning("too slow, and left out for a while: the regex %s", self.source)
+            return False
+        return found is not None
 
 
 def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: ANN401 - the library has no types

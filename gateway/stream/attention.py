@@ -52,13 +52,11 @@ from gateway.core.facts import (
     Judgement,
     address_of,
 )
-from gateway.core.fields import GuardedRegex, RegexOutcome
+from gateway.core.fields import GuardedRegex
 from gateway.core.identity import ROLE_ORDER, Role
 from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, Store
 
-REGEX_TIMED_OUT: Final = "; too slow: the regex of "
-"""Separator in a reason, before the name of each rule whose regex took too long."""
 ListenMode = Literal["mention", "ambient", "all", "off"]
 Urgency = Literal[0, 1, 2, 3]
 INHERIT = -1
@@ -92,7 +90,7 @@ class AttentionRule:
     regex: GuardedRegex | None = None
     """Expression that must match in the text."""
 
-    def match(self, dotted: str, text: str, role: Role | None) -> RegexOutcome:
+    def match(self, dotted: str, text: str, role: Role | None) -> bool:
         """Return whether this rule applies to such an event. `role`: of its sender; None: it has
         none.
         """
@@ -104,12 +102,12 @@ class AttentionRule:
         if not type_matches or (
             self.keyword is not None and self.keyword.casefold() not in text.casefold()
         ):
-            return "no"
+            return False
         if self.role is not None and (
             role is None or ROLE_ORDER.index(role) < ROLE_ORDER.index(self.role)
         ):
-            return "no"
-        return "yes" if self.regex is None else self.regex.find(text)
+            return False
+        return self.regex is None or self.regex.find(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -180,8 +178,7 @@ def judge(
             "context: it was said a while ago, or the platform reports what somebody did",
         )
     if urgency is None:
-        urgency, why = _default_urgency(event, listen, lift)
-        rule = why + rule
+        urgency, rule = _default_urgency(event, listen, lift)
     if isinstance(event, MembershipChanged) and event.change == "invite":
         fate, rule = "noted", decision.rule
     elif listen == "off" and _is_reportable(event):
@@ -241,21 +238,15 @@ def _is_reportable(event: Notification) -> bool:
 def _match_rules(
     policy: AttentionPolicy, event: Notification, dotted: str, role: Role
 ) -> tuple[Urgency | None, str]:
-    """Return the urgency by the first rule that matches, None: none does, and the text for the
-    reason.
-
-    A rule whose expression took too long does not match, and is named behind the reason.
-    """
+    """Return the urgency by the first rule that matches, and its name. None: none does."""
     text: str = getattr(event, "text", None) or ""
     acted = role if getattr(event, "sender", None) is not None else None
-    late = ""
-    for index, rule in enumerate(policy.rules):
-        answer = rule.match(dotted, text, acted)
-        if answer == "yes":
-            return rule.urgency, f"attention.rules[{index}]{late}"
-        if answer == "late":
-            late += f"{REGEX_TIMED_OUT}attention.rules[{index}]"
-    return None, late
+    matching = (
+        (rule.urgency, f"attention.rules[{index}]")
+        for index, rule in enumerate(policy.rules)
+        if rule.match(dotted, text, acted)
+    )
+    return next(matching, (None, ""))
 
 
 def _default_urgency(

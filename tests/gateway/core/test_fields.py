@@ -34,29 +34,28 @@ def test_what_is_no_expression_or_too_large_is_refused(source: str, reason: str)
 @pytest.mark.parametrize(
     ("source", "text", "answer"),
     [
-        (r"\bout(age|ed)?\b", "we are out of tea", "yes"),
-        (r"^out$", "we are out of tea", "no"),
-        ("Tea", "tea", "no"),
-        ("(?i)Tea", "tea", "yes"),
-        (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", "10.0.0.1", "yes"),
-        (r"\p{Han}", "茶", "yes"),
-        ("end", "x" * REGEX_TEXT_CHARS + "end", "no"),
-        ("", "", "yes"),
+        (r"\bout(age|ed)?\b", "we are out of tea", True),
+        (r"^out$", "we are out of tea", False),
+        ("Tea", "tea", False),
+        ("(?i)Tea", "tea", True),
+        (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", "10.0.0.1", True),
+        (r"\p{Han}", "茶", True),
+        ("end", "x" * REGEX_TEXT_CHARS + "end", False),
+        ("", "", True),
     ],
 )
-def test_it_is_found_where_it_is(source: str, text: str, answer: str) -> None:
-    assert GuardedRegex(source).find(text) == answer
+def test_it_is_found_where_it_is(source: str, text: str, *, answer: bool) -> None:
+    assert GuardedRegex(source).find(text) is answer
 
 
-def test_a_flood_of_slow_texts_costs_little_and_the_expression_comes_back() -> None:
-    expression, texts = GuardedRegex(SLOW), 1_000
-    assert {expression.find(BAD) for _ in range(texts)} == {"late"}
-    fresh = GuardedRegex(SLOW)
-    assert fresh.find(BAD) == "late"
-    assert [fresh.find("ab") for _ in range(SKIPPED_AFTER_TIMEOUT)] == [
-        "late"
-    ] * SKIPPED_AFTER_TIMEOUT
-    assert fresh.find("ab") == "yes"
+def test_a_flood_of_slow_texts_costs_little_and_the_expression_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expression = GuardedRegex(SLOW)
+    assert not expression.find(BAD)
+    assert not any(expression.find("ab") for _ in range(SKIPPED_AFTER_TIMEOUT))
+    assert expression.find("ab")
+    assert caplog.text.count("too slow") == 1
 
 
 # Ids and the times they contain

@@ -359,18 +359,14 @@ def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
     )
 
 
-def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
+def test_one_that_takes_too_long_does_not_fit() -> None:
     slow = AttentionRule(type="*", urgency=3, regex=GuardedRegex(r"(a|a)*b|(a+)+$c"))
     policy = AttentionPolicy(
         rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={}
     )
     bad = "a" * 5_000 + "!"
-    assert judge(policy, said("mention", bad), YES, "ambient").rule == (
-        "attention.rules[1]; too slow: the regex of attention.rules[0]"
-    )
-    assert judge(policy, said("room"), YES, "ambient").rule == (
-        "room talk is ambient; too slow: the regex of attention.rules[0]"
-    )
+    assert judge(policy, said("mention", bad), YES, "ambient").rule == "attention.rules[1]"
+    assert judge(policy, said("room"), YES, "ambient").rule == "room talk is ambient"
 
 
 @given(
