@@ -613,7 +613,7 @@ def _choose_model(context: CommandContext, call: CommandCall, name: str) -> Comm
     command, before = (
         call.command,
         context.model_selector.wanted_model(
-            context.model_selector.agent_id_for(call.command.at.conversation)
+            context.agents.agent_for(call.command.at.conversation).id
         ),
     )
     reply_to = MessageId(command.id) if command.origin == "text" else None

@@ -230,11 +230,6 @@ def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
     return NameWarning("mixed", " and ".join(alphabets)) if alphabets else None
 
 
-def looks_like(one: str, other: str) -> bool:
-    """Return whether people may mistake one name for the other."""
-    return not _name_skeletons(one).isdisjoint(_name_skeletons(other))
-
-
 def describe_name_warning(doubted: NameWarning, other: str) -> str:
     """Describe the warning in words; `other`: the other name in a form that may be shown there."""
     match doubted.reason:

@@ -17,7 +17,7 @@ from agent.models.base import ModelError
 from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
-from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
+from gateway.core.events import Address, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
 from gateway.core.i18n import _
 from gateway.runtime.agents import Agent, Agents
@@ -72,10 +72,6 @@ class ModelSelector:
             if isinstance(fact := entry.fact, ModelSelected) and fact.agent in self._agents.by_id:
                 self._chosen[fact.agent] = fact.model
                 self._use_wanted(self._agents.by_id[fact.agent])
-
-    def agent_id_for(self, conversation: ConversationId) -> str:
-        """Return the id of the conversation's agent."""
-        return self._agents.agent_for(conversation).id
 
     def wanted_model(self, agent: str) -> str:
         """Return the key of the model that the agent uses as soon as it is ready."""

@@ -19,7 +19,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks, is_addressed
@@ -42,6 +42,7 @@ from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.inbox import ReadyConversation
 
+T = TypeVar("T")
 logger = logging.getLogger("reverie.rewinds")
 
 RewindAction = Literal["new", "rewind", "retry", "compact"]
@@ -145,7 +146,7 @@ class Rewinder:
         self._room_locks = room_locks
         self._agents = agents
         self._tasks = tasks
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def plan(self, request: RewindRequest) -> CommandEffect:
@@ -159,7 +160,10 @@ class Rewinder:
         if lock.locked():
             return refuse(_(TURN_RUNNING))
         if request.action == "compact":
-            return done(_(COMPACTING), then=lambda cause: self._begin_compaction(request, cause))
+            return done(
+                _(COMPACTING),
+                then=lambda cause: self._start_task(self._compact_and_post(request, cause)),
+            )
         release = await self._room_locks.acquire(place, LOCK_TIMEOUT_S)
         if release is None:  # a turn had waited for it, and is about to begin
             return refuse(_(TURN_RUNNING))
@@ -184,17 +188,11 @@ class Rewinder:
         """
         if self._room_locks.lock_for(place).locked():
             return _(TURN_RUNNING)
-        result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        task = self._start_task(self._compact_into(place, result))
+        task = self._start_task(self._compact(place))
         await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)
-        return (
-            result.result()
-            if result.done()
-            else _("I am still working on it. The log will show the result.")
-        )
-
-    async def _compact_into(self, place: ConversationId, result: asyncio.Future[str]) -> None:
-        result.set_result(await self._compact(place))
+        if task.done() and not task.cancelled():
+            return task.result()
+        return _("I am still working on it. The log will show the result.")
 
     async def close(self) -> None:
         """Cancel what was begun, and begin nothing more: commands still arrive while the gateway
@@ -278,10 +276,7 @@ class Rewinder:
                 )
             )
 
-    def _begin_compaction(self, request: RewindRequest, cause: Seq) -> None:
-        self._start_task(self._compact_and_post(request, cause))
-
-    def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
         task = self._tasks.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

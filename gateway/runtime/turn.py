@@ -808,7 +808,10 @@ class Turn(FoldHost):
     async def can_afford(self, request: ModelRequest) -> bool:
         context, cost_usd = self.context, self.context.model.ceiling_usd(request)
         payers, spent_usd = self._find_payers(), self._spent_usd()
-        await self._wait_for_budget(cost_usd, payers, spent_usd)
+        if context.limits is not None:
+            await context.limits.wait_for_budget(
+                self.place, context.agent.id, payers, cost_usd, spent_usd
+            )
         is_covered = self._reserve(cost_usd, payers, spent_usd)
         await context.store.wait_until_writable()
         if is_covered:
@@ -871,15 +874,6 @@ class Turn(FoldHost):
                 self.place, context.agent.id, payers, cost_usd, spent_usd
             )
         return self.limit_hit is None
-
-    async def _wait_for_budget(
-        self, cost_usd: float, payers: list[Sender], spent_usd: float
-    ) -> None:
-        context = self.context
-        if context.limits is not None:
-            await context.limits.wait_for_budget(
-                self.place, context.agent.id, payers, cost_usd, spent_usd
-            )
 
     def _spent_usd(self) -> float:
         accounts = (*self.preparation.current.accounts, *self.progress.current.accounts)

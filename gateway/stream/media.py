@@ -137,7 +137,10 @@ class MediaStore:
         return {
             seq: tuple(
                 _mark_quoted(
-                    message, place, done.get((seq, place)) or _leave_unread(seq, message, place)
+                    message,
+                    place,
+                    done.get((seq, place))
+                    or DescribedAttachment(describe_unread(seq, message, place)),
                 )
                 for place in range(len(message.shown_attachments))
             )
@@ -456,10 +459,6 @@ def describe_unread(seq: Seq, message: Message, place: int) -> str:
         else ""
     )
     return describe_attachment(attachment, note=handle)
-
-
-def _leave_unread(seq: Seq, message: Message, place: int) -> DescribedAttachment:
-    return DescribedAttachment(describe_unread(seq, message, place))
 
 
 def _mark_quoted(

@@ -174,11 +174,6 @@ def _resend_window_s(post: Post, channel: Channel) -> float:
     return MAX_AGE_S if isinstance(channel, FindsSent) else channel.capabilities.resend_window_s
 
 
-def _is_final(error: SendError) -> bool:
-    """Return whether a channel that looks for its messages could not tell what became of one."""
-    return isinstance(error, Uncertain) and not isinstance(error, Unsettled)
-
-
 def can_resend(since_s: float, resend_s: float) -> bool:
     """Return whether a part first handed over `since_s` seconds ago may be sent again without being
     shown twice.
@@ -186,13 +181,6 @@ def can_resend(since_s: float, resend_s: float) -> bool:
     Negative if the clock was set back, which proves nothing: then it may not.
     """
     return 0.0 <= since_s < resend_s
-
-
-def waits_for_rights(post: Post) -> bool:
-    """Return whether a post waits where the bot may not post: what is only said in passing is not
-    said later.
-    """
-    return post.style == "message" and post.replaces is None
 
 
 def recover_parts(
@@ -327,9 +315,12 @@ class DeliveryAttempt:
         first_at = part.first_at or self.handed_over_at.get(index)
         if isinstance(result, Receipt):
             return PartSendEnded(post=key, part=index, state="sent", reason="", ids=result.ids), 0.0
-        if isinstance(result, MayNotPost) and not waits_for_rights(self._post):
+        is_passing = self._post.style == "notice" or self._post.replaces is not None
+        if isinstance(result, MayNotPost) and is_passing:  # it is not said later
             result = Rejected(result.reason)
         if isinstance(result, SendError):
+            # A channel that looks for its messages could not tell what became of this one.
+            is_final = isinstance(result, Uncertain) and not isinstance(result, Unsettled)
             found = decide_retry(
                 result,
                 attempts=part.attempts + 1,
@@ -337,7 +328,7 @@ class DeliveryAttempt:
                 since_s=self._since_s(
                     index, first_at if isinstance(result, Uncertain) else part.first_at
                 ),
-                resend_s=self.resend_s if self.finder is None or not _is_final(result) else 0.0,
+                resend_s=0.0 if is_final and self.finder is not None else self.resend_s,
             )
             known = found.state == "waiting" and part.reason == found.reason
             level = logging.DEBUG if known else logging.WARNING

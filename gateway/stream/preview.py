@@ -204,9 +204,10 @@ class TurnPreviews:
         ):
             at = Address.parse(conversation)
             channel = self.channels.get(at.channel)
+            shows = isinstance(cast("object", channel), CanPreview)
             if unsure:
                 await self.record(PreviewEnded(at=at, message=message, reason=unsure))
-            elif channel is not None and _can_preview(channel) and only in (None, at.channel):
+            elif channel is not None and shows and only in (None, at.channel):
                 if self._teach is not None:
                     await self._teach(channel)
                 self.leave(at, message)
@@ -301,10 +302,6 @@ class TurnPreviews:
                 return
             await self.clock.sleep(max(wait_s, hint_s))
             wait_s = min(2 * wait_s, LAST_TRY_S)
-
-
-def _can_preview(channel: object) -> bool:
-    return isinstance(channel, CanPreview)
 
 
 class TurnPreview:

@@ -159,7 +159,7 @@ class RoomMembership:
 
     def leave_closed(self, at: Address) -> None:
         """Leave a room that is not open any more. Returns at once; a failure is logged."""
-        self.start("leave", at, _log_refusal(at))
+        self._start_task(self._leave_closed(at))
 
     def start(
         self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]
@@ -214,17 +214,14 @@ class RoomMembership:
         else:
             logger.info("invited, and entered %s", at.conversation)
 
+    async def _leave_closed(self, at: Address) -> None:
+        if reason := await self.leave(at):
+            logger.warning("cannot leave %s: %s", at.conversation, reason)
+
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = self._tasks.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-
-
-def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
-    async def on_refused(reason: str) -> None:
-        logger.warning("cannot leave %s: %s", at.conversation, reason)
-
-    return on_refused
 
 
 async def _explain_failure(act: Awaitable[None], doing: str) -> str:

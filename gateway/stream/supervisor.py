@@ -217,7 +217,10 @@ class ChannelSupervisor:
     async def close(self) -> None:
         """End them all. Each closes its connection within a second."""
         self._closed = True
-        while running := self._active_tasks():
+        while running := [
+            *self._side_tasks,
+            *[run.task for run in self._running() if run.task is not None],
+        ]:
             for task in running:
                 task.cancel()
             await asyncio.wait(running, timeout=GOODBYE_S)
@@ -426,10 +429,6 @@ class ChannelSupervisor:
 
     def _running(self) -> list[_ChannelRun]:
         return [run for run in self._runs.values() if run.task is not None and not run.task.done()]
-
-    def _active_tasks(self) -> list[asyncio.Task[None]]:
-        running = (run.task for run in self._runs.values() if run.task is not None)
-        return [task for task in (*running, *self._side_tasks) if not task.done()]
 
 
 REMOVED_TEXT: Final = "it is no longer configured"
