@@ -772,13 +772,13 @@ class AgentLoop(ABC):
     def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
         if not self.leads:
             return
-        # Counts must survive a crash; the mode may be a second old.
+        # Counts must survive a crash; the mode may be a second old, or of before the turns that run.
         if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
             self._save(self._write_state(0.0))
             self._save_task = None
         elif isinstance(signal, TurnEnded | TurnFailed):
             self._save(self._write_state_with_next_commit())
-        elif self._save_task is None:
+        elif self._save_task is None and not self._running:
             self._save(self._write_state(SAVE_AFTER_S))
 
     def _save(self, work: Coroutine[None, None, None]) -> None:

@@ -145,20 +145,24 @@ class _ChannelRun:
 
     async def accept(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Process events, also of a channel that is shut."""
-        async with self.emit_lock:
-            await self.forward(batch, cursor=cursor)
-
-    async def forward(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Process events. The caller holds `emit_lock`."""
         assert self.supervisor.intake is not None
-        await self.supervisor.intake.accept(self.channel.name, batch, cursor=cursor)
-        for event in batch:
-            if isinstance(event, ConnectionChanged):
-                self.down_reason = event.reason
-                if event.up:
-                    self.was_up, self.refusal = True, None
-                    self.supervisor.report_up(self.channel.name)
-                (self.up.set if event.up else self.up.clear)()
+        async with self.emit_lock:
+            await self.supervisor.intake.accept(self.channel.name, batch, cursor=cursor)
+            for event in batch:
+                if isinstance(event, ConnectionChanged):
+                    self.down_reason = event.reason
+                    if event.up:
+                        self.was_up, self.refusal = True, None
+                        self.supervisor.report_up(self.channel.name)
+                    (self.up.set if event.up else self.up.clear)()
+
+    async def report_down(self, why: str) -> None:
+        """Process that it is down."""
+        now = self.supervisor.clock.now()
+        event_id, name = EventId(new_id(now)), self.channel.name
+        await self.accept(
+            [ConnectionChanged(id=event_id, channel=name, up=False, reason=why, sent=now)]
+        )
 
     async def wait_until_settled(self) -> None:
         """Return once it is up, or has ended."""
@@ -185,7 +189,7 @@ class ChannelSupervisor:
         random: Callable[[], float] = _random.random,
     ) -> None:
         """`channels`: those that run from the start."""
-        self._clock, self._stats, self._owners, self._tasks = clock, stats, owners, tasks
+        self.clock, self._stats, self._owners, self._tasks = clock, stats, owners, tasks
         self.outbox = outbox
         self._random = random
         self._state_changed = asyncio.Event()
@@ -244,7 +248,7 @@ class ChannelSupervisor:
         """Run a new channel, or another in the place of one that was stopped. Returns at once."""
         if self._closed:
             return
-        self._stats.add_channel(channel.name, channel.capabilities.platform, self._clock.now())
+        self._stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
         run = self._runs.setdefault(channel.name, _ChannelRun(channel, self))
         run.channel, run.is_shut = channel, False
         run.task = self._tasks.create_task(self._run(run))
@@ -270,7 +274,7 @@ class ChannelSupervisor:
 
     def mark_failed(self, name: ChannelName, platform: str, why: str) -> None:
         """Show a channel that cannot be made."""
-        now = self._clock.now()
+        now = self.clock.now()
         self._stats.add_channel(name, platform, now)
         self._stats.mark_refused(name, why, now)
 
@@ -305,7 +309,7 @@ class ChannelSupervisor:
             await self._stop(run, why)
             running = run.task = self._tasks.create_task(self._run(run))
             try:
-                await with_timeout(self._clock, RESTART_TIMEOUT_S, run.wait_until_settled())
+                await with_timeout(self.clock, RESTART_TIMEOUT_S, run.wait_until_settled())
             except TimeoutError:
                 return RestartResult(
                     state="down",
@@ -317,14 +321,9 @@ class ChannelSupervisor:
                 return RestartResult(state="refused", reason=run.refusal)
             return RestartResult(state="up")
 
-    async def report_down(self, name: ChannelName, why: str) -> None:
-        """Report a channel down. Call it after `start`."""
-        assert self.intake is not None
-        now = self._clock.now()
-        down = ConnectionChanged(
-            id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now
-        )
-        await self.intake.accept(name, [down])
+    async def report_down(self, channel: Channel, why: str) -> None:
+        """Report a channel down that does not run. Call it after `start`."""
+        await _ChannelRun(channel, self).report_down(why)
 
     async def _stop(self, run: _ChannelRun, why: str) -> None:
         name = run.channel.name
@@ -336,25 +335,18 @@ class ChannelSupervisor:
                     # more than once: what it still reports is not processed any more
                     run.task.cancel()
                     await asyncio.wait({run.task}, timeout=GOODBYE_S)
-            now = self._clock.now()
-            await run.accept(
-                [
-                    ConnectionChanged(
-                        id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now
-                    )
-                ]
-            )
+            await run.report_down(why)
 
     async def _run(self, run: _ChannelRun) -> None:
         name, backoff = run.channel.name, Backoff()
         run.refusal = None
         while True:
             run.waiting_to_retry.clear()
-            begun_s = self._clock.monotonic()
+            begun_s = self.clock.monotonic()
             try:
                 await run.channel.run(run.receive)
             except Denied as error:  # the others go on
-                now_s = self._clock.monotonic()
+                now_s = self.clock.monotonic()
                 run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
                 # It may pass, or it was up before, e.g. killed by an operator: each time of an hour
                 # doubles the delay.
@@ -368,7 +360,7 @@ class ChannelSupervisor:
                 if retry and not self._goes_on():
                     retry += " if another channel is up by then"
                 logger.error("%s is refused: %s%s", name, error.reason, retry)  # noqa: TRY400
-                self._stats.mark_refused(name, error.reason, self._clock.now())
+                self._stats.mark_refused(name, error.reason, self.clock.now())
                 refusal = N_(
                     "The platform refuses the connection of {channel}: {reason}. I keep trying."
                 )
@@ -376,17 +368,10 @@ class ChannelSupervisor:
             except StoreError:
                 raise  # without its log the gateway cannot go on
             except Exception as error:  # a bug in the adapter: the others go on
-                delay_s = backoff.next_delay_s(self._clock.monotonic() - begun_s, self._random())
+                delay_s = backoff.next_delay_s(self.clock.monotonic() - begun_s, self._random())
                 reason = f"internal error: {type(error).__name__}"
                 logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
-                now = self._clock.now()
-                await run.accept(
-                    [
-                        ConnectionChanged(
-                            id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now
-                        )
-                    ]
-                )
+                await run.report_down(reason)
                 told = N_(
                     "{channel} stopped because of an error ({reason}). I start it again; my log "
                     "says more."
@@ -396,7 +381,7 @@ class ChannelSupervisor:
                 return
             run.waiting_to_retry.set()
             self._state_changed.set()
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
 
     def report_up(self, name: ChannelName) -> None:
         """Tell owners that a channel is up, if they were told that it is not."""
@@ -675,7 +660,7 @@ class ChannelReconciler:
         up.
         """
         if any(one.channel == name and one.up for one in await self._store.connection_states()):
-            await self._runner.report_down(name, MOVED_TEXT)
+            await self._runner.report_down(self._channels[name], MOVED_TEXT)
         await self._runner.outbox.open_channel(name)
         self._opened.add(name)
 
