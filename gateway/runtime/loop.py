@@ -772,7 +772,7 @@ class AgentLoop(ABC):
     def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
         if not self.leads:
             return
-        # Counts must survive a crash; the mode may be a second old, or of before the turns that run.
+        # Counts must survive a crash; the mode may be a second old, or as old as a running turn.
         if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
             self._save(self._write_state(0.0))
             self._save_task = None
