@@ -124,7 +124,6 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "llm.context_optimization.folds.provider_side": (
         "Reverie shortens and summarises itself; take this line out"
     ),
-    "attention.salience.activity": "keywords, people and questions are left; take this line out",
     "access.reminders": (
         "a guest has 2 reminders, 10 min apart, a member 10, 5 min apart; take it out"
     ),
