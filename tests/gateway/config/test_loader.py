@@ -302,6 +302,8 @@ def problems(directory: Path, env: dict[str, str] | None = None) -> list[tuple[s
     return [(Path(p.file).name, p.line, p.key, p.message) for p in caught.value.problems]
 
 
+IDENTIFY = "PRIVMSG NickServ :IDENTIFY ACCOUNT PASSWORD"
+STAYS = "it stays out until an admin has it join"
 IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
 """Five lines; a sixth is a key of the channel if it is indented by four."""
 
@@ -407,6 +409,21 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             "channels.i.ping_timeout",
             "is no setting any more; it is always 30 s now; take this line out",
             id="removed",
+        ),
+        *(
+            pytest.param(
+                f"{IRC}    {line}",
+                6,
+                f"channels.i.{line.partition(':')[0]}",
+                f"is no setting any more; {remedy}",
+                id=f"removed {line}",
+            )
+            for line, remedy in (
+                ("username: rev", "it is made of the nick now; take this line out"),
+                ("nickserv: {}", f"use `sasl`, or write `{IDENTIFY}` under `on_connect`"),
+                ("rejoin_after_kick: true", f"thrown out of a room, {STAYS}; take this line out"),
+                ("history_age: 2h", "it is always 1 h now; take this line out"),
+            )
         ),
         pytest.param(
             "store:\n  keep_kinds: {room: 90d}",
