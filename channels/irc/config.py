@@ -15,6 +15,8 @@ _KEY = re.compile(r"[^\s,:\x00-\x20][^\s,\x00-\x20]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[^\s:@!*?,\x00-\x20]+")
 _COMMAND_LINE = re.compile(r"(?P<command>[A-Za-z]+|[0-9]{3})(?: [^\r\n\0]*)?")
+_LOGIN_LINE = re.compile(r"\b(?:IDENTIFY|AUTH|LOGIN|REGAIN|GHOST|OPER)\b", re.IGNORECASE)
+"""Words of services and servers that a password follows."""
 _OWN_COMMANDS = frozenset({"AUTHENTICATE", "CAP", "JOIN", "NICK", "PART", "PASS", "QUIT", "USER"})
 """Commands that other keys of the configuration stand for."""
 _MAX_CONNECT_LINES, _MAX_CONNECT_LINE_BYTES = 20, 400
@@ -208,8 +210,10 @@ class IrcConfig(ConfigSection):
     @model_validator(mode="after")
     def _no_password_in_the_clear(self) -> Self:
         plain = self.sasl is not None and self.sasl.mechanism == "plain"
-        if self.tls is False and (plain or self.password) and not is_loopback_host(self.host):
-            which = "sasl.password" if plain else "password"
+        logs_in = any(_LOGIN_LINE.search(line.get_secret_value()) for line in self.on_connect)
+        is_told = plain or self.password or logs_in
+        if self.tls is False and is_told and not is_loopback_host(self.host):
+            which = "sasl.password" if plain else "password" if self.password else "on_connect"
             raise ValueError(
                 f"{which} would be sent to {self.host} over plain text; write `tls: true` and the "
                 "port for TLS (mostly 6697), use sasl with scram-sha-256, or reach the server "

@@ -105,8 +105,9 @@ def _join_lines(rooms: Mapping[str, str]) -> list[str]:
 
 
 _NICK_POLL_S = 60.0
-_FORCED_NICK_S: Final = 3600.0
-"""Time for which we keep a nick that was forced on us."""
+_MAX_FORCED_NICK_S: Final = 6 * 3600.0
+"""Longest time for which we keep a nick that was forced on us. The first time it is
+`_NICK_POLL_S`, and each time twice as long."""
 _MAX_LEFT = 100
 """Unwanted rooms that we leave at most; more are tolerated, to end the fight with the server."""
 
@@ -132,6 +133,8 @@ class IrcMembership:
         """Times of the last attempt to enter the rooms that we are not in, and to get our nick."""
         self._is_nick_forced = False
         """We have a nick that was forced on us."""
+        self._forced_nick_s = _NICK_POLL_S
+        """Time for which we keep the next one."""
 
     @property
     def configured_rooms(self) -> tuple[str, ...]:
@@ -367,7 +370,8 @@ class IrcMembership:
             self._is_nick_forced = False
         elif line.command == "NICK" and fold(line.param(0)) == fold(self._session.nick):
             self._is_nick_forced = True  # we ask for no other nick than ours
-            self._asked_nick_s = self._session.last_heard_s + _FORCED_NICK_S - _NICK_POLL_S
+            self._asked_nick_s = self._session.last_heard_s + self._forced_nick_s - _NICK_POLL_S
+            self._forced_nick_s = min(2 * self._forced_nick_s, _MAX_FORCED_NICK_S)
             logger.warning("%s: %s", self._session.name, self.nick_problem())
         elif (
             line.command in {"NICK", "QUIT"}

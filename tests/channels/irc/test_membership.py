@@ -306,26 +306,27 @@ async def test_a_refusal_is_told_with_what_to_do_about_it(
         assert "old-key" not in caplog.text
 
 
-async def test_a_nick_that_is_forced_on_us_is_taken_back_after_an_hour() -> None:
+async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time() -> None:
     """An operator's SANICK, or services that enforce the owner of a nick."""
     clock = ManualClock()
     async with Ircd() as ircd, running(ircd, clock) as run:
         await run.up()
         bot = ircd.clients[0]
-        bot.send(":reverie!reverie@test.host NICK :Guest1")
-        bot.nick = "Guest1"
-        bot.send(":reverie!x@y QUIT :bye")  # it is free, as we know
-        await settled(bot, "forced")
-        assert "Guest1" in run.channel.account_problem()
-        for second in range(359):
-            clock.advance(10)
-            await settled(bot, f"t{second}")
-        assert ircd.lines.count("NICK reverie") == 1
-        clock.advance(20)
-        await ircd.until(lambda: bot.nick == "reverie")
-        await settled(bot, "back")
-        assert run.channel.account_problem() == ""
-        assert run.channel.nick == "reverie"
+        for times, kept_s in enumerate((60, 120, 240), start=1):
+            bot.send(f":reverie!reverie@test.host NICK :Guest{times}")
+            bot.nick = f"Guest{times}"
+            bot.send(":reverie!x@y QUIT :bye")  # it is free, as we know
+            await settled(bot, f"forced{times}")
+            assert f"Guest{times}" in run.channel.account_problem()
+            for second in range(kept_s // 10 - 1):
+                clock.advance(10)
+                await settled(bot, f"t{times}-{second}")
+            assert ircd.lines.count("NICK reverie") == times
+            clock.advance(20)
+            await ircd.until(lambda: bot.nick == "reverie")
+            await settled(bot, f"back{times}")
+            assert run.channel.account_problem() == ""
+            assert run.channel.nick == "reverie"
 
 
 async def test_ctcp_says_what_we_are_and_nothing_else() -> None:

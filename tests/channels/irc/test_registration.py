@@ -87,6 +87,10 @@ def test_loopback_needs_no_contact(host: str) -> None:
         ),
         ({"tls": False, "sasl": LOGIN, "host": "127.0.0.1.example.org"}, "over plain text"),
         ({"tls": False, "sasl": LOGIN, "host": "10.0.0.1"}, "over plain text"),
+        (
+            {"tls": False, "host": "10.0.0.1", "on_connect": ["PRIVMSG NickServ :identify me pw"]},
+            "on_connect would be sent to 10.0.0.1 over plain text",
+        ),
         ({"port": 0}, "port"),
         ({"host": ""}, "not the name of a host"),
         ({"host": "irc..example"}, "not the name of a host"),
