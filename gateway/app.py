@@ -197,7 +197,7 @@ async def run(
             if is_shared
             else None
         )
-        services = _opened(
+        services = open_services(
             live,
             clock,
             channels,
@@ -320,7 +320,7 @@ async def carry_out_stopped(settings: Settings, order: CommandRequest) -> Contro
     ]
     channels = {name: make_channel(name, settings, clock, None) for name in names}
     store = await Store.open(store_location(settings.store), clock)
-    async with _opened(LiveSettings(settings), clock, channels, store, is_stopped=True) as (
+    async with open_services(LiveSettings(settings), clock, channels, store, is_stopped=True) as (
         gateway,
         tasks,
     ):
@@ -331,7 +331,7 @@ async def carry_out_stopped(settings: Settings, order: CommandRequest) -> Contro
 
 
 @contextlib.asynccontextmanager
-async def _opened(
+async def open_services(
     live: LiveSettings,
     clock: Clock,
     channels: Mapping[ChannelName, Channel] | None,
@@ -342,7 +342,7 @@ async def _opened(
     is_stopped: bool = False,
     process: Path | None = None,
     cluster: Cluster | None = None,
-) -> AsyncIterator[tuple["_Gateway", StoreTasks]]:
+) -> AsyncIterator[tuple["GatewayServices", StoreTasks]]:
     """Open the models, and build the services. The store is closed with them.
 
     `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs.
@@ -369,7 +369,7 @@ async def _opened(
                 }
             if settings.ops.token is not None and not is_stopped:
                 channels = {**channels, OPERATOR_CHANNEL: OperatorChannel(clock)}
-            gateway = _Gateway(
+            gateway = GatewayServices(
                 store=store,
                 clock=clock,
                 channels=channels,
@@ -395,7 +395,7 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-class _Gateway:
+class GatewayServices:
     """Services of one run."""
 
     def __init__(  # noqa: PLR0915 - the picture of the program

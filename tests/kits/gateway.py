@@ -142,7 +142,7 @@ class Gateway:
         live: LiveSettings | None = None,
     ) -> None:
         """`model` None: the one that is configured. `clock`: what all but a scripted model goes by.
-        `channels`: in place of a console for each that is configured."""
+        `channels`: in place of consoles of these names. Other platforms are the configured ones."""
         self.settings, self.live, self.path = made, live, made.store.path
         self.clock: Clock = clock or SystemClock()
         self.model = (
@@ -154,9 +154,11 @@ class Gateway:
 
     def start(self) -> None:
         channels = dict(self._channels or {})
-        for name in map(ChannelName, self.settings.channels if not channels else ()):
-            console = channels[name] = ConsoleChannel(name, self.screen.show, now=self.clock.now)
-            console.capabilities = PLATFORMS.get(name, console.capabilities)
+        for name, made in self.settings.channels.items():
+            if made.platform == "console" and name not in channels:
+                console = ConsoleChannel(ChannelName(name), self.screen.show, now=self.clock.now)
+                console.capabilities = PLATFORMS.get(name, console.capabilities)
+                channels[console.name] = console
         self.consoles = {k: one for k, one in channels.items() if isinstance(one, ConsoleChannel)}
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(self.run(channels))
@@ -166,7 +168,7 @@ class Gateway:
             self.settings,
             self.stop,
             clock=self.clock,
-            channels=channels,
+            channels=channels or None,
             model=self.model,
             live=self.live,
         )

@@ -1,34 +1,27 @@
 """A gateway on real parts whose agents think with strict fakes of real providers, and the commands
 about that."""
 
-import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, Protocol
+from typing import Any, Literal, Protocol, Self
 
-from channels.console import ConsoleChannel
+from channels.base import Channel
 from gateway import app
 from gateway.commands.context import CommandCall
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import SystemClock
-from gateway.core.events import Address, Command, EventId, RoomId, Sender, SenderId
-from gateway.core.facts import Fact, TurnRecord, dedup_key
-from gateway.core.redaction import Redactor
-from gateway.runtime.agents import load_chosen_models
-from gateway.runtime.dmn_admin import load_dmn_states
-from gateway.runtime.models import ModelServices, open_model_services
-from gateway.store import LogEntry, NewEntry, Store
+from gateway.core.events import Address, ChannelName, Command, EventId, RoomId, Sender, SenderId
+from gateway.core.facts import dedup_key
+from gateway.runtime.models import ModelServices
+from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
 from tests.kits.commands import answer_of
-from tests.kits.gateway import CONSOLE, Screen, settings
+from tests.kits.gateway import CONSOLE, Gateway, settings
 from tests.servers.model_api import Json, ModelApi
 
-P = ParamSpec("P")
+COUNT = itertools.count()
 ANN = Address(channel=CONSOLE, room=RoomId("ann"))
 """Where ann, an owner, is alone with the agent."""
 
@@ -78,19 +71,31 @@ class GoOn(Protocol):
         """Make it durable, and settle it."""
 
 
-@dataclass
-class Gate:
-    """One life of it."""
+class Gate(Gateway):
+    """One whose services are at hand, and whose commands end where the test wants it."""
 
-    gateway: app._Gateway
-    equipment: ModelServices
-    screen: Screen
-    console: ConsoleChannel
-    store: Store
-    stop: asyncio.Event
-    ids: "itertools.count[int]" = field(default_factory=itertools.count)
+    gateway: app.GatewayServices
+    at = ANN
 
-    at: Address = ANN
+    async def run(self, channels: Mapping[ChannelName, Channel]) -> None:
+        live = self.live or LiveSettings(self.settings)
+        store = await Store.open(self.path, self.clock)
+        async with app.open_services(live, self.clock, channels, store) as (self.gateway, tasks):
+            with tasks.watch_failure() as failure:
+                await self.gateway.serve(self.stop, failure)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self.until(lambda: hasattr(self, "gateway"))
+        return self
+
+    @property
+    def equipment(self) -> ModelServices:
+        return self.gateway.model_services
+
+    @property
+    def store(self) -> Store:
+        return self.gateway.store
 
     async def command(
         self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str
@@ -107,7 +112,7 @@ class Gate:
     async def begin(self, name: str, /, **given: str) -> tuple[CommandEffect, "GoOn"]:
         """The same up to its answer, and what makes it durable and settles it."""
         asked = Command(
-            id=EventId(f"c{next(self.ids)}-{id(self)}"),
+            id=EventId(f"c{next(COUNT)}-{id(self)}"),
             at=ANN,
             sender=Sender(id=SenderId("ann"), name="ann", verified=True),
             name=name.partition(" ")[0],
@@ -133,58 +138,12 @@ class Gate:
 
         return answer, go_on
 
-    async def facts(self, *kinds: str) -> list[Fact]:
-        return [one.fact for one in await self.log(*kinds)]
-
-    async def log(self, *kinds: str) -> list[LogEntry]:
-        return await self.store.entries(kinds=kinds or None, limit=1_000_000)
-
-    async def turns(self) -> list[TurnRecord]:
-        return [fact for fact in await self.facts("turn_ended") if isinstance(fact, TurnRecord)]
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Return once this holds."""
-        async with asyncio.timeout(120):
-            while not holds():
-                await asyncio.sleep(0.005)
-
-    async def took(self, count: int) -> None:
-        """Return once so many turns are in the log."""
-        async with asyncio.timeout(120):
-            while len(await self.turns()) < count:
-                await asyncio.sleep(0.005)
-
     async def calm(self) -> None:
         """Return once nothing runs and nothing waits."""
         state = self.gateway.agents.agents[0]
         await self.until(lambda: not state.state.running and not state.state.waiting)
 
 
-@contextlib.asynccontextmanager
-async def serving(made: Settings, live: LiveSettings | None = None) -> AsyncIterator[Gate]:
-    """Start, and stop as SIGTERM would."""
-    clock, screen, live = SystemClock(), Screen(), live or LiveSettings(made)
-    console = ConsoleChannel(CONSOLE, screen.show)
-    async with (
-        open_model_services(live, clock, model=None) as equipment,
-        await Store.open(made.store.path, clock) as store,
-        asyncio.TaskGroup() as tasks,
-    ):
-        gateway = app._Gateway(
-            store=store,
-            clock=clock,
-            channels={CONSOLE: console},
-            make=None,
-            model_services=equipment,
-            states=await load_dmn_states(store, [agent.id for agent in made.agents], clock.now()),
-            chosen=await load_chosen_models(store, made),
-            redactor=Redactor(),
-            tasks=tasks,
-        )
-        stop = asyncio.Event()
-        served = tasks.create_task(gateway.serve(stop, asyncio.get_running_loop().create_future()))
-        try:
-            yield Gate(gateway, equipment, screen, console, store, stop)
-        finally:
-            stop.set()
-            await served
+def serving(made: Settings, live: LiveSettings | None = None) -> Gate:
+    """For `async with`."""
+    return Gate(made, live=live)

@@ -211,7 +211,7 @@ class Home:
     def _wired(self, equipment: ModelServices) -> Agents:
         """As the gateway wires itself, but that replies are delivered to nobody."""
         channels = {CHANNEL: ConsoleChannel(CHANNEL, lambda _: None, now=self.clock.now)}
-        gateway = self._gateway = app._Gateway(
+        gateway = self._gateway = app.GatewayServices(
             redactor=Redactor(()),
             store=self.store,
             clock=self.clock,

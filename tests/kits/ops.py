@@ -15,18 +15,15 @@ from prometheus_client import generate_latest
 from prometheus_client.registry import Collector
 
 from agent.models.base import Model
-from agent.models.scripted import Script, ScriptedModel
+from agent.models.scripted import Script
 from channels.base import Channel
-from channels.console import ConsoleChannel
-from gateway import app
 from gateway.config.loader import read_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
 from gateway.core.redaction import Redactor
 from gateway.ops.metrics import RedactedMetrics
-from tests.kits.gateway import UNHURRIED, Screen
+from tests.kits.gateway import UNHURRIED, Gateway
 
 TOKEN = "an-operators-token-0123456789"
 DEMO = ChannelName("demo")
@@ -80,18 +77,11 @@ class Told:
             held.clear()
 
 
-@dataclass
-class Operated:
+class Operated(Gateway):
     """A gateway under way."""
 
-    screen: Screen
-    console: ConsoleChannel
-    model: ScriptedModel
-    path: Path
-    stop: asyncio.Event
     port: int
     client: httpx.AsyncClient
-    task: "asyncio.Task[None]"
 
     async def get(self, path: str, **query: object) -> Any:
         """What is answered, which must be an answer."""
@@ -188,35 +178,29 @@ async def operated(
 
     `configured`: with the model of the configuration, whose cache is looked after.
     """
-    screen = Screen()
-    console = ConsoleChannel(DEMO, screen.show)
-    there: dict[ChannelName, Channel] = {one.name: one for one in (console, *channels)}
-    settings = configured_in(tmp, there, ops or {}, more)
-    scripted = (
-        ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
-    )
-    given = None if configured else scripted
-    stop, log = asyncio.Event(), logging.getLogger("reverie.ops")
+    there = {one.name: one for one in channels}
+    settings = configured_in(tmp, (DEMO, *there), ops or {}, more)
+    given = None if configured else model or Script()
+    made = Operated(settings, given, live=LiveSettings(settings, tmp, {}), channels=there)
+    log = logging.getLogger("reverie.ops")
     hears, level = _Port(), log.level
     log.addHandler(hears)
     log.setLevel(logging.INFO)
-    task = asyncio.create_task(
-        app.run(settings, stop, channels=there, model=given, live=LiveSettings(settings, tmp, {}))
-    )
     try:
-        first: tuple[asyncio.Future[Any], ...] = (task, hears.found)
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=20)
-        if task.done():
-            task.result()
-        port = hears.found.result()
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", trust_env=False, headers=bearer, timeout=20
-        ) as client:
-            path = tmp / "reverie.db"
-            yield Operated(screen, console, scripted, path, stop, port, client, task)  # type: ignore[arg-type] # as asked
+        async with made:
+            first: tuple[asyncio.Future[Any], ...] = (made.task, hears.found)
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            if made.task.done():
+                made.task.result()
+            made.port = hears.found.result()
+            bearer = {"Authorization": f"Bearer {TOKEN}"}
+            async with httpx.AsyncClient(
+                base_url=f"http://127.0.0.1:{made.port}",
+                trust_env=False,
+                headers=bearer,
+                timeout=20,
+            ) as made.client:
+                yield made
     finally:
         log.removeHandler(hears)
         log.setLevel(level)
-        stop.set()
-        await task

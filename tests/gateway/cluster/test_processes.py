@@ -42,7 +42,7 @@ class Process:
     """One process: its services, its model, and its consoles."""
 
     def __init__(
-        self, gateway: "app._Gateway", model: Held, cluster: ManualCluster, screen: Screen
+        self, gateway: "app.GatewayServices", model: Held, cluster: ManualCluster, screen: Screen
     ) -> None:
         self.gateway, self.model, self.cluster, self.screen = gateway, model, cluster, screen
         self.store, self.agent = gateway.store, gateway.agents.by_id["reverie"]
@@ -121,7 +121,7 @@ async def process(
         open_model_services(live, clock, model=model) as services,
         StoreTasks(store) as tasks,
     ):
-        gateway = app._Gateway(
+        gateway = app.GatewayServices(
             store=store,
             clock=clock,
             channels={name: ConsoleChannel(name, screen.show) for name in (ONE, TWO)},

@@ -495,7 +495,7 @@ async def test_a_crash_behind_the_word_leaves_nothing_to_answer(tmp_path: Path) 
             # parks writes none.
         async with serving(made) as gate:
             await nothing_more(gate, api, asked=1)
-            log = await gate.log()
+            log = await gate.entries()
             heard = next(one for one in log if one.fact.kind == "direct")
             assert compute_outcomes(log)[heard.seq] is EventOutcome.YIELDED
             story_ = await explain_event(gate.store, heard.seq)

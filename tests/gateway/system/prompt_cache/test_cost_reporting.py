@@ -2,21 +2,17 @@
 the bill is shown."""
 
 import asyncio
-import contextlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from channels.console import ConsoleChannel
-from gateway import app
 from gateway.core.events import Usage
-from tests.kits.gateway import CONSOLE, Screen, settings
+from tests.kits.gateway import Gateway, settings
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
@@ -30,10 +26,7 @@ def tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-@contextlib.asynccontextmanager
-async def asking(
-    tmp: Path, url: str, *, remembers: bool
-) -> AsyncIterator[tuple[ConsoleChannel, Screen]]:
+def asking(tmp: Path, url: str, *, remembers: bool) -> Gateway:
     """A gateway whose model is behind `url`; unless it `remembers`, its persona is read anew at
     every turn."""
     (tmp / "workspace").mkdir()
@@ -51,14 +44,7 @@ async def asking(
         },
         access={"dm": "open", "roles": {"admin": ["console:root"]}},
     )
-    stop, screen = asyncio.Event(), Screen()
-    console = ConsoleChannel(CONSOLE, screen.show)
-    task = asyncio.create_task(app.run(made, stop, channels={CONSOLE: console}))
-    try:
-        yield console, screen
-    finally:
-        stop.set()
-        await task
+    return Gateway(made)
 
 
 def billed(api: ModelApi) -> Usage:
@@ -92,18 +78,14 @@ async def test_what_is_billed_is_what_is_shown(
 
     async with (
         ModelApi(cache=MessagesCache(tokens)) as api,
-        asking(tmp_path, api.url, remembers=True) as (console, screen),
+        asking(tmp_path, api.url, remembers=True) as gateway,
     ):
-        for count, (words, sender, room) in enumerate(
-            [
-                ("reverie: hello", "ann", "lobby"),
-                ("reverie: and again", "bob", "lobby"),
-                ("in private", "ann", None),
-            ],
-            start=1,
+        for words, sender, room in (
+            ("reverie: hello", "ann", "lobby"),
+            ("reverie: and again", "bob", "lobby"),
+            ("in private", "ann", None),
         ):
-            await console.receive_message(words, sender=sender, room=room)
-            await screen.until(count)
+            await gateway.ask(words, sender=sender, room=room)
         assert not api.violations
         bill = billed(api)
         assert bill.cache_read_tokens > 2_000, "the persona is the same everywhere"
@@ -155,15 +137,13 @@ async def test_what_is_billed_is_what_is_shown(
 async def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Path) -> None:
     async with (
         ModelApi(cache=MessagesCache(tokens)) as api,
-        asking(tmp_path, api.url, remembers=False) as (console, screen),
+        asking(tmp_path, api.url, remembers=False) as gateway,
     ):
-        await console.receive_message("reverie: hello", sender="ann", room="lobby")
-        await screen.until(1)
+        await gateway.ask("reverie: hello", sender="ann", room="lobby")
         (tmp_path / "workspace" / "SOUL.md").write_text(
             SOUL.replace("your time", "your own time", 1)
         )
-        await console.receive_message("reverie: hello again", sender="ann", room="lobby")
-        await screen.until(2)
+        await gateway.ask("reverie: hello again", sender="ann", room="lobby")
         first, second = (
             "".join(block["text"] for block in seen.body["system"]) for seen in api.seen
         )
@@ -176,7 +156,6 @@ async def test_a_changed_persona_is_found_in_its_block_at_its_byte(tmp_path: Pat
         missed = re.search(r"missed: .*identity.*byte (\d+)", shown)
         assert missed
         assert int(missed[1]) == differs
-        await console.receive_message("!cache", sender="root", room="lobby")
-        await screen.until(3)
-        assert "- Last cache miss (" in screen.parts[2].body
-        assert f"byte {differs}" in screen.parts[2].body
+        await gateway.ask("!cache", sender="root", room="lobby")
+        assert "- Last cache miss (" in gateway.screen.parts[2].body
+        assert f"byte {differs}" in gateway.screen.parts[2].body

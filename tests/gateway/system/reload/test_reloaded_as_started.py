@@ -73,14 +73,14 @@ def _copy(source: Any, target: Any, name: str, *below: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]:
+async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app.GatewayServices]:
     """Wired, and not begun."""
     clock = ManualClock()
     async with (
         open_model_services(live, clock, model=None) as equipment,
         await Store.open(path, clock) as store,
     ):
-        yield app._Gateway(
+        yield app.GatewayServices(
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None, now=clock.now)},
