@@ -153,12 +153,14 @@ class Gateway:
         self._channels = channels
 
     def start(self) -> None:
-        channels = dict(self._channels or {})
-        for name, made in self.settings.channels.items():
-            if made.platform == "console" and name not in channels:
+        given, channels = self._channels or {}, dict[ChannelName, Channel]()
+        platforms = {name: one.platform for name, one in self.settings.channels.items()}
+        for name, platform in (platforms or {CONSOLE: "console"}).items():
+            if platform == "console":
                 console = ConsoleChannel(ChannelName(name), self.screen.show, now=self.clock.now)
                 console.capabilities = PLATFORMS.get(name, console.capabilities)
                 channels[console.name] = console
+        channels |= given
         self.consoles = {k: one for k, one in channels.items() if isinstance(one, ConsoleChannel)}
         self.stop = asyncio.Event()
         self.task = asyncio.create_task(self.run(channels))
