@@ -27,7 +27,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Fact, TurnRecord
-from gateway.store import LogEntry, Store, StoreClosed, StoreMissing
+from gateway.store import LogEntry, Store, StoreClosed, StoreMissing, StoreUnreadable
 from tests.kits.simulated_time import JumpingClock
 
 CONSOLE = ChannelName("console")
@@ -276,11 +276,16 @@ class Gateway:
         await self.until(are_there)
 
     async def entries(self, *kinds: str) -> list[LogEntry]:
-        """Nothing as long as there is no store."""
-        with contextlib.suppress(StoreMissing):
+        """Nothing as long as there is no store, or it is just being made."""
+        try:
             async with await Store.open_readonly(self.path) as reader:
                 return list(await reader.entries(kinds=kinds or None, limit=1_000_000))
-        return []
+        except StoreMissing:
+            return []
+        except StoreUnreadable:
+            if self.task.done():
+                raise
+            return []
 
     async def facts(self, *kinds: str) -> list[Fact]:
         return [stored.fact for stored in await self.entries(*kinds)]
