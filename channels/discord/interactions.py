@@ -117,13 +117,15 @@ def _build_options(spec: CommandSpec) -> list[Json]:
 
 
 def _build_option(arg: CommandArg) -> Json:
+    offered: Json = {"autocomplete": True} if arg.suggests else {}
+    if arg.choices:  # Discord takes one of the two
+        offered = {"choices": [{"name": choice, "value": choice} for choice in arg.choices]}
     return {
         "type": _TEXT_OPTION,
         "name": arg.name,
         "description": _describe(arg),
         "required": arg.required,
-        "choices": [{"name": choice, "value": choice} for choice in arg.choices],
-        "autocomplete": arg.suggests and not arg.choices,
+        **offered,
     }
 
 

@@ -70,9 +70,7 @@ async def test_nothing_is_there_to_be_read(tmp_path: Path, mode: str) -> None:
 
 @both
 async def test_a_flood_is_ended(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sandbox", "shell"):
-        monkeypatch.setattr(f"gateway.tools.{module}.OUTPUT_BYTES", 10_000)
-
+    monkeypatch.setattr("gateway.tools.shell.MAX_PRINTED_BYTES", 1_000_000)
     async with desk(tmp_path, mode) as it:
         told = await it.bash("yes & yes")
         assert told.startswith(
