@@ -15,16 +15,19 @@ import os
 from collections.abc import AsyncIterator
 from typing import Any, Final, Literal
 
+import anyio
 import httpx2
 import mcp_types as types
 from mcp.client import Client, IncomingMessage
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
 from channels.aio import with_timeout
 from gateway.core.proxy import find_proxy, through
+from gateway.core.text_safety import replace_half_escapes
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.tools.mcp.client import McpServerClient
 
@@ -59,6 +62,36 @@ def _failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
+@contextlib.asynccontextmanager
+async def _without_half_characters(
+    transport: contextlib.AbstractAsyncContextManager[Any],
+) -> AsyncIterator[Any]:
+    """Read each message that the library cannot parse again, without its halves of characters."""
+    async with transport as (messages, outgoing), anyio.create_task_group() as tasks:
+        sender, receiver = anyio.create_memory_object_stream[Any]()
+
+        async def pass_on() -> None:
+            async with sender:
+                with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    async for one in messages:
+                        is_odd = isinstance(one, ValidationError)
+                        await sender.send(_read_again(one) if is_odd else one)
+
+        tasks.start_soon(pass_on)
+        yield receiver, outgoing
+        tasks.cancel_scope.cancel()
+
+
+def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
+    line = error.errors()[0]["input"]
+    if not isinstance(line, str) or (mended := replace_half_escapes(line)) == line:
+        return error
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(mended, by_name=False))
+    except ValidationError as again:
+        return again
+
+
 class McpConnection:
     """One connection. It begins with `run`, serves calls once `up` is set, and is over when `run`
     returns.
@@ -76,8 +109,9 @@ class McpConnection:
 
     async def run(self) -> None:
         """Run to the end of the connection. Raises its error; `failure_reason` describes it."""
+        transport = self._stdio_transport() if self._config.command else self._http_transport()
         client = Client(
-            self._stdio_transport() if self._config.command else self._http_transport(),
+            _without_half_characters(transport),
             mode=self._mode,
             cache=None,
             message_handler=self._on_message,

@@ -355,6 +355,13 @@ async def test_arguments_that_cannot_be_sent(at: Town) -> None:
     assert (await at.call_json("raw_echo", '{"a": "é"}')).text == '{"a": "\\u00e9"}'
 
 
+async def test_half_a_character_in_a_line_is_replaced() -> None:
+    half = {"content": [{"type": "text", "text": "cut \ud83d here, \U0001f9e9 whole"}]}
+    async with town({"raw": raw(results={"echo": half})}) as at:
+        told = await at.call("raw_echo")
+        assert (told.text, told.is_error) == ("cut \ufffd here, \U0001f9e9 whole", False)
+
+
 async def test_what_comes_is_somebody_elses_words(at: Town) -> None:
 
     told = await at.call("raw_fails")
