@@ -111,9 +111,9 @@ def anyio_backend() -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """An async test that hangs fails after five minutes."""
+    """An async test that hangs fails after five minutes, unless it is to run for long."""
     test = pyfuncitem.obj
-    if inspect.iscoroutinefunction(test):
+    if inspect.iscoroutinefunction(test) and pyfuncitem.get_closest_marker("soak") is None:
 
         @functools.wraps(test)
         async def bounded(**fixtures: object) -> None:
