@@ -39,11 +39,6 @@ class Backoff:
         self._max_delay_s = max_delay_s
         self._failures = 0
 
-    @property
-    def is_failing(self) -> bool:
-        """True if the last attempt failed."""
-        return self._failures > 0
-
     def reset(self) -> None:
         """Record a successful attempt."""
         self._failures = 0
