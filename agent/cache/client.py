@@ -319,7 +319,7 @@ class CachingModel:
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
         meter, estimate = self._gauge.estimate(self.dialect.model, request, measured)
-        segments = segment_prompt(request, estimate.size)
+        segments = segment_prompt(request, estimate.size, before)
         digests = tuple([segment.digest for segment in segments])
         policy = self._policy(request.shared_key)
         cached = self._cache_state.find(digests, at_s)

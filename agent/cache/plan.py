@@ -53,6 +53,7 @@ from agent.tokens.counter import (
     PromptSize,
     TokenEstimate,
     TokenMeter,
+    common_prefix_length,
     count_prompt_tokens,
 )
 from gateway.core.events import BlockUsage, CacheTtl, RequestUsage, Usage
@@ -470,13 +471,30 @@ def _account_blocks(
     )
 
 
-def segment_prompt(request: ModelRequest, size: PromptSize) -> tuple[PromptSegment, ...]:
-    """Divide a request into segments. `size`: its tokens."""
+def segment_prompt(
+    request: ModelRequest, size: PromptSize, before: "PlannedRequest | None" = None
+) -> tuple[PromptSegment, ...]:
+    """Divide a request into segments. `size`: its tokens.
+
+    `before`: an earlier request of the conversation. Its segments are used again for the messages,
+    from the first on, that are the same objects of the same size behind the same bytes.
+    """
     segments = list(_fixed_segments(request, size))
     digest = segments[-1].digest if segments else ROOT_DIGEST
     if has_images(request):
         digest = extend_digest(digest, b"images")
-    for number, message in enumerate(request.conversation):
+    known, fixed = 0, len(segments)
+    if before is not None and before.segments[:fixed] == tuple(segments):
+        old, old_size = before.request, before.estimate.size
+        if has_images(old) == has_images(request):
+            known = common_prefix_length(old.conversation, request.conversation)
+            if old_size.conversation[:known] != size.conversation[:known]:
+                known = 0
+            parts = sum([len(message.parts) for message in request.conversation[:known]])
+            segments.extend(before.segments[fixed : fixed + parts])
+    if known:
+        digest = segments[-1].digest
+    for number, message in enumerate(request.conversation[known:], known):
         segments.extend(_message_segments(number, message, digest, size.conversation[number]))
         digest = segments[-1].digest
     return tuple(segments)

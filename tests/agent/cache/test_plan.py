@@ -11,6 +11,7 @@ from agent.cache.plan import (
     CacheMultipliers,
     CachePlan,
     CachePolicy,
+    PlannedRequest,
     PromptSegment,
     is_hour_cheaper,
     plan_automatic,
@@ -21,7 +22,7 @@ from agent.cache.prices import Price
 from agent.cache.state import CachedPrefix, CacheState, Cadence, GapOdds, gap_kind, hour_savings
 from agent.models.base import ModelRequest
 from agent.prompt import PromptInput, PromptTurn, build_request
-from agent.tokens.counter import PromptSize, count_heuristically, measure_prompt
+from agent.tokens.counter import PromptSize, TokenMeter, count_heuristically, measure_prompt
 from agent.tools import ENDING_TOOLS
 from gateway.core.events import CacheTtl
 from tests.agent.cache.request_kit import PRICE, Part, ask, make, odds, tokens, units
@@ -408,9 +409,20 @@ def size(made: ModelRequest) -> PromptSize:
 def test_a_request_goes_on_where_the_one_before_it_ended(replies: Replies) -> None:
     past = replied_talk(replies)
     before: list[bytes] = []
+    planned: PlannedRequest | None = None
     for end in range(2, len(past)):
         new = request(past[: end + 1])
         segments = segment_prompt(new, size(new))
+        assert segment_prompt(new, size(new), planned) == segments  # what is reused is the same
+        planned = PlannedRequest(
+            request=new,
+            segments=segments,
+            digests=(),
+            plan=plan_automatic((), ()),
+            meter=(meter := TokenMeter()),
+            estimate=meter.estimate("m", new),
+            sent_at_s=0.0,
+        )
         assert [one.digest for one in segments[: len(before)]] == before
         before = [one.digest for one in segments]
         assert sum(one.tokens for one in segments) == size(new).total
