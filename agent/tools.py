@@ -17,18 +17,24 @@ from agent.journal import to_single_line
 from agent.prompt import ToolSurface, join_surrogates
 from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
 
-STAY_SILENT = ToolSpec(
-    name="stay_silent",
-    description="Post nothing and end this turn. Use it for lines that need no answer.",
-    schema='{"properties":{},"type":"object"}',
-    is_task=False,
+
+class EndingArgs(ToolArguments):
+    """Arguments of the tools that end a turn."""
+
+    note: Annotated[
+        str, Field(description="If nobody asked: what you did and why, in one line.")
+    ] = ""
+
+
+STAY_SILENT = define_tool(
+    "stay_silent",
+    "Post nothing and end this turn. Use it for lines that need no answer.",
+    EndingArgs,
 )
-YIELD_TO_USER = ToolSpec(
-    name="yield_to_user",
-    description="End this turn and rest until somebody speaks to you. Text written beside this "
-    "call is posted.",
-    schema='{"properties":{},"type":"object"}',
-    is_task=False,
+YIELD_TO_USER = define_tool(
+    "yield_to_user",
+    "End this turn and rest until somebody speaks to you. Text written beside this call is posted.",
+    EndingArgs,
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
 """Tools that end a turn without a reply, or with the text beside the call."""

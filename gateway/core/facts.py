@@ -181,7 +181,10 @@ class TurnRecord:
     nudged: bool = False
     """True if it was asked to write down what matters, because the window is nearly full."""
     label: Label = OUTSIDE_LABEL
-    """Label of all that its requests and `heard` held, and so of its answer."""
+    """Label of all that its requests and `heard` held, and so of its answer and its `note`."""
+    note: str = ""
+    """Of an autonomous turn: what it did, where and why, on one line of at most 200 characters; in
+    the agent's words, or made of its actions if it wrote none. Empty: nothing besides `text`."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 

@@ -38,6 +38,7 @@ from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.history import HistoryView
 from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.context.recall import RecallResult
+from gateway.context.recap import compose_note
 from gateway.context.requesters import (
     BLOCKED_REASON,
     deduplicate_requesters,
@@ -1019,6 +1020,9 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         recalled=turn.recalled.names if consumed.rendered.text else (),
         nudged=turn.nudged,
         label=turn.request.label | consumed.label if turn.request is not None else consumed.label,
+        note=redact(compose_note(outcome.steps, outcome.text if turn.is_inner else ""))
+        if turn.autonomous
+        else "",
     )
 
 

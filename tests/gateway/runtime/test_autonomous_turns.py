@@ -96,6 +96,26 @@ def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: 
     at_desk(tmp_path, story, LOOK, Say(text="I see."))
 
 
+def test_a_turn_that_nobody_asked_for_leaves_one_line(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        for place in (INNER, INNER, ROOM.conversation):
+            desk.digest = DIGEST
+            await desk.take(place, autonomous=True, continuing=True)
+        await desk.say("ann", "hello")
+        await desk.take()
+        (first, second), (third, asked) = await desk.ended(INNER), await desk.ended()
+        assert [one.note for one in (first, second, third, asked)] == [
+            "Ann waits.",
+            "I see.",
+            "",
+            "",
+        ]
+
+    rest = Say(calls=(("y", "yield_to_user"),), arguments='{"note": "Ann\\n waits."}')
+    silent = Say(calls=(("s", "stay_silent"),), arguments='{"note": "Asked."}')
+    at_desk(tmp_path, story, rest, Say(text="I see."), Say(text="Hi."), silent)
+
+
 def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         desk.digest = DIGEST
