@@ -37,7 +37,7 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def run_traced(checkout: Path, config: str, result: Path) -> None:
-    """Run the gateway of a checkout in this process. SIGUSR1 starts the trace, SIGUSR2 writes it to
+    """Run the gateway of a checkout in this process. SIGURG starts the trace, SIGWINCH writes it to
     `result`."""
     calls: list[tuple[str, str, int]] = []
     sent: list[list[tuple[str, str]]] = []
@@ -82,8 +82,8 @@ def run_traced(checkout: Path, config: str, result: Path) -> None:
         sys.setprofile(None)
         write_result(result, [calls, sent])
 
-    signal.signal(signal.SIGUSR1, start)
-    signal.signal(signal.SIGUSR2, finish)
+    signal.signal(signal.SIGURG, start)
+    signal.signal(signal.SIGWINCH, finish)
     run_gateway(checkout, config)
 
 
@@ -134,12 +134,12 @@ async def trace_hello(
                     before, asked = len(wire.lines), len(model.stamps)
                     if number == messages - 1:
                         await asyncio.sleep(SETTLE_S)  # what the message before left behind is done
-                        process.send_signal(signal.SIGUSR1)
+                        process.send_signal(signal.SIGURG)
                         await asyncio.sleep(SETTLE_S)
                     await wire.say(ROOM, f"{NICK}: hello")
                     answered_s = await wire.said_s(f"PRIVMSG {ROOM} ", after=before)
                     await asyncio.sleep(SETTLE_S)
-                process.send_signal(signal.SIGUSR2)
+                process.send_signal(signal.SIGWINCH)
                 while not result.exists():
                     await asyncio.sleep(0.1)
                 trace = json.loads(result.read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ Trip = tuple[float, str, str]
 
 
 def run_counted(checkout: Path, config: str, result: Path) -> None:
-    """Run the gateway of a checkout in this process. SIGUSR1 starts the count, SIGUSR2 writes it to
+    """Run the gateway of a checkout in this process. SIGURG starts the count, SIGWINCH writes it to
     `result`."""
     from tests.checks.hello import run_gateway, write_result  # noqa: PLC0415 - in the child only
 
@@ -44,8 +44,8 @@ def run_counted(checkout: Path, config: str, result: Path) -> None:
         return plan
 
     log.run = counted
-    signal.signal(signal.SIGUSR1, lambda *_: trips.clear())
-    signal.signal(signal.SIGUSR2, lambda *_: write_result(result, trips))
+    signal.signal(signal.SIGURG, lambda *_: trips.clear())
+    signal.signal(signal.SIGWINCH, lambda *_: write_result(result, trips))
     run_gateway(checkout, config)
 
 
