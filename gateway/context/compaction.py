@@ -8,6 +8,9 @@ for what leaves it.
   the conversation as it is.
 - `acquire_compaction_lock` keeps others from summarising the same conversation, also across
   processes. A process that dies leaves a lock, which expires.
+- After a summary that failed, the conversation has no other try for as long as a lock would last:
+  a person waits for each. Such a turn counts no outcome; `lock_held` says that somebody else is at
+  it.
 """
 
 import contextlib
@@ -16,7 +19,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -41,7 +44,7 @@ from agent.summary import (
 )
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.turn import ask_model
-from agent.turn_context import TurnHost, TurnProgress
+from agent.turn_context import TurnProgress
 from agent.view import FoldedTurns, extract_exact_names, render_head, shrink_head
 from channels.aio import run_to_completion, with_timeout
 from gateway.config.reload import LiveSettings
@@ -57,7 +60,7 @@ from gateway.core.facts import (
     Seq,
     ViewFolded,
 )
-from gateway.core.labels import OUTSIDE_LABEL, Label, join
+from gateway.core.labels import Label, join
 from gateway.store import NewEntry, Store
 
 logger = logging.getLogger("reverie.folds")
@@ -72,7 +75,9 @@ COMPLETED_EVIDENCE_TOKENS: Final = 2_000
 NUDGE_AT: Final = 0.8
 """Share of the usable window at which the agent is asked, once, to write down what matters."""
 FOLD_AT: Final = 0.9
-"""Share of the usable window, as the provider counts, at which the view is folded at any cost."""
+"""Share of the usable window, as the provider counts, at which the view is folded at any cost: not
+before the turn after the one that was asked to write down what matters, unless its own request
+would be larger than the usable window."""
 
 SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
 """Outcomes of a try to get a summary."""
@@ -114,27 +119,21 @@ MIN_SUMMARY_TOKENS = 200
 """Smallest size that a summary is asked for, however small the window is."""
 
 
-class FoldHost(TurnHost):
-    """The turn that a view is folded for. This one can afford every summary."""
+class FoldHost(Protocol):
+    """The turn that a view is folded for."""
 
-    def __init__(self) -> None:
-        self.preparation = TurnProgress()
-        """Costs of summaries, also of one that was cut off."""
+    preparation: TurnProgress
+    """Costs of summaries, also of one that was cut off."""
 
     @property
     def label(self) -> Label:
         """Trust label of all that its requests hold so far."""
-        return OUTSIDE_LABEL
 
-    async def can_afford_now(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for turns with a budget
+    async def can_afford_now(self, request: ModelRequest) -> bool:
         """Return whether the budget allows this request for a summary."""
-        return True
 
     async def build_summary_request(self, history: HistoryView) -> ModelRequest:
-        """Return the turn's request with this view and no new input. Only a turn can: here
-        NotImplementedError.
-        """
-        raise NotImplementedError
+        """Return the turn's request with this view and no new input."""
 
 
 class CompactionStats:
@@ -178,6 +177,9 @@ class FoldResult:
 
     view: HistoryView
     is_folded: bool = False
+    nudges: bool = False
+    """The agent is to be asked to write down what it needs, because the view will be folded soon.
+    Never with `is_folded`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,8 @@ class SummaryResult:
     """Outcome of one try to get a summary."""
 
     outcome: SummaryOutcome
-    """no_boundary: nothing can leave the view; lock_held: another caller is making a summary."""
+    """no_boundary: nothing can leave the view; lock_held: another caller is making a summary;
+    failed without requests: another try would come too soon."""
     reason: str = ""
     """Why there is none; empty for `ok`. Holds no secrets."""
     summary: CompactionSummary | None = None
@@ -194,16 +197,6 @@ class SummaryResult:
     accounts: tuple[RequestUsage, ...] = ()
     """Usage of all requests for it, including failed ones."""
     requests: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class CompactionLock:
-    """State of a lock, while it is held."""
-
-    is_held: bool
-    """False: another holder has it."""
-    has_failed: bool = False
-    """Set by the holder if there is no summary."""
 
 
 class Summarizer:
@@ -228,6 +221,8 @@ class Summarizer:
         self._live = live
         self._model = model
         self._random = random
+        self._retry_at_s: dict[ConversationId, float] = {}
+        """Monotonic time of the next try in conversations where the last one failed."""
 
     async def summarise(
         self,
@@ -252,16 +247,15 @@ class Summarizer:
                 SummaryResult(outcome="no_boundary", reason="nothing can leave the view")
             )
         began_s, spent = self._clock.monotonic(), TurnProgress()
+        if self._retry_at_s.get(place.conversation, began_s) > began_s:
+            return SummaryResult(outcome="failed", reason="the last try failed a moment ago")
         ttl_s = float(self._live.optimization.compaction.lock_ttl_seconds)
         async with acquire_compaction_lock(
             self._store, self._clock, place.conversation, ttl_s
-        ) as lock:
-            if not lock.is_held:
+        ) as is_held:
+            if not is_held:
                 return self._count(
-                    SummaryResult(
-                        outcome="lock_held",
-                        reason="a summary of it is being made, or has just failed",
-                    )
+                    SummaryResult(outcome="lock_held", reason="a summary of it is being made")
                 )
             asking = self._request_draft(request, host, spent, tail=tail, most_tokens=most_tokens)
             try:
@@ -273,12 +267,12 @@ class Summarizer:
                 )
             finally:
                 host.preparation.add(spent.current)
-            lock.has_failed = not draft.text
         took_s, done = self._clock.monotonic() - began_s, spent.current
         result = SummaryResult(
             outcome="failed", reason=draft.reason, accounts=done.accounts, requests=done.requests
         )
         if not draft.text:
+            self._retry_at_s[place.conversation] = began_s + ttl_s
             _summary_logger.warning(
                 "%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason
             )
@@ -359,24 +353,21 @@ def _total_cost_usd(accounts: Sequence[RequestUsage], requests: int) -> float | 
 @contextlib.asynccontextmanager
 async def acquire_compaction_lock(
     store: Store, clock: Clock, conversation: ConversationId, ttl_s: float
-) -> AsyncIterator[CompactionLock]:
-    """Acquire the lock on summaries of a conversation. Raises StoreError.
+) -> AsyncIterator[bool]:
+    """Acquire the lock on summaries of a conversation, and yield whether it is held. Raises
+    StoreError.
 
-    Released at the end, also on cancellation. After a failure it is held until it expires: else
-    each turn would try again, and a person waits for each. A process that dies leaves a lock that
-    expires.
+    Released at the end, also on cancellation. A process that dies leaves a lock that expires.
     """
-    holder, lock = new_id(clock.now()), CompactionLock(is_held=False)
+    holder = new_id(clock.now())
     if await _is_held_by_other(store, clock, conversation, holder):
-        yield lock
+        yield False
         return
     try:
         await _write_lock(store, clock, conversation, holder, ttl_s)
-        lock.is_held = not await _is_held_by_other(store, clock, conversation, holder)
-        yield lock
+        yield not await _is_held_by_other(store, clock, conversation, holder)
     finally:  # a cancelled append may have been written
-        if not lock.has_failed:
-            await run_to_completion(_write_lock(store, clock, conversation, holder, 0.0))
+        await run_to_completion(_write_lock(store, clock, conversation, holder, 0.0))
 
 
 async def _write_lock(
@@ -424,7 +415,7 @@ class Compactor:
         """Tokens of the model's window that prompts may take."""
         return view.usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
 
-    def is_full(self, history: HistoryView, share: float) -> bool:
+    def _is_full(self, history: HistoryView, share: float) -> bool:
         """Return whether the last prompt took that share of the usable window, as its provider
         counted.
 
@@ -432,6 +423,18 @@ class Compactor:
         """
         newest = next(history.turns_since_fold(), None)
         return newest is not None and newest.record.prompt_tokens >= share * self.usable_tokens
+
+    def _is_nudge_due(self, history: HistoryView, expected_tokens: int) -> bool:
+        """Return whether the window is nearly full and the agent was not asked since the last
+        fold to write down what it needs. `expected_tokens`: size of the next prompt.
+        """
+        return (
+            self._model.takes_tools
+            and (
+                expected_tokens >= NUDGE_AT * self.usable_tokens or self._is_full(history, NUDGE_AT)
+            )
+            and not any(turn.record.nudged for turn in history.turns_since_fold())
+        )
 
     def is_summarising(self) -> bool:
         """Return whether a model summarises this agent's conversations."""
@@ -467,21 +470,23 @@ class Compactor:
         settings = self._live.optimization
         new = estimate_tokens(rendered.text) + estimate_media_tokens(rendered.media)
         used = int(fixed_tokens * history.scale)
-        budget, least = int(self.usable_tokens * FOLD_AT) - used, MIN_BUDGET_TOKENS
-        above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used
         billed = (history.tokens + new) * history.scale
+        nudges = not (attempts or is_requested) and self._is_nudge_due(history, used + int(billed))
+        limit, least = int(self.usable_tokens * (1.0 if nudges else FOLD_AT)), MIN_BUDGET_TOKENS
+        budget = limit - used
+        above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used
         if is_requested:  # as if the present size were just too large
             budget = above = min(budget, int(billed) - 1)
             least = 0
         budget, compact_above = max(least, budget), above if self.is_summarising() else None
-        is_full = self.is_full(history, FOLD_AT)
+        is_full = not nudges and self._is_full(history, FOLD_AT)
         too_large = billed > budget or (compact_above is not None and billed > compact_above)
         pressed = attempts > 0 or is_full or too_large
         over_images = count_turns_over_image_limit(history, rendered)
         if not (
             pressed or over_images or history.has_tool_steps
         ):  # most conversations have no results to shorten
-            return FoldResult(view=history)
+            return FoldResult(view=history, nudges=nudges)
         forecast = self.forecast(place.conversation)
         situation = CompactionParams(
             budget=budget,
@@ -501,7 +506,7 @@ class Compactor:
             compact_above=compact_above,
             keep_tail=settings.compaction.tail_keep_tokens,
         )
-        return await self._fold(
+        folded = await self._fold(
             place,
             history,
             host,
@@ -510,6 +515,7 @@ class Compactor:
             over_images=over_images,
             is_requested=is_requested,
         )
+        return folded or FoldResult(view=history, nudges=nudges)
 
     async def _is_summarised_lately(self, conversation: ConversationId) -> bool:
         """Return whether fewer turns than `TURNS_BETWEEN_SUMMARIES` have ended since the newest
@@ -534,7 +540,7 @@ class Compactor:
         pressed: bool,
         over_images: int,
         is_requested: bool,
-    ) -> FoldResult:
+    ) -> FoldResult | None:
         conversation = place.conversation
         journal = (
             await self._load_journal(conversation)
@@ -567,7 +573,7 @@ class Compactor:
         if not decision.kinds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
-            return FoldResult(view=history)
+            return None
         label = history.label | host.label
         folded = self._build_fold(history, decision, summary, journal, label=label)
         logger.info(

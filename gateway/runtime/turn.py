@@ -23,11 +23,17 @@ from agent.models.base import FailureCause, ModelRequest, PromptTooLong, Request
 from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, strip_line_prefix
 from agent.prompts import load_prompt
 from agent.turn import take_turn
-from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request, call_key
+from agent.turn_context import (
+    SizeHints,
+    TurnHost,
+    TurnOutcome,
+    TurnProgress,
+    build_first_request,
+    call_key,
+)
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
 from gateway.context import compaction
-from gateway.context.compaction import FoldHost
 from gateway.context.conversation import (
     CurrentMessage,
     RenderedInput,
@@ -454,7 +460,7 @@ class TurnRunner:
                 await run_to_completion(write_record(recorded, outcome))
 
 
-class Turn(FoldHost):
+class Turn(TurnHost):
     """One turn: its steps in their order, and what it has done so far, which can be read at any
     time.
 
@@ -476,7 +482,6 @@ class Turn(FoldHost):
         is_compaction: bool = False,
     ) -> None:
         """`is_compaction`: it only folds the view, on request."""
-        super().__init__()
         self.id = TurnId(new_id(context.clock.now()))
         self.conversation = conversation
         self.place = Address.parse(conversation)
@@ -489,9 +494,12 @@ class Turn(FoldHost):
         """The view of earlier turns. None: not read yet."""
         self.recalled = RecallResult()
         self.nudged = False
-        """It was asked to write down what it needs, because the window is nearly full."""
+        """It was asked to write down what it needs, because the window is nearly full. Never in a
+        request whose view has just been folded."""
         self.request: RequestLabel | None = None
         """Label of its requests so far. None: nothing was read yet."""
+        self.preparation = TurnProgress()
+        """Costs of summaries, also of one that was cut off."""
         self.progress = TurnProgress()
         self.limit_hit: LimitHit | None = None
         """The budget that the turn would exceed. None: none so far."""
@@ -590,31 +598,24 @@ class Turn(FoldHost):
         self.request.add(
             history.label | prompt.label | Label(readers=readers_of(prompt.visibility.scope))
         )
-        self._directives = await self._read_directives(history)
+        self._directives = await self._read_directives()
         self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
 
-    async def _read_directives(self, history: HistoryView) -> str:
+    async def _read_directives(self) -> str:
         """Return the instructions for this turn only; usually empty."""
         context, takes_tools = self.context, self.context.model.model.takes_tools
         directives = await context.guidance.directives(
             self.conversation, autonomous=self.autonomous, continuing=self.continuing
         )
         status = render_tool_status(*context.tools.changed_names) if takes_tools else ""
-        is_nearly_full = context.compaction.is_full(history, compaction.NUDGE_AT)
-        self.nudged = (
-            is_nearly_full
-            and takes_tools
-            and not any(turn.record.nudged for turn in history.turns_since_fold())
-        )
         opens_thread = any(one.message.opens_thread for one in self.input.messages)
         grows = (
             self.preview is not None and self.preview.grows
         )  # then the thread is there before the answer
-        asked = ["write_down"] if self.nudged else []
+        title = ""
         if opens_thread and not grows and not context.is_small_model:
-            self.thread_title = ""
-            asked.append("thread_title")
-        return "\n".join(filter(None, [directives, status, *map(load_prompt, asked)]))
+            self.thread_title, title = "", load_prompt("thread_title")
+        return "\n".join(filter(None, [directives, status, title]))
 
     def is_repetition(self, outcome: TurnOutcome) -> bool:
         """Return whether it goes on as the last ones went on: with the same calls and the same
@@ -670,7 +671,7 @@ class Turn(FoldHost):
             attempts=tries,
             is_requested=is_requested,
         )
-        self.view, self._is_folded = result.view, result.is_folded
+        self.view, self._is_folded, self.nudged = result.view, result.is_folded, result.nudges
 
     async def build_request(self) -> PromptInput:
         """Build the turn's prompt, and record who may have caused what it leads to."""
@@ -918,6 +919,7 @@ class Turn(FoldHost):
         card, self._card_label = await context.prompt_context.card(
             self.place, prompt_context, folded=folded
         )
+        nudge = load_prompt("write_down") if self.nudged else ""
         return PromptInput(
             persona=prompt_context.persona,
             skills=await context.guidance.skill_catalogue(context.tools)
@@ -929,7 +931,7 @@ class Turn(FoldHost):
             input_text=rendered.text,
             images=await context.history.media.load_images(rendered.media),
             aside=self.recalled.text if rendered.text else "",
-            now=self._directives if rendered.text else "",
+            now="\n".join(filter(None, [self._directives, nudge])) if rendered.text else "",
             tool_surface=self._surface,
             has_late_tools=context.guidance.has_late_tools,
             conversation=self.conversation,

@@ -3,7 +3,7 @@ down who used them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent.models.base import ModelError, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
@@ -65,6 +65,8 @@ class Played:
     takes_tools = True
     takes_images = False
     leaks = False
+    bill: Callable[[ModelRequest], int] | None = None
+    """Returns the tokens that a prompt is billed for. None: always the same few."""
 
     def __init__(self, *answers: Say) -> None:
         self.answers = list(answers)
@@ -88,7 +90,7 @@ class Played:
         )
         yield StreamEnd(
             stop_reason=stop,
-            usage=USAGE,
+            usage=replace(USAGE, input_tokens=self.bill(request)) if self.bill else USAGE,
             model="played-1",
             account=ACCOUNT,
             may_leak_calls=self.leaks,

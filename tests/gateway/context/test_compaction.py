@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from agent.models.base import (
     Model,
@@ -28,11 +29,14 @@ from agent.models.base import (
 from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.summary import build_summary_request
 from agent.tools import ENDING_TOOLS
+from agent.turn_context import TurnProgress
 from gateway.config.reload import LiveSettings
-from gateway.context.compaction import OVER_BUDGET, FoldHost, Summarizer, SummaryResult
+from gateway.context.compaction import OVER_BUDGET, Summarizer, SummaryResult
+from gateway.context.history import HistoryView
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
 from gateway.core.facts import CompactionLocked, Seq, ViewFolded
+from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.store import NewEntry, Store, StoreClosed, rebuild
 from tests.agent.cache.request_kit import IDENTITY, Bench, open_bench
 from tests.kits.channels import story
@@ -43,6 +47,7 @@ from tests.kits.turns import Outcomes
 from tests.servers.model_api import Answer
 
 AT = place("#a")
+_TRIGGERED = 'llm_compaction_triggered_total{{agent="reverie",outcome="{}"}} 1.0'
 TEXT = "Ada wants the report in /srv/a.txt. Bob promised it for Monday."
 ASKED = ModelRequest(
     blocks=(IDENTITY,),
@@ -97,16 +102,21 @@ class Hasty(ManualClock):
             await super().sleep(delay_s)
 
 
-class Poor(FoldHost):
-    """Can afford one request."""
+@dataclass
+class Host:
+    """A turn that can afford so many requests."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[ModelRequest] = []
+    affords: int = 1_000
+    preparation: TurnProgress = field(default_factory=TurnProgress)
+    seen: list[ModelRequest] = field(default_factory=list)
+    label: Label = TRUSTED_LABEL
 
     async def can_afford_now(self, request: ModelRequest) -> bool:
         self.seen.append(request)
-        return len(self.seen) < 2
+        return len(self.seen) <= self.affords
+
+    async def build_summary_request(self, history: HistoryView) -> ModelRequest:
+        raise AssertionError(history)
 
 
 @dataclass
@@ -116,12 +126,8 @@ class Kit:
     model: Model
     outcomes: Outcomes = field(default_factory=Outcomes)
 
-    @property
-    def told(self) -> list[tuple[str, float | None]]:
-        return self.outcomes.counted
-
-    def compacting(self) -> Summarizer:
-        return Summarizer(
+    def __post_init__(self) -> None:
+        self.summarizer = Summarizer(
             "reverie",
             self.store,
             self.clock,
@@ -131,16 +137,20 @@ class Kit:
             random=lambda: 0.5,
         )
 
+    @property
+    def told(self) -> list[tuple[str, float | None]]:
+        return self.outcomes.counted
+
     async def make(
         self,
         request: ModelRequest = ASKED,
-        host: FoldHost | None = None,
+        host: Host | None = None,
         *,
         leaving: int = 3,
         **more: Any,
     ) -> SummaryResult:
-        return await self.compacting().summarise(
-            AT, request, host or FoldHost(), leaving=leaving, tail=1, tokens_before=900, **more
+        return await self.summarizer.summarise(
+            AT, request, host or Host(), leaving=leaving, tail=1, tokens_before=900, **more
         )
 
     async def locks(self) -> list[CompactionLocked]:
@@ -150,6 +160,17 @@ class Kit:
     async def free(self) -> bool:
         lock = await self.store.compaction_lock(AT.conversation)
         return lock is None or lock[1] <= self.clock.now()
+
+    async def rests(self) -> None:
+        """The lock is free, and all the same nobody tries again at once, which counts nothing."""
+        assert await self.free()
+        told = list(self.told)
+        came = await self.make()
+        assert (came.outcome, came.requests, came.summary) == ("failed", 0, None)
+        assert self.told == told
+        scraped = generate_latest(self.outcomes.metrics).decode()
+        assert _TRIGGERED.format("failed") in scraped
+        assert "lock_held" not in scraped
 
 
 @asynccontextmanager
@@ -226,6 +247,7 @@ async def test_a_lock_of_somebody_else_holds(tmp_path: Path) -> None:
         assert (came.outcome, came.summary, played.requests) == ("lock_held", None, [])
         assert [one.holder for one in await made.locks()] == ["other"]
         assert made.told == [("lock_held", None)]
+        assert _TRIGGERED.format("lock_held") in generate_latest(made.outcomes.metrics).decode()
         made.clock.advance(60)
         assert (await made.make()).outcome == "ok"
 
@@ -277,9 +299,7 @@ async def test_it_ends_before_its_lock_does(tmp_path: Path) -> None:
         assert (came.outcome, came.accounts) == ("failed", (ACCOUNT,))
         assert came.reason == "there was none after 240 s"
         assert made.told == [("failed", 240.0)]
-        assert not await made.free()  # nobody tries again at once
-        made.clock.advance(300)
-        assert await made.free()
+        await made.rests()
 
 
 # Tries
@@ -298,9 +318,9 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(
         assert (came.outcome, came.reason, len(failing.requests)) == ("failed", "busy 2", 3)
         assert (came.accounts, came.requests) == ((ACCOUNT,) * 3, 3)
         assert made.told == [("failed", 1.25 + 5.0)]
-        assert not await made.free()  # nobody tries again at once
+        await made.rests()
         made.clock.advance(300)
-        assert await made.free()
+        assert (await made.make()).outcome == "ok"
 
 
 @pytest.mark.parametrize(
@@ -345,16 +365,14 @@ async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: Mode
         came = await made.make()
         assert (came.outcome, came.reason, len(failing.requests)) == ("failed", error.reason, 1)
         assert (came.accounts, came.requests) == ((ACCOUNT,), 1)
-        assert not await made.free()  # nobody tries again at once
-        made.clock.advance(300)
-        assert await made.free()
+        await made.rests()
 
 
 @story
 async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
     played = Played(Say(), Say(text=TEXT))
     async with kit(tmp_path, played) as made:
-        host = Poor()
+        host = Host(affords=1)
         came = await made.make(host=host)
         assert (came.outcome, came.reason, len(played.requests)) == ("failed", OVER_BUDGET, 1)
         assert (came.accounts, host.seen[0]) == ((ACCOUNT,), played.requests[0])
