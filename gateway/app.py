@@ -117,6 +117,7 @@ from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import ShellTools
+from gateway.tools.telling import OwnerTelling
 from gateway.tools.web import WebTools
 from gateway.tools.workspace_fs import AgentFiles
 
@@ -548,6 +549,18 @@ class GatewayServices:
             channels=self.channels.keys(),
             internal=internal,
         )
+        self.telling = OwnerTelling(
+            store=store,
+            clock=clock,
+            live=live,
+            bindings=bindings,
+            places=places,
+            access_policy=access_policy,
+            presence=presence,
+            digests=messaging.digests,
+            locks=messaging.locks,
+            cluster=cluster,
+        )
         platform = PlatformTools(
             store=store,
             clock=clock,
@@ -569,6 +582,7 @@ class GatewayServices:
             families={
                 "itself": [
                     messaging,
+                    self.telling,
                     MemoryTools(journal, recall_search, forgetter, evidence),
                     ReminderTools(reminders, clock),
                     skills,
@@ -863,6 +877,7 @@ class GatewayServices:
         if not is_shared:
             await self.approvals.recover()
         await self.tool_definitions.load()
+        await self.telling.load()
         await self.store.follow()  # subscribers need what was loaded
         self.mcp.start()
         if not is_shared:
@@ -871,7 +886,13 @@ class GatewayServices:
                 self.inbox.add(arrival)
         self.agents.start()
         background += map(
-            start, (self.command_menus.run(), self.reminders.run(), self.presence.run())
+            start,
+            (
+                self.command_menus.run(),
+                self.reminders.run(),
+                self.telling.run(),
+                self.presence.run(),
+            ),
         )
         self.channel_supervisor.start(self.intake, stays=stays or is_shared)
         if is_shared:
@@ -906,6 +927,7 @@ class GatewayServices:
             await self.reconciler.on_lease_acquired(lease)
         await self.agents.on_lease_acquired(lease)
         self.reminders.notify_changed()
+        self.telling.notify_changed()
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
         """As `gateway.cluster.cluster.LeaseListener`."""

@@ -8,7 +8,7 @@ use, where the platform can.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -58,7 +58,7 @@ from gateway.core.format import format_duration
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.ratelimit import LruDict
-from gateway.store import LogEntry, NewEntry, Store, StoreError
+from gateway.store import LogEntry, NewEntry, Store, StoreError, StoreReader
 from gateway.store.effects import build_notice_end
 
 logger = logging.getLogger("reverie.owners")
@@ -80,6 +80,8 @@ The place is None for the process's own log, which is English.
 """
 NoticeButtons = Callable[[], tuple[PostButton, ...]]
 """Function that makes the buttons of a notice, in the language of the post."""
+DIRECT_KINDS: Final = ("direct", "command")
+"""Kinds of entries that somebody may have written in a direct chat."""
 PAGE_ENTRIES: Final = 300
 MAX_PAGES: Final = 10
 """At most this many pages of this size of direct messages, newest first, are searched for one from
@@ -93,7 +95,9 @@ says so."""
 PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
 
 
-class _OwnerChat(NamedTuple):
+class DirectChat(NamedTuple):
+    """A direct chat, as its newest line shows it."""
+
     at: Address
     sender: Sender
     language: str | None = None
@@ -137,7 +141,7 @@ class OwnerNotifier:
         self._policy = policy
         self._live = live
         self._tasks = tasks
-        self._owner_chat: _OwnerChat | None = None
+        self._owner_chat: DirectChat | None = None
         self._lock = asyncio.Lock()
         """One text after the other, so that they can be counted."""
         self._day = ""
@@ -172,7 +176,7 @@ class OwnerNotifier:
         there.
         """
         for entry in entries:
-            chat = _parse_direct_chat(entry.fact)
+            chat = parse_direct_chat(entry.fact)
             if (
                 chat is not None
                 and self._is_owner(chat)
@@ -420,32 +424,21 @@ class OwnerNotifier:
         person = chat.language if chat is not None else None
         return to, language_for(self._room_language(to), person, direct=chat is not None)
 
-    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
+    async def _find_newest_chat(self, beside: ChannelName | None = None) -> DirectChat | None:
         """Return the chat in which an owner wrote last; that of the operator's own channel only if
         there is no other.
 
         `beside`: a channel that does not count.
         """
-        before, operator_chat = None, None
-        for __ in range(MAX_PAGES):
-            page = await self._store.newest_entries(
-                PAGE_ENTRIES, before=before, kinds=["direct", "command"]
-            )
-            for one in reversed(page):
-                if (
-                    (chat := _parse_direct_chat(one.fact)) is not None
-                    and chat.at.channel != beside
-                    and self._is_owner(chat)
-                ):
-                    if chat.at.channel != OPERATOR_CHANNEL:
-                        return chat
-                    operator_chat = operator_chat or chat
-            if len(page) < PAGE_ENTRIES:
-                break
-            before = page[0].seq
+        operator_chat = None
+        async for chat in iter_direct_chats(self._store):
+            if chat.at.channel != beside and self._is_owner(chat):
+                if chat.at.channel != OPERATOR_CHANNEL:
+                    return chat
+                operator_chat = operator_chat or chat
         return operator_chat
 
-    def _is_owner(self, chat: _OwnerChat) -> bool:
+    def _is_owner(self, chat: DirectChat) -> bool:
         """Return whether this is a verified owner everywhere: an owner of one room or agent gets no
         notices.
         """
@@ -487,14 +480,29 @@ def _render_approved(by: str) -> str:
     return _("**Approved** by {person}.").format(person=inline_code(by, PLACE_CHARS))
 
 
-def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
-    if isinstance(fact, Message) and fact.kind == "direct":
-        return _OwnerChat(fact.at, fact.sender, fact.language)
-    return (
-        _OwnerChat(fact.at, fact.sender, fact.language)
-        if isinstance(fact, Command) and fact.direct
-        else None
+def parse_direct_chat(fact: Fact) -> DirectChat | None:
+    """Return the direct chat in which somebody wrote this. None: it was not written in one."""
+    is_direct = (isinstance(fact, Message) and fact.kind == "direct") or (
+        isinstance(fact, Command) and fact.direct
     )
+    if isinstance(fact, Message | Command) and is_direct:
+        return DirectChat(fact.at, fact.sender, fact.language)
+    return None
+
+
+async def iter_direct_chats(reader: StoreReader) -> AsyncIterator[DirectChat]:
+    """Yield the direct chats in which people wrote, the newest lines first; a chat again for each
+    of them. Raises StoreError.
+    """
+    before = None
+    for __ in range(MAX_PAGES):
+        page = await reader.newest_entries(PAGE_ENTRIES, before=before, kinds=DIRECT_KINDS)
+        for one in reversed(page):
+            if (chat := parse_direct_chat(one.fact)) is not None:
+                yield chat
+        if len(page) < PAGE_ENTRIES:
+            return
+        before = page[0].seq
 
 
 def _day_prefix(day: str, kind: str) -> str:

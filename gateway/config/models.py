@@ -632,6 +632,14 @@ class LlmConfig(ConfigSection):
     context_optimization: ContextOptimizationConfig = ContextOptimizationConfig()
 
 
+class TellConfig(ConfigSection):
+    """What an agent tells an owner unasked, by its tool `tell`."""
+
+    per_day: int = Field(default=6, ge=0)
+    """Times a UTC day that it tells an owner something at once. What is more is told together with
+    what can wait."""
+
+
 class DmnConfig(ConfigSection):
     """Pace and limits of the agent's autonomous work."""
 
@@ -660,6 +668,7 @@ class DmnConfig(ConfigSection):
     and local."""
     timezone: TimeZone = "UTC"
     """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
+    tell: TellConfig = TellConfig()
 
 
 class Settings(ConfigSection):

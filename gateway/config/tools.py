@@ -44,7 +44,7 @@ TOOL_NAMES: Final = (
         "send_file",
         "send_message",
     ),
-    *("set_topic", "view_image", "web_fetch", "web_search", "who", "write_file"),
+    *("set_topic", "tell", "view_image", "web_fetch", "web_search", "who", "write_file"),
 )
 """Names of the built-in tools, sorted; those that end a turn cannot be switched off, so they are
 not listed."""

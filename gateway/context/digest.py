@@ -5,7 +5,7 @@ What waits in a direct chat or a private room is handled there and never enters 
 of a digest names the readers of all rooms in it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,15 @@ from gateway.context.conversation import (
 )
 from gateway.context.requesters import find_reminder_roles
 from gateway.core.clock import Clock
-from gateway.core.events import Alarm, ConversationId, SenderId
+from gateway.core.events import (
+    Alarm,
+    ConversationId,
+    MembershipChanged,
+    Message,
+    ReactionChanged,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -84,6 +92,8 @@ class DigestBuilder:
         self._is_own = is_own
         self.rooms = set[ConversationId]()
         """Rooms of the newest digest that have not been handled or attended since."""
+        self.shown: Mapping[ConversationId, tuple[Sender, ...]] = {}
+        """All rooms of the newest digest, with the people of its lines."""
         store.subscribe(
             self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
         )
@@ -111,6 +121,7 @@ class DigestBuilder:
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         looked, omitted, label = dict[ConversationId, Seq](), 0, TRUSTED_LABEL
+        shown = dict[ConversationId, tuple[Sender, ...]]()
         if own.messages:
             rendered, label = await self._render_unread(own, plain=plain)
             label |= await self._label_of_reminders(own)
@@ -129,6 +140,7 @@ class DigestBuilder:
                 await self._mark_handled(place, unread.upto)
                 continue
             looked[place] = unread.upto
+            shown[place] = find_senders(unread.messages)
             parts.append(f"## {self._places.titles.trusted_label(place)}\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
@@ -136,7 +148,7 @@ class DigestBuilder:
             label |= room_label | Label(readers=readers_of(await self._places.scope(place)))
         if not parts:
             return None
-        self.rooms = set(looked)
+        self.rooms, self.shown = set(looked), shown
         more = len(pending) - len(looked)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
@@ -189,3 +201,12 @@ class DigestBuilder:
             for role in roles
             if role
         )
+
+
+def find_senders(entries: Sequence[LogEntry]) -> tuple[Sender, ...]:
+    """Return the people of unread lines, oldest first; whoever has several lines several times."""
+    return tuple(
+        one.fact.sender
+        for one in entries
+        if isinstance(one.fact, Message | MembershipChanged | ReactionChanged)
+    )

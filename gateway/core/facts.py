@@ -379,6 +379,41 @@ class RoomAttended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerTold:
+    """Something that an agent tells an owner unasked, in their own chat with it. It stands in the
+    agent's inner conversation, first as held, then as posted.
+    """
+
+    tell: str
+    """Its id, the same in both states."""
+    agent: str
+    to: Address
+    """The owner's direct chat."""
+    who: str
+    """Display name of the owner. Untrusted."""
+    text: str
+    """In the model's words, on one line."""
+    about: Address | None
+    """The room or chat that it comes from. None: the agent noticed it by itself."""
+    people: tuple[str, ...]
+    """People there whose words caused it, in the form of `gateway.core.identity.person_key`."""
+    names: tuple[str, ...]
+    """Their display names with their roles, in Markdown, for people."""
+    others: bool
+    """True if it may rest on words of more people than these."""
+    urgency: Literal["now", "digest"]
+    turn: TurnId
+    """The turn that tells it."""
+    label: Label
+    """Label of the request that tells it."""
+    state: Literal["held", "posted"]
+    """Each state is a fact of its own: held until it is posted."""
+    post: PostKey | None = None
+    """Key of the post that tells it, and id of its turn in the owner's chat. None: held."""
+    kind: Literal["told"] = "told"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderSet:
     """A new reminder. Each occurrence is an `Alarm`, whose `next` is the time of the following
     one.
@@ -795,6 +830,7 @@ Fact = (
     | CursorMoved
     | UnreadDismissed
     | RoomAttended
+    | OwnerTold
     | ReminderSet
     | ReminderEnded
     | NoteWritten

@@ -44,6 +44,7 @@ from gateway.core.facts import (
     MonthArchived,
     NoteForgotten,
     NoteWritten,
+    OwnerTold,
     PartSendEnded,
     PartSendStarted,
     PlatformAction,
@@ -234,6 +235,9 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             return f"{fact.message} {how}"
         case RoomAttended():
             return _with_reason(f"attends {fact.at.conversation} in turn {fact.turn}", fact.reason)
+        case OwnerTold():
+            about = f" about {fact.about.conversation}" if fact.about is not None else ""
+            return f"{fact.who} is told{about} ({fact.state}) in turn {fact.turn}: {fact.text}"
         case NoteWritten():
             where = "for good" if fact.lasting else "in the journal"
             return f"{where} ({fact.scope}) {fact.title}: {fact.text}"

@@ -48,20 +48,16 @@ from gateway.core.events import (
     Post,
     PostFile,
     PostKey,
-    Usage,
 )
 from gateway.core.facts import (
     PlatformAction,
     PostQueued,
     RoomAttended,
-    Seq,
-    TurnId,
-    TurnRecord,
     is_inner,
 )
-from gateway.core.i18n import current_language
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
+from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
@@ -69,6 +65,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageTarget, RoomReader
+from gateway.tools.telling import Answered, build_post_entries, find_answered, is_relayed
 from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.tools")
@@ -113,8 +110,11 @@ class MessagingTools:
         self.digests: dict[str, DigestBuilder] = {}
         """Digests of each agent, by its id: the rooms that it was shown."""
 
-    async def _effect(self, context: ToolContext, *, address: str, **_: object) -> Effect:
-        return await self.find_effect(await self.resolve_reachable(address, context), context)
+    async def _effect(
+        self, context: ToolContext, *, address: str, text: str, **_: object
+    ) -> Effect:
+        to = await self.resolve_reachable(address, context)
+        return await self.find_effect(to, context, text=text)
 
     @tool("Send a message to another room or chat that you are in.", effect=_effect, task=True)
     async def send_message(
@@ -139,46 +139,20 @@ class MessagingTools:
                 "Your own turn runs there just now and sees what is pending. Leave it to that turn."
             )
         try:
-            await self._post_turn(to, text, context)
+            now = self._clock.now()
+            entries = build_post_entries(
+                to,
+                text,
+                agent=context.agent,
+                within=context.turn,
+                label=context.request.label,
+                now=now,
+                key=PostKey(new_id(now)),
+            )
+            await self._store.append(entries)
         finally:
             release()
         return "It is posted."
-
-    async def _post_turn(self, to: Address, text: str, context: ToolContext) -> None:
-        now = self._clock.now()
-        turn = TurnId(new_id(now))
-        record = NewEntry(
-            fact=TurnRecord(
-                turn=turn,
-                covers=(),
-                omitted=0,
-                heard="",
-                upto=Seq(0),
-                outcome="replied",
-                text=text,
-                reason="",
-                model="",
-                usage=Usage(),
-                requests=0,
-                autonomous=True,
-                agent=context.agent,
-                cause="digest",
-                within=context.turn,
-                label=context.request.label,
-            ),
-            at=now,
-            conversation=to.conversation,
-            key=f"turn:{turn}",
-        )
-        post = Post(key=PostKey(turn), to=to, text=text, language=current_language())
-        queued = NewEntry(
-            fact=PostQueued(post=post),
-            at=now,
-            conversation=to.conversation,
-            key=f"post:{post.key}",
-            cause=record,
-        )
-        await self._store.append([record, queued])
 
     @tool(
         "Have a room's own turn taken now. In it you see that room alone, and what you write is "
@@ -265,8 +239,10 @@ class MessagingTools:
             f"{named or 'none'}."
         )
 
-    async def find_effect(self, to: Address, context: ToolContext) -> Effect:
-        """Return the effect of an action in this place. Raises StoreError."""
+    async def find_effect(self, to: Address, context: ToolContext, *, text: str = "") -> Effect:
+        """Return the effect of an action in this place. `text`: a message that it posts. Raises
+        StoreError.
+        """
         if to == context.at:
             return OWN
         place, titles = to.conversation, self._privacy.titles
@@ -277,8 +253,25 @@ class MessagingTools:
             is_named = is_named or await was_asked_for(
                 self._store, self._access_policy, context.at.conversation, context.requesters, name
             )
+        is_named = (is_named and audience.is_private) or await self._is_answer(
+            to, text, context, audience
+        )
         what = f"an action in {titles.trusted_label(place)}"
-        return Effect("tell", what, audience, is_named and audience.is_private)
+        return Effect("tell", what, audience, is_named)
+
+    async def _is_answer(
+        self, to: Address, text: str, context: ToolContext, audience: Visibility
+    ) -> bool:
+        """Return whether an owner answers there what they were told, and the text says no more."""
+        answered = await self._find_answered(context)
+        told = [one for one in answered.told if one.about == to]
+        shown = [one.text for one in told if audience.can_read(one.label.readers)]
+        names = [one.name for one in context.requesters]
+        return bool(told and text) and is_relayed(text, answered.text, [*shown, *names])
+
+    async def _find_answered(self, context: ToolContext) -> Answered:
+        place, asking = context.at.conversation, {one.id for one in context.requesters}
+        return await find_answered(self._store, context.agent, place, asking)
 
     async def resolve_reachable(self, address: str, context: ToolContext) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused."""
@@ -291,12 +284,14 @@ class MessagingTools:
                 "Only an owner, in a direct chat with you, may have you speak in another place. "
                 "Answer here instead."
             )
-        to = await self._resolve_place(address, context.agent)
+        answered = await self._find_answered(context)
+        told = [one.about for one in answered.told if one.about is not None]
+        to = await self._resolve_place(address, context.agent, told)
         if to == context.at:
             raise ToolCallRefused("You are in that place now: your answer is posted there.")
         if not self._is_bound(to, context.agent):
             raise ToolCallRefused("You are not in that place.")
-        if not await self._may_speak(to):
+        if to not in told and not await self._may_speak(to):
             raise ToolCallRefused("You may not speak there without being asked.")
         return to
 
@@ -304,12 +299,20 @@ class MessagingTools:
         bound = self._bindings.find(at)
         return at.channel in self._channels and bound.agent == agent and bound.listen != "off"
 
-    async def _resolve_place(self, written: str, agent: str) -> Address:
-        """Return the one place with this address or displayed title. Raises ToolCallRefused."""
+    async def _resolve_place(self, written: str, agent: str, told: Collection[Address]) -> Address:
+        """Return the one place with this address or displayed title. Raises ToolCallRefused.
+
+        `told`: places that the asker answers to.
+        """
         titles = self._privacy.titles
-        found = titles.find_places(written, self.list_places(agent))
+        found = titles.find_places(written, [*told, *self.list_places(agent)])
         if len(found) != 1:
-            found = [at for at in found if self._is_bound(at, agent) and await self._may_speak(at)]
+            found = [
+                at
+                for at in found
+                if self._is_bound(at, agent) and (at in told or await self._may_speak(at))
+            ]
+        found = [at for at in found if at in told] or found
         if not found:
             raise ToolCallRefused("You are in no such place: write its title or its address.")
         if len(found) > 1:

@@ -27,6 +27,7 @@ from gateway.tools.memory import MemoryTools, ReminderTools
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.shell import ShellTools
+from gateway.tools.telling import OwnerTelling
 from gateway.tools.web import WebTools
 
 logger = logging.getLogger("reverie.tooling")
@@ -121,7 +122,7 @@ class ToolRegistry:
 
 
 _BUILT_IN: Final = (
-    *(RestTools, MessagingTools, SkillTools, MemoryTools, ReminderTools),
+    *(RestTools, MessagingTools, OwnerTelling, SkillTools, MemoryTools, ReminderTools),
     *(PlatformTools, RoomReader, FileTools, ShellTools, WebTools),
 )
 

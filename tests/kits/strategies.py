@@ -37,6 +37,7 @@ from gateway.core.facts import (
     MonthArchived,
     NoteForgotten,
     NoteWritten,
+    OwnerTold,
     PartSendEnded,
     PartSendStarted,
     PlatformAction,
@@ -219,6 +220,7 @@ cursors = st.builds(CursorMoved)
 dmn_states = st.builds(DmnStateSaved)
 handled = st.builds(UnreadDismissed, upto=seqs)
 attended = st.builds(RoomAttended, at=addresses)
+told = st.builds(OwnerTold, to=addresses, about=st.none() | addresses)
 reminded = st.builds(ReminderSet, at=st.none() | addresses, due=times)
 reminders_ended = st.builds(ReminderEnded)
 noted = st.builds(NoteWritten)
@@ -261,6 +263,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     cursors,
     handled,
     attended,
+    told,
     reminded,
     reminders_ended,
     noted,

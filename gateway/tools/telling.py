@@ -1,0 +1,639 @@
+"""Telling an owner: what an agent lets an owner know unasked, in their own chat with it.
+
+`tell` writes down what is to be told (`OwnerTold`, held), and `OwnerTelling.run` posts it as a turn
+of that chat, in one transaction with the fact that it is posted: at once, or with all that waits
+once the owner writes there, or after `MAX_HELD`. While people sleep or the agent is quiet, all of
+it waits.
+
+An owner may read everything, so telling is free. Where it comes from and whose words caused it
+stand in front of it in the gateway's own words: the model chooses neither. What it tells is one
+quoted line, so nothing in it can pass for another such heading.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import Field
+
+from agent.journal import to_single_line
+from agent.signals import DmnMode, DmnState, load_state
+from channels.aio import with_timeout
+from gateway.access.approval_texts import inline_code
+from gateway.access.owners import (
+    DIRECT_KINDS,
+    DirectChat,
+    iter_direct_chats,
+    parse_direct_chat,
+)
+from gateway.cluster.cluster import Cluster, agent_lease
+from gateway.config.reload import LiveSettings
+from gateway.context.conversation import ConversationLocks
+from gateway.context.digest import MAX_ROOM_LINES, DigestBuilder, find_senders
+from gateway.context.schedule import parse_timezone
+from gateway.core.clock import Clock
+from gateway.core.events import (
+    Address,
+    Alarm,
+    Command,
+    ConversationId,
+    Message,
+    Post,
+    PostKey,
+    Sender,
+    SenderId,
+    Usage,
+)
+from gateway.core.facts import (
+    MESSAGE_KINDS,
+    OPERATOR_CHANNEL,
+    OwnerTold,
+    PostQueued,
+    ReminderSet,
+    Seq,
+    TurnId,
+    TurnRecord,
+    inner_conversation,
+    is_inner,
+)
+from gateway.core.i18n import _, current_language, language_for, use_language
+from gateway.core.identity import AccessPolicy, person_key, role_of, stable_source
+from gateway.core.labels import Label, join, rank_integrity
+from gateway.core.permissions import OWN, lowest_role
+from gateway.core.tool import ToolContext, tool
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.store import LogEntry, NewEntry, Store, StoreReader
+from gateway.stream.presence import PresenceTracker
+from gateway.stream.routing import Bindings, PrivacyCache
+
+MAX_TEXT_CHARS: Final = 600
+MAX_NAMED: Final = 5
+"""People who are named with what is told."""
+MAX_HELD: Final = timedelta(hours=4)
+"""Longest wait of what is held, unless people sleep or the agent is quiet."""
+MAX_HELD_COUNT: Final = 20
+"""What one owner may have waiting: one post of that length is read, a longer one is not."""
+MAX_CAUSED_PER_DAY: Final = 2
+"""What one person who is no owner or admin may have told in a UTC day."""
+REMEMBERED: Final = timedelta(days=7)
+"""Time in which nothing is told twice."""
+SAME_SHARE: Final = 0.8
+SAME_PLACE_SHARE: Final = 0.6
+"""Share of the words that two texts have in common from which they tell the same."""
+RECHECK_S: Final = 60.0
+"""Time between two looks at whether what is held may go out."""
+_RECENT: Final = 500
+"""Newest facts that are searched: more than a week has."""
+_SEARCHED_LINES: Final = 20
+"""Newest lines of a chat that are searched for the asker's."""
+_RELAY_WORDS: Final = frozenset({"answers", "asks", "owner", "said", "says", "the", "writes"})
+"""Words with which an answer is passed on."""
+MAX_RELAY_CHARS: Final = 60
+"""Characters of an answer beyond what it passes on: no message fits into their number."""
+
+
+class Told(NamedTuple):
+    """Something that is told or waits, with the newest time of either."""
+
+    seq: Seq
+    at: datetime
+    fact: OwnerTold
+
+
+class OwnerTelling:
+    """`tell` of all agents, and what goes out of it. One `run` for each store, while the gateway
+    runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        live: LiveSettings,
+        bindings: Bindings,
+        places: PrivacyCache,
+        access_policy: AccessPolicy,
+        presence: PresenceTracker,
+        digests: Mapping[str, DigestBuilder],
+        locks: ConversationLocks,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """`digests`: of each agent, by its id. `cluster` None: this is the only process."""
+        self._store, self._clock, self._live = store, clock, live
+        self._bindings, self._places, self._access_policy = bindings, places, access_policy
+        self._presence, self._digests, self._locks = presence, digests, locks
+        self._cluster = cluster or Cluster()
+        self._held = dict[str, Told]()
+        """What waits, by its id."""
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+        """One after the other, so that they can be compared and counted."""
+        store.subscribe(self._on_told, OwnerTold)
+        store.subscribe(self._on_written, Message, Command)
+
+    async def load(self) -> None:
+        """Find what waits. Raises StoreError."""
+        for agent in self._live.settings.agents:
+            told = await find_told(self._store, agent.id, since=self._clock.now() - REMEMBERED)
+            self._held |= {one.fact.tell: one for one in told if one.fact.state == "held"}
+
+    def _on_told(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(fact := entry.fact, OwnerTold):
+                self._held.pop(fact.tell, None)
+                if fact.state == "held":
+                    self._held[fact.tell] = Told(entry.seq, entry.at, fact)
+        self._changed.set()
+
+    def _on_written(self, entries: Sequence[LogEntry]) -> None:
+        """Look again if somebody has written where something waits."""
+        chats = {one.fact.to.conversation for one in self._held.values()}
+        if any(one.conversation in chats for one in entries):
+            self._changed.set()
+
+    def notify_changed(self) -> None:
+        """Look again, because another agent is led here."""
+        self._changed.set()
+
+    @tool("Tell an owner something in their own chat with you, unasked.", effect=OWN)
+    async def tell(
+        self,
+        context: ToolContext,
+        *,
+        text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)],
+        who: Annotated[
+            str, Field(max_length=100, description="Name. Default: who wrote last.")
+        ] = "",
+        about: Annotated[
+            str, Field(max_length=200, description="By yourself: the room it is about.")
+        ] = "",
+        urgency: Annotated[
+            Literal["now", "digest"], Field(description="`digest`: it can wait for hours.")
+        ] = "now",
+    ) -> str:
+        """Have an owner told; durable on return. Raises ToolCallRefused and StoreError."""
+        text = to_single_line(text, MAX_TEXT_CHARS)
+        if not text:
+            raise ToolCallRefused("There is nothing to tell.")
+        chat = await self._find_chat(who, context.agent)
+        if chat.at == context.at:
+            raise ToolCallRefused("You are in that chat now: your answer is posted there.")
+        place = self._find_place(about, context)
+        people = await self._find_people(place, context)
+        now, agent = self._clock.now(), context.agent
+        async with self._lock:
+            told = await find_told(self._store, agent, since=now - REMEMBERED)
+            if (same := find_same(text, place, told, to=chat.at)) is not None:
+                raise ToolCallRefused(
+                    f"You told that at {self._format_time(same.at, now)}. If something is new, "
+                    "say what."
+                )
+            if _have_caused_enough(people, told, now):
+                raise ToolCallRefused(
+                    f"Whoever asks here had an owner told {MAX_CAUSED_PER_DAY} things today, which "
+                    "is the limit."
+                )
+            waiting = [one for one in told if one.fact.state == "held" and one.fact.to == chat.at]
+            if len(waiting) >= MAX_HELD_COUNT:
+                raise ToolCallRefused(f"{MAX_HELD_COUNT} things wait to be told already.")
+            fact = OwnerTold(
+                tell=_tell_id(agent, chat.at, text, now),
+                agent=agent,
+                to=chat.at,
+                who=chat.sender.name,
+                text=text,
+                about=place,
+                people=tuple(one.key for one in people if not one.is_trusted),
+                names=tuple(one.shown for one in people[:MAX_NAMED]),
+                others=_are_others_behind(people, context.request.label)
+                or (is_inner(context.at.conversation) and len(self._digests[agent].shown) > 1),
+                urgency=urgency,
+                turn=context.turn,
+                label=context.request.label,
+                state="held",
+            )
+            entry = NewEntry(
+                fact=fact,
+                at=now,
+                conversation=inner_conversation(agent),
+                key=f"told:{fact.tell}",
+            )
+            await self._store.append([entry])
+        return await self._explain_delay(fact, [*told, Told(Seq(0), now, fact)], now)
+
+    async def _explain_delay(self, fact: OwnerTold, told: Sequence[Told], now: datetime) -> str:
+        state = await self._read_state(fact.agent)
+        if self._is_silent(state, now) or state.mode in (DmnMode.PAUSED, DmnMode.OFF):
+            return f"{fact.who} is not to be disturbed now, and is told later."
+        if fact.urgency == "now" and self._may_tell_now(fact.to, told, now):
+            return f"{fact.who} is told now."
+        return f"{fact.who} is told with what else can wait."
+
+    async def _find_chat(self, who: str, agent: str) -> DirectChat:
+        """Return the chat of an owner with this agent, the one used last. Raises
+        ToolCallRefused.
+        """
+        chats = dict[Address, DirectChat]()
+        async for one in iter_direct_chats(self._store):
+            bound = self._bindings.find(one.at)
+            if bound.agent == agent and bound.listen != "off" and self._is_owner(one):
+                chats.setdefault(one.at, one)
+        found = sorted(chats.values(), key=lambda one: one.at.channel == OPERATOR_CHANNEL)
+        if not found:
+            raise ToolCallRefused("No owner has a chat with you, so you can tell none.")
+        if not who.strip():
+            return found[0]
+        await self._places.titles.load([one.at.conversation for one in found])
+        wanted = who.strip().lstrip("@").casefold()
+        for one in found:
+            if wanted in self._names_of(one):
+                return one
+        names = ", ".join(dict.fromkeys(to_single_line(one.sender.name) for one in found))
+        raise ToolCallRefused(f"No owner is called so. You may tell: {names}.")
+
+    def _names_of(self, chat: DirectChat) -> set[str]:
+        handle = self._places.titles.place_names(chat.at).handle or ""
+        names = (chat.sender.name, chat.sender.account or "", handle, chat.at.room)
+        return {one.lstrip("@").casefold() for one in names if one}
+
+    def _is_owner(self, chat: DirectChat) -> bool:
+        """Return whether they are an owner there, which needs an id that the platform vouches
+        for.
+        """
+        return (
+            not chat.sender.is_bot and role_of(self._access_policy, chat.at, chat.sender) == "owner"
+        )
+
+    def _find_place(self, about: str, context: ToolContext) -> Address | None:
+        """Return the place that a turn tells about: its own, or a room of the newest digest. None:
+        that shows no room. Raises ToolCallRefused.
+        """
+        if not is_inner(context.at.conversation):
+            return context.at
+        titles = self._places.titles
+        shown = [Address.parse(one) for one in sorted(self._digests[context.agent].shown)]
+        found = [one for one in titles.find_places(about, shown) if one in shown]
+        found = found if about.strip() else shown
+        if len(found) > 1 or (about.strip() and not found):
+            named = ", ".join(titles.trusted_label(one.conversation) for one in shown)
+            raise ToolCallRefused(
+                f"Name in `about` the room that it is about: {named or 'none is shown'}."
+            )
+        return found[0] if found else None
+
+    async def _find_people(
+        self, place: Address | None, context: ToolContext
+    ) -> Sequence["_Person"]:
+        """Return who asked for it, or else whose words there are new to the turn."""
+        if place is None:
+            return []
+        if context.requesters:
+            return _unique(
+                _Person.of(place, Sender(id=one.id, name=one.name), one.role)
+                for one in context.requesters
+            )
+        if place != context.at:
+            senders = self._digests[context.agent].shown[place.conversation]
+        else:
+            unread = await self._store.unread_entries(place.conversation, most=MAX_ROOM_LINES)
+            senders = find_senders(unread.messages)
+            alarms = [one.fact for one in unread.messages if isinstance(one.fact, Alarm)]
+            for alarm in alarms:
+                reminded = await self._store.entry_by_key(f"reminded:{alarm.reminder}")
+                if reminded is not None and isinstance(reminded.fact, ReminderSet):
+                    one = reminded.fact
+                    senders = (*senders, Sender(id=one.by, name=one.asked_by, verified=True))
+        return _unique(
+            _Person.of(place, one, role_of(self._access_policy, place, one))
+            for one in senders
+            if one.id
+        )
+
+    async def run(self) -> None:
+        """Post what is due, until cancelled. Without anything held it waits without waking. Raises
+        StoreError.
+        """
+        while True:
+            self._changed.clear()
+            chats = {(one.fact.agent, one.fact.to) for one in self._held.values()}
+            for agent, to in sorted(chats, key=str):
+                if self._cluster.holds(agent_lease(agent)) and await self._find_due(agent, to):
+                    async with self._locks.lock_for(to.conversation):  # behind a turn there
+                        await self._post(agent, to, await self._find_due(agent, to))
+            if not self._held:
+                await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, RECHECK_S, self._changed.wait())
+
+    async def _find_due(self, agent: str, to: Address) -> Sequence[Told]:
+        """Return what is to be posted there now, the oldest first."""
+        now = self._clock.now()
+        held = [
+            one
+            for one in self._held.values()
+            if (one.fact.agent, one.fact.to) == (agent, to) and now - one.at < REMEMBERED
+        ]
+        state = await self._read_state(agent)
+        newest = await self._store.newest_entries(
+            1, kinds=DIRECT_KINDS, conversation=to.conversation
+        )
+        chat = parse_direct_chat(newest[0].fact) if newest else None
+        if not held or self._is_silent(state, now) or chat is None or not self._is_owner(chat):
+            return []
+        if newest[0].seq > held[0].seq:
+            return held
+        if state.mode in (DmnMode.PAUSED, DmnMode.OFF):
+            return []
+        if now - held[0].at >= MAX_HELD:
+            return held
+        told = await find_told(self._store, agent, since=now - timedelta(days=1))
+        return [
+            one for one in held if one.fact.urgency == "now" and self._may_tell_now(to, told, now)
+        ]
+
+    def _may_tell_now(self, to: Address, told: Iterable[Told], now: datetime) -> bool:
+        """Return whether the day's budget has room for one more post."""
+        posts = {
+            one.fact.post
+            for one in told
+            if one.fact.state == "posted"
+            and one.fact.to == to
+            and one.fact.urgency == "now"
+            and _day(one.at) == _day(now)
+        }
+        return len(posts) < self._live.settings.dmn.tell.per_day
+
+    def _is_silent(self, state: DmnState, now: datetime) -> bool:
+        is_quiet = state.quiet_until is not None and state.quiet_until > now
+        return is_quiet or self._presence.level == "sleeping"
+
+    async def _read_state(self, agent: str) -> DmnState:
+        saved = await self._store.dmn_state(agent)
+        return load_state(saved) if saved else DmnState()
+
+    async def _post(self, agent: str, to: Address, due: Sequence[Told]) -> None:
+        if not due:
+            return
+        now = self._clock.now()
+        ids = " ".join(one.fact.tell for one in due)
+        key = PostKey(hashlib.sha256(f"{agent} {ids}".encode()).hexdigest()[:26])
+        newest = await self._store.newest_entries(
+            1, kinds=DIRECT_KINDS, conversation=to.conversation
+        )
+        chat = parse_direct_chat(newest[0].fact) if newest else None
+        language = self._bindings.find(to).language
+        person = chat.language if chat is not None else None
+        await self._places.titles.load(
+            [one.fact.about.conversation for one in due if one.fact.about is not None]
+        )
+        with use_language(language_for(language, person, direct=True)):
+            text = "\n\n".join([await self._render(one, now) for one in due])
+            entries = build_post_entries(
+                to,
+                text,
+                agent=agent,
+                within=due[-1].fact.turn,
+                label=join(one.fact.label for one in due),
+                now=now,
+                key=key,
+            )
+        await self._store.append(
+            [
+                *entries,
+                *(
+                    NewEntry(
+                        fact=replace(one.fact, state="posted", post=key),
+                        at=now,
+                        conversation=inner_conversation(agent),
+                        key=f"told:{one.fact.tell}:posted",
+                    )
+                    for one in due
+                ),
+            ]
+        )
+
+    async def _render(self, told: Told, now: datetime) -> str:
+        """Return what is told in Markdown, below where it comes from and because of whom."""
+        fact, names = told.fact, list(told.fact.names)
+        names += [_("others")] if fact.others else []
+        people = ", ".join(names)
+        if fact.about is None:
+            origin = _("From me, after words of {people}") if people else _("From me")
+        elif await self._places.is_direct(fact.about.conversation):
+            origin = _("From {people}, in private")
+        else:
+            origin = _("From {place}, after words of {people}") if people else _("From {place}")
+        title = self._places.titles.title(fact.about.conversation) if fact.about else ""
+        origin = origin.format(place=inline_code(title, 2 * MAX_NAMED_CHARS), people=people)
+        when = f", {self._format_time(told.at, now)}" if now - told.at > _SHOWN_AGE else ""
+        return f"{origin}{when}:\n> {fact.text}"
+
+    def _format_time(self, at: datetime, now: datetime) -> str:
+        zone = parse_timezone(self._live.settings.dmn.timezone)
+        local, today = at.astimezone(zone), now.astimezone(zone)
+        return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
+
+
+MAX_NAMED_CHARS: Final = 60
+_SHOWN_AGE: Final = timedelta(minutes=10)
+"""Age from which the time is shown."""
+
+
+class _Person(NamedTuple):
+    """Somebody because of whom something is told."""
+
+    key: str
+    """As `stable_source` returns it."""
+    shown: str
+    """Name and role, in Markdown."""
+    role: str
+
+    @classmethod
+    def of(cls, at: Address, sender: Sender, role: str) -> "_Person":
+        return cls(
+            stable_source(person_key(at.channel, sender.id)),
+            f"{inline_code(sender.name, MAX_NAMED_CHARS)} ({role})",
+            role,
+        )
+
+    @property
+    def is_trusted(self) -> bool:
+        """Owners and admins may have as much told as they like."""
+        return self.role in ("owner", "admin")
+
+
+def _unique(people: Iterable[_Person]) -> Sequence[_Person]:
+    """Return each person once, in order, without those who are blocked."""
+    return [*{one.key: one for one in people if one.role != "blocked"}.values()]
+
+
+def _are_others_behind(people: Sequence[_Person], label: Label) -> bool:
+    """Return whether the request holds words of others than the people who are named."""
+    lowest = lowest_role([one.role for one in people]) if people else "owner"
+    return len(people) > MAX_NAMED or rank_integrity(label.integrity) < rank_integrity(lowest)
+
+
+def _have_caused_enough(people: Sequence[_Person], told: Iterable[Told], now: datetime) -> bool:
+    """Return whether all of these people have caused as much as they may today."""
+    today = [one.fact.people for one in told if _day(one.at) == _day(now)]
+    return bool(people) and all(
+        not one.is_trusted and sum(one.key in keys for keys in today) >= MAX_CAUSED_PER_DAY
+        for one in people
+    )
+
+
+async def find_told(reader: StoreReader, agent: str, *, since: datetime) -> list[Told]:
+    """Return what an agent has told since then, or means to, each in its newest state. Raises
+    StoreError.
+    """
+    newest = await reader.newest_entries(
+        _RECENT, kinds=["told"], conversation=inner_conversation(agent)
+    )
+    found = {
+        one.fact.tell: Told(one.seq, one.at, one.fact)
+        for one in newest
+        if isinstance(one.fact, OwnerTold) and one.at >= since
+    }
+    return list(found.values())
+
+
+def find_same(
+    text: str, place: Address | None, told: Iterable[Told], *, to: Address
+) -> Told | None:
+    """Return what that owner was told, or is to be told, in nearly the same words. None: nothing.
+
+    The share of common words decides, and it need not be as large for the same place; numbers have
+    to be the same. Pure.
+    """
+    words = words_of(text)
+    for one in told:
+        before = words_of(one.fact.text)
+        share = SAME_PLACE_SHARE if one.fact.about == place else SAME_SHARE
+        common = len(words & before) / max(1, len(words | before))
+        if one.fact.to == to and common >= share and _numbers(words) == _numbers(before):
+            return one
+    return None
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a text, without case and punctuation."""
+    return {*re.findall(r"\w+", text.casefold())} or {text}
+
+
+def _numbers(words: Collection[str]) -> set[str]:
+    return {one for one in words if any(map(str.isdigit, one))}
+
+
+def _day(at: datetime) -> str:
+    return at.astimezone(UTC).date().isoformat()
+
+
+def _tell_id(agent: str, to: Address, text: str, now: datetime) -> str:
+    words = " ".join(sorted(words_of(text)))
+    named = f"{agent} {to.conversation} {_day(now)} {words}"
+    return hashlib.sha256(named.encode()).hexdigest()[:26]
+
+
+class Answered(NamedTuple):
+    """What somebody answers."""
+
+    text: str
+    """Their newest line, without what they pass on."""
+    told: Sequence[OwnerTold]
+    """What they were told and answer with it. Empty: nothing."""
+
+
+async def find_answered(
+    reader: StoreReader, agent: str, chat: ConversationId, asking: Collection[SenderId]
+) -> Answered:
+    """Return what those who ask answer in their newest line there: by a reply to what was told, or
+    right behind it. Raises StoreError.
+    """
+    lines = await reader.newest_entries(_SEARCHED_LINES, kinds=MESSAGE_KINDS, conversation=chat)
+    for line in reversed(lines):
+        message = line.fact
+        if not isinstance(message, Message) or message.sender.id not in asking:
+            continue
+        if message.reply_to is not None:
+            post = await reader.find_own_post(chat, message.reply_to)
+            key = post.key if post is not None else None
+        else:
+            ended = await reader.newest_entries(
+                1, before=line.seq, kinds=["turn_ended"], conversation=chat
+            )
+            record = ended[0].fact if ended else None
+            key = PostKey(record.turn) if isinstance(record, TurnRecord) else None
+        told = await reader.newest_entries(
+            _RECENT, kinds=["told"], conversation=inner_conversation(agent)
+        )
+        facts = [one.fact for one in told if isinstance(one.fact, OwnerTold)]
+        text = message.text.replace(message.carried, " ") if message.carried else message.text
+        return Answered(text, [one for one in facts if key is not None and one.post == key])
+    return Answered("", [])
+
+
+def is_relayed(text: str, said: str, known: Sequence[str]) -> bool:
+    """Return whether a text passes on what somebody said, and tells no more than its readers know.
+
+    What was told may have been written by those who get the answer, so a model that obeys it could
+    otherwise have anything of the asker's chat sent to them. Pure.
+    """
+    words = words_of(said).union(_RELAY_WORDS, *map(words_of, known))
+    most = len(said) + sum(map(len, known)) + MAX_RELAY_CHARS
+    return words_of(text) <= words and len(text) <= most
+
+
+def build_post_entries(
+    to: Address,
+    text: str,
+    *,
+    agent: str,
+    within: TurnId,
+    label: Label,
+    now: datetime,
+    key: PostKey,
+) -> tuple[NewEntry, NewEntry]:
+    """Return the entries that post a text as a turn of another place, so that its own view has it.
+
+    `within`: the turn that posts it. `key`: of the post, and id of the turn there. `label`: of the
+    text.
+    """
+    turn = TurnId(key)
+    record = NewEntry(
+        fact=TurnRecord(
+            turn=turn,
+            covers=(),
+            omitted=0,
+            heard="",
+            upto=Seq(0),
+            outcome="replied",
+            text=text,
+            reason="",
+            model="",
+            usage=Usage(),
+            requests=0,
+            autonomous=True,
+            agent=agent,
+            cause="digest",
+            within=within,
+            label=label,
+        ),
+        at=now,
+        conversation=to.conversation,
+        key=f"turn:{turn}",
+    )
+    post = Post(key=key, to=to, text=text, language=current_language())
+    queued = NewEntry(
+        fact=PostQueued(post=post),
+        at=now,
+        conversation=to.conversation,
+        key=f"post:{key}",
+        cause=record,
+    )
+    return record, queued
