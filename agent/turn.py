@@ -136,13 +136,15 @@ class ModelAnswer:
     def recover_calls(
         self, request: ModelRequest, known: tuple[ToolSpec, ...], *, may_leak: bool
     ) -> None:
-        """Parse the text as calls of known tools. If the model is not known to leak them
-        (`may_leak`), refuse them.
+        """Parse the text as calls of known tools. Refuse them if the model is not known to leak
+        them (`may_leak`), or if they stand in a code fence.
 
         Nothing changes if the text holds anything else, or if the calls already stand in the
         request.
         """
-        if presentable_text(self.text):
+        fence = _FENCE.fullmatch(self.text)
+        text = fence[1] if fence is not None else self.text
+        if presentable_text(text):
             return
         from agent.models.leaks import (  # noqa: PLC0415 - seldom needed, and large
             describe_unread_call,
@@ -150,8 +152,9 @@ class ModelAnswer:
             recover_tool_calls,
         )
 
-        found = [_clean_call(call) for call in recover_tool_calls(self.text, known)]
-        whole = [replace(call, arguments=json.dumps(self.text)) for call in found[:1]]
+        may_leak = may_leak and fence is None
+        found = [_clean_call(call) for call in recover_tool_calls(text, known)]
+        whole = [replace(call, arguments=json.dumps(text)) for call in found[:1]]
         calls = tuple([call for call in found if call.arguments])
         if found and not any(is_call_in_request(call, request) for call in (*calls, *whole)):
             self.text, self.calls = "", calls if may_leak else ()
@@ -647,7 +650,7 @@ _LEAKED_CALL = re.compile(
     |\[TOOL_CALLS\]|\[/?INST\]  # Mistral's
     |^[ \t]*\[\w*\(  # Llama 4's
     |```tool
-    |\A\s*(\{|\[\s*\{)  # an answer that begins as JSON
+    |\A\s*(```\w*\s*)?(\{|\[\s*\{)  # an answer that begins as JSON
     |\A\s*to=  # gpt-oss', whose first tokens are missing
     """,
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
@@ -655,9 +658,12 @@ _LEAKED_CALL = re.compile(
 """Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too
 little: text that was meant as text is in the final answer again."""
 _UNFINISHED_CALL = re.compile(
-    r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4}|\A\s*to?)\Z", re.IGNORECASE
+    r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,8}\s*|\A\s*to?)\Z", re.IGNORECASE
 )
 """End of a text that may become such a beginning with the next piece."""
+
+
+_FENCE = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 
 def presentable_text(text: str) -> str:

@@ -49,6 +49,7 @@ from agent.models.http import (
     ModelHttpClient,
     SseEvent,
     StreamText,
+    anthropic_headers,
     error_from_stream,
     join_endpoint,
     parse_event,
@@ -303,7 +304,6 @@ def _safe_word(word: str) -> str:
     return word if re.fullmatch(r"[\w.\[\]-]{1,80}", word, re.ASCII) else "?"
 
 
-_VERSION = "2023-06-01"
 _KNOWN_EVENTS = frozenset(
     {
         "message_start",
@@ -386,10 +386,13 @@ class AnthropicModel:
         Raises ValueError for a bad URL or key, and for settings that the model is known to refuse.
         """
         secret = "" if api_key.lower() == "none" else api_key
-        headers = {"anthropic-version": _VERSION} | ({"x-api-key": secret} if secret else {})
         url = join_endpoint(base_url, "/messages")
         self._api = ModelHttpClient(
-            url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy
+            url=url,
+            headers=anthropic_headers(secret),
+            secret=secret,
+            timeout_s=timeout_s,
+            proxy=proxy,
         )
         self._secret = secret
         self._model = model

@@ -41,6 +41,14 @@ _VISION_MODELS = re.compile(
 (platform.openai.com/docs/models)."""
 
 
+_LEAKING_FAMILIES = re.compile(
+    r"qwen|qwq|hermes|mimo|step-?3|llama|[a-z]+[sx]tral",
+    re.IGNORECASE,
+)
+"""Matches names of models that write tool calls as text in forms that `agent.models.leaks` reads,
+where their server does not parse them (SGLang, srt/function_call)."""
+
+
 def _check_url(value: str) -> str:
     join_endpoint(value, "/")  # raises ValueError with the remedy
     return value
@@ -210,8 +218,8 @@ class ModelConfig(ConfigSection):
     leaks: bool | None = None
     """True: the model may write tool calls as text. An answer that is nothing but a call is then
     executed, as text from outside (tools for admins need an approval); otherwise the model is asked
-    again. None: yes for llamacpp, local, and openai at other servers than OpenAI's own; no for
-    others."""
+    again. None: yes for llamacpp, local, and openai at other servers than OpenAI's own if the name
+    is of a family that does so (Qwen, Hermes, Llama, Mistral, ...); no for others."""
     effort: Effort | None = None
     """Effort for an answer; for anthropic only, and not for each of its models. None: the model's
     default."""
@@ -312,7 +320,9 @@ def may_leak_calls(model: ModelConfig, provider: ProviderConfig) -> bool:
     if isinstance(provider, OpenAIConfig):  # a parser may be missing there, as for Qwen behind vLLM
         from agent.models.openai import find_dialect  # noqa: PLC0415 - only the configured clients are loaded
 
-        return not find_dialect(format_host(provider.base_url), model.name or "").is_openai
+        name = model.name or ""
+        is_openai = find_dialect(format_host(provider.base_url), name).is_openai
+        return not is_openai and _LEAKING_FAMILIES.search(name) is not None
     return provider.kind in ("llamacpp", "local")
 
 

@@ -14,6 +14,7 @@ httpx.
 import asyncio
 import json
 import logging
+import os
 import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -429,7 +430,8 @@ class ModelHttpClient:
         """
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
             raise ValueError(
-                "an api key holds characters that cannot be sent in a header; copy it again"
+                "an api key (or ANTHROPIC_CACHE_BETA) holds characters that cannot be sent in a "
+                "header; copy it again"
             )
         self._url = url
         self._headers = {
@@ -607,6 +609,20 @@ def join_endpoint(base_url: str, path: str) -> str:
     if not any(s[:1] == "v" and s[1:2].isdecimal() for s in base.split("/")):
         base += "/v1"
     return urlunsplit(parts._replace(path=base + path, fragment=""))
+
+
+def anthropic_headers(api_key: str) -> dict[str, str]:
+    """Return the headers of a request to Anthropic's API. `api_key` empty: none is sent.
+
+    `anthropic-beta` is what the environment variable ANTHROPIC_CACHE_BETA says, for servers that
+    cache only with it; the API itself needs none. Unset or empty: it is not sent.
+    """
+    beta = os.environ.get("ANTHROPIC_CACHE_BETA", "").strip()
+    return (
+        {"anthropic-version": "2023-06-01"}
+        | ({"x-api-key": api_key} if api_key else {})
+        | ({"anthropic-beta": beta} if beta else {})
+    )
 
 
 def strip_version(base_url: str) -> str:

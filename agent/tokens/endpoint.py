@@ -16,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from agent.models.base import ModelBusy, ModelError, PromptTooLong
 from agent.models.failover import CircuitBreaker
-from agent.models.http import ModelHttpClient, join_endpoint
+from agent.models.http import ModelHttpClient, anthropic_headers, join_endpoint
 from gateway.core.clock import Clock
 
-ANTHROPIC_VERSION = "2023-06-01"
 COUNT_TIMEOUT_S = 20.0
 """Limit for a whole answer. Nothing waits for it, but a request that hangs keeps the next ones from
 being sent."""
@@ -72,12 +71,13 @@ class EndpointCounter:
         `capacity`: limit of counts remembered; 0: none.
         """
         secret = "" if api_key.lower() == "none" else api_key
-        headers = {"anthropic-version": ANTHROPIC_VERSION} | (
-            {"x-api-key": secret} if secret else {}
-        )
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
         self._api = ModelHttpClient(
-            url=url, headers=headers, secret=secret, timeout_s=timeout_s, proxy=proxy
+            url=url,
+            headers=anthropic_headers(secret),
+            secret=secret,
+            timeout_s=timeout_s,
+            proxy=proxy,
         )
         self._timeout_s = timeout_s
         self._clock = clock

@@ -39,7 +39,13 @@ from agent.models.config import (
     fallback_chain,
     may_leak_calls,
 )
-from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
+from agent.models.http import (
+    ModelHttpClient,
+    anthropic_headers,
+    format_host,
+    join_endpoint,
+    strip_version,
+)
 from channels.text import get_number, get_object, get_objects, get_str
 from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import Settings
@@ -49,7 +55,6 @@ from gateway.core.events import Usage
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok
 from gateway.core.net_probe import probe_url
 
-_VERSION_HEADERS: Final = {"anthropic-version": "2023-06-01"}
 _MAX_NAMED: Final = 8
 """Models of a provider that a finding names."""
 _WINDOW_KEYS: Final = ("max_input_tokens", "max_model_len", "context_length", "context_window")
@@ -104,7 +109,7 @@ async def _fetch_model_list(
         return ModelListing()
     key = _read_key(provider)
     if isinstance(provider, AnthropicConfig):
-        headers, query = _VERSION_HEADERS | ({"x-api-key": key} if key else {}), "?limit=1000"
+        headers, query = anthropic_headers(key), "?limit=1000"
     else:
         headers, query = ({"authorization": f"Bearer {key}"} if key else {}), ""
     api = ModelHttpClient(
@@ -354,20 +359,8 @@ def _report_configuration(
         )
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
-    if (
-        is_own_server(provider)
-        and may_leak_calls(config, provider)
-        and _UNREAD_FAMILIES.search(name)
-    ):
-        what = (
-            f"calls of tools that {name} writes as text are not read: its server must parse "
-            "them itself"
-        )
-        fix = (
-            "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set "
-            "leaks: false"
-        )
-        found.warn("model.calls", what, fix)
+    if is_own_server(provider) and config.leaks is not False:
+        _report_leaks(config, provider, found)
     if price.known and not price.is_priced:
         found.warn(
             "model.price", f"the price of {name} is not known", "add its prices to prices.yaml"
@@ -379,6 +372,29 @@ def _report_configuration(
         )
     if isinstance(provider, AnthropicConfig | OpenAIConfig):
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
+
+
+def _report_leaks(config: ModelConfig, provider: ProviderConfig, found: FindingCollector) -> None:
+    """Add a finding on tool calls that the model may write as text, which nobody ever sees."""
+    name = config.name or provider.kind
+    if _UNREAD_FAMILIES.search(name):
+        what = (
+            f"calls of tools that {name} writes as text are not read: its server must parse "
+            "them itself"
+        )
+        fix = (
+            "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set "
+            "leaks: false"
+        )
+        found.warn("model.calls", what, fix)
+    elif may_leak_calls(config, provider):
+        found.ok("model.calls", f"calls of tools that {name} writes as text are carried out")
+    else:
+        found.ok(
+            "model.calls",
+            f"calls of tools that {name} writes as text are neither carried out nor posted; where "
+            "its server does not parse them, set leaks: true",
+        )
 
 
 def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | None:

@@ -443,6 +443,7 @@ MAX_BYTES = 32 * 1024 * 1024
 MAX_MESSAGES = 100_000
 _MAX_OUTPUT = 128_000
 _VERSIONS = {"2023-01-01", "2023-06-01"}
+_BETAS = {"prompt-caching-2024-07-31", "extended-cache-ttl-2025-04-11"}
 _COUNTED = {
     "model",
     "messages",
@@ -486,6 +487,10 @@ def check(
     if version not in _VERSIONS:
         said = f'"{version}" is not a valid version' if version else "header is required"
         return Complaint(f"anthropic-version: {said}")
+    betas = [one for one in (headers or {}).get("anthropic-beta", "").split(",") if one]
+    if unknown := set(map(str.strip, betas)) - _BETAS:
+        named = ", ".join(f"`{one}`" for one in sorted(unknown))
+        return Complaint(f"Unexpected value(s) {named} for the `anthropic-beta` header.")
     try:
         wrong = next(_wrong(body, counting), None)
     except (KeyError, TypeError, AttributeError) as error:

@@ -314,6 +314,21 @@ def test_a_reason_holds_neither_secrets_nor_what_is_no_request_id(request_id: st
     assert error.reason == "x answered 401: bad key ***"
 
 
+@pytest.mark.parametrize(
+    "beta", [None, " ", "prompt-caching-2024-07-31,extended-cache-ttl-2025-04-11"]
+)
+async def test_a_beta_header_is_sent_only_where_the_environment_names_it(
+    monkeypatch: pytest.MonkeyPatch, beta: str | None
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_CACHE_BETA", raising=False)
+    if beta is not None:
+        monkeypatch.setenv("ANTHROPIC_CACHE_BETA", beta)
+    async with against(opus) as (api, model):
+        assert text(await ask(model)) == "You said: hi"
+        wanted = beta.strip() if beta else ""
+        assert [seen.headers.get("anthropic-beta", "") for seen in api.seen] == [wanted]
+
+
 async def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() -> None:
     async with against(opus) as (api, model):
         marks = (

@@ -10,10 +10,15 @@ from urllib.parse import quote
 import pytest
 
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
+from agent.models.config import ModelConfig, OpenAIConfig, build_model
 from agent.models.leaks import is_call_in_request, recover_tool_calls
-from agent.turn import presentable_text
+from agent.prompt import PromptInput
+from agent.turn import CALL_AS_TEXT, presentable_text, take_turn
+from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from tests.kits.scaling import assert_in_proportion
+from tests.kits.scripted_turn import Drawer
+from tests.servers.model_api import Answer, ModelApi
 
 SCHEMA = {
     "type": "object",
@@ -456,6 +461,37 @@ def test_what_stands_before_it_is(text: str) -> None:
     words = "Let me see [what](x) it is.\n"
     shown = {presentable_text(words + text[:at]) for at in range(len(text) + 1)}
     assert shown == {words.strip()}
+
+
+FENCED = {f"{form}, fenced": f"```json\n{text}\n```" for form, text in (READ | WHOLE).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "reads"), [("my-model", False), ("Qwen/Qwen3-Coder-30B", True), ("kimi-k2", False)]
+)
+@pytest.mark.parametrize("form", FORMS | FENCED)
+async def test_behind_a_server_of_kind_openai_no_form_of_a_call_reaches_people(
+    form: str, name: str, reads: bool
+) -> None:
+    text, drawer = (FORMS | FENCED)[form], Drawer(specs=SPECS)
+    async with ModelApi() as api:
+        api.then(Answer(text=text), Answer(text="It rains in Rome."))
+        provider = OpenAIConfig(kind="openai", base_url=api.url)
+        model = build_model(
+            "main", {"main": ModelConfig(provider="p", name=name)}, {"p": provider}, ManualClock()
+        )
+        brief = PromptInput(persona="You are Ana.", card="", history=(), input_text="rain?")
+        try:
+            done = await take_turn(brief, model, drawer, key="ana")
+        finally:
+            await model.aclose()
+        is_carried_out = reads and form in READ | WHOLE
+        assert (done.outcome, done.text, done.requests) == ("replied", "It rains in Rome.", 2)
+        assert [call.name for call in drawer.used] == ["forecast"] * is_carried_out
+        sent = json.dumps(api.seen[-1].body)
+        assert (CALL_AS_TEXT[1:60] in sent) == (
+            not is_carried_out and not (reads and form in UNREAD)
+        )
 
 
 NAMES = {spec.name for spec in SPECS}

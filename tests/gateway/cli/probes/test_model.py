@@ -115,16 +115,23 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
 
 
 @pytest.mark.parametrize(
-    ("name", "warned"), [("kimi-k2", True), ("openai/gpt-oss-20b", True), ("qwen3-coder", False)]
+    ("name", "warned", "what"),
+    [
+        ("kimi-k2", True, "are not read"),
+        ("openai/gpt-oss-20b", True, "are not read"),
+        ("qwen3-coder", False, "are carried out"),
+        ("my-model", False, "neither carried out nor posted"),
+    ],
 )
 async def test_a_model_whose_calls_are_not_read_from_text_needs_a_server_that_parses_them(
-    name: str, warned: bool
+    name: str, warned: bool, what: str
 ) -> None:
     async with ModelApi() as api:
         api.models = [{"id": name}]
         seen = await probe(provider(api.url, "openai"), name)
         assert (levels(seen).get("model.calls") == "warning") == warned
         assert ("--tool-call-parser" in fixes(seen, "model.calls")) == warned
+        assert [what in one.what for one in seen if one.code == "model.calls"] == [True]
 
 
 async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
