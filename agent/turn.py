@@ -56,7 +56,7 @@ from agent.turn_context import (
     TurnRequest,
     build_first_request,
     call_key,
-    format_call_list,
+    list_queries,
 )
 from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
 from gateway.core.text_safety import replace_half_escapes
@@ -271,7 +271,9 @@ class _TurnLoop:
         """Output limit of the last answer that was cut."""
         self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *tools.specs)}
         self._duplicates = DuplicateCalls(self._specs.values())
-        self._call_list: list[str] = []
+        self._lookups = frozenset(
+            name for name, spec in self._specs.items() if spec.is_parallel and not spec.is_polling
+        )
 
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
@@ -396,10 +398,10 @@ class _TurnLoop:
             self._request.forbid_tools()
         self._request.set_reminder(
             ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
-            # The calls of the first answer stand right above.
-            format_call_list(self._call_list, self._duplicates.repeated_count)
-            if self._rounds > 1
-            else "",
+            # The calls of this answer stand right above, and are not in the request yet.
+            list_queries(
+                self._request.request.conversation, self._lookups, self._duplicates.repeated_count
+            ),
         )
         arrivals = join_surrogates(
             await self._host.fetch_arrivals(self._request.remaining_tokens())
@@ -413,7 +415,6 @@ class _TurnLoop:
         """Carry out the calls of an answer. The step is recorded even if that is interrupted."""
         is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
-        self._call_list += [unwrap_call(call).name for call in calls]
         execution = ToolExecution(
             calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates
         )

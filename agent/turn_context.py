@@ -5,9 +5,9 @@ left in the model's window, `ResultTruncator` decides how much of each tool resu
 receives and archives the rest, `DuplicateCalls` answers repeated calls from the first result.
 """
 
+import contextlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
@@ -479,10 +479,10 @@ SHRUNK_RESULT_TOKENS: Final = 200
 """Tokens of each of the newest results at the second retry, or at the first if there is clearly no
 room for more."""
 
-DIRECTIVE_TOKENS: Final = 60
-"""Tokens of the directive that follows tool results."""
-CALL_LIST_TOKENS: Final = 40
-"""Tokens of one entry in the list of calls."""
+DIRECTIVE_TOKENS: Final = 300
+"""Tokens of the directive that follows tool results, with the list of earlier queries."""
+QUERY_TOKENS: Final = 40
+"""Tokens of one more query in the list."""
 
 
 class TurnHost:
@@ -571,7 +571,7 @@ class TurnRequest:
         self._hints: tuple[str, ...] = ()
         self._must_answer_first = False
         self._only_answers = self._without_tools = self._thinks_less = False
-        self._directive = self._call_list = ""
+        self._directive = self._queries = ""
         self._tool_images: dict[str, Image] = {}
         self._shortened = 0
         self._earlier_steps = len(progress.current.steps)
@@ -587,7 +587,7 @@ class TurnRequest:
         answer_tokens_used = estimate_tokens(text) + sum(
             CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls
         )
-        overhead = CALL_LIST_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
+        overhead = QUERY_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
         return self._window.remaining_tokens() - answer_tokens_used - overhead
 
     def remaining_tokens(self) -> int:
@@ -640,13 +640,13 @@ class TurnRequest:
         self._set_conversation(self.request.conversation)
         return not before
 
-    def set_reminder(self, directive: str, call_list: str) -> None:
-        """Set the directive and the list of this turn's calls for the next request.
+    def set_reminder(self, directive: str, queries: str) -> None:
+        """Set the directive and the list of queries for the next request.
 
         The list holds the model's own words.
         """
         self._directive = directive
-        self._call_list = call_list
+        self._queries = queries
 
     def show_images(self, results: Sequence[ToolResult]) -> None:
         """Show images that tools returned, from the next request on."""
@@ -722,7 +722,7 @@ class TurnRequest:
                 now = now.replace(load_prompt(prompt_name), "").strip()
             now = f"{load_prompt('answer_first')}\n{now}".strip()
         now = "\n".join([text for text in (now, *self._hints, self._directive) if text])
-        aside = "\n".join([text for text in (self._first_request.aside, self._call_list) if text])
+        aside = "\n".join([text for text in (self._first_request.aside, self._queries) if text])
         answer_only = self._only_answers
         request = replace(
             self._first_request,
@@ -761,9 +761,9 @@ def build_first_request(
     )
 
 
-MAX_NAME_CHARS: Final = 64
-MAX_LISTED_CALLS: Final = 12
-"""Limit of listed tools; the newest are listed."""
+MAX_QUERY_CHARS: Final = 40
+MAX_LISTED_QUERIES: Final = 12
+"""The newest are listed."""
 MAX_FAILED_CALLS: Final = 2
 """Times that the same call is carried out although it failed before."""
 MAX_SAME_CALLS: Final = 2
@@ -824,14 +824,35 @@ def call_key(call: ToolCall) -> str:
     return f"{inner.name} {arguments}"
 
 
-def format_call_list(names: Sequence[str], repeated: int) -> str:
-    """Return the list of this turn's calls, by the names of the tools: what each asked for stands
-    right above.
+def list_queries(
+    conversation: Iterable[ModelMessage], lookups: Collection[str], repeated: int
+) -> str:
+    """Return a list of what the calls of these tools in view have asked for, the newest last, each
+    once. Empty: there are none.
+
+    `repeated`: calls of this turn that got an earlier result.
     """
-    counts = Counter(to_single_line(name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS) for name in names)
-    listed = [f"{name} ({count})" if count > 1 else name for name, count in counts.items()]
-    more = f" and {len(listed) - MAX_LISTED_CALLS} more" if len(listed) > MAX_LISTED_CALLS else ""
-    repeats = (
-        f"\n({repeated} calls were repeated and got the first result again.)" if repeated else ""
+    calls = [
+        unwrap_call(part)
+        for message in conversation
+        for part in message.parts
+        if isinstance(part, ToolCall)
+    ]
+    queries = list(dict.fromkeys([_name_query(one) for one in calls if one.name in lookups]))
+    asked = ", ".join(queries[-MAX_LISTED_QUERIES:])
+    repeats = f"({repeated} calls were repeated and got the first result again.)"
+    return "\n".join(
+        [*([f"Already asked: {asked}"] if asked else []), *([repeats] * bool(repeated))]
     )
-    return f"Calls in this turn so far: {', '.join(listed[-MAX_LISTED_CALLS:])}{more}{repeats}"
+
+
+def _name_query(call: ToolCall) -> str:
+    """Return the tool's name, and the first text among its arguments."""
+    with contextlib.suppress(ValueError, RecursionError, AttributeError):
+        for one in json.loads(call.arguments.strip() or "{}").values():
+            if isinstance(one, str) and (text := join_surrogates(one).strip()):
+                shown = to_single_line(text[: 2 * MAX_QUERY_CHARS], MAX_QUERY_CHARS).replace(
+                    '"', "'"
+                )
+                return f'{call.name} "{shown}"'
+    return call.name

@@ -185,7 +185,8 @@ def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
     """Remove pydantic's titles, the null that only marks an argument as optional, and what says
     nothing to a model.
 
-    That an argument is not known, or that a text is empty or too long, is said when it happens.
+    That an argument is not known or too small, or that a text is empty or too long, is said when it
+    happens.
     """
     if isinstance(schema, list):
         return [_simplify_schema(one) for one in schema]
@@ -196,7 +197,7 @@ def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
         if key in ("properties", "$defs")
         else _simplify_schema(value)
         for key, value in schema.items()
-        if key not in ("title", "minLength", "maxLength")
+        if key not in ("title", "minLength", "maxLength", "minimum", "exclusiveMinimum", "maxItems")
         and not (key == "default" and value in (None, "", [], False))
         and not (key == "additionalProperties" and value is False)
     }

@@ -45,20 +45,24 @@ class RestTools:
         self._clock = clock
         self._live = live
 
-    @tool("Rest: begin nothing by yourself until a time. You still answer people.", effect=OWN)
+    @tool(
+        "By yourself, or for an owner or admin: rest, and begin nothing until a time. You still "
+        "answer people.",
+        effect=OWN,
+    )
     async def rest_until(
         self,
         context: ToolContext,
         *,
         time: Annotated[
             str | None,
-            Field(description="E.g. `in 2h`, `18:30` or ISO 8601. Default: until something comes."),
+            Field(description="E.g. `in 2h` or `18:30`. Default: until something comes."),
         ] = None,
         events: Annotated[
             tuple[str, ...],
             Field(
                 max_length=10,
-                description="Notifications that wake you earlier, e.g. `irc.libera.room`.",
+                description="What wakes you earlier, e.g. `irc.libera.room`.",
             ),
         ] = (),
     ) -> str:
@@ -69,14 +73,16 @@ class RestTools:
         woken += [f"by {kind}" for kind in events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
-    @tool("Be quiet until a time: only urgent things may disturb people.", effect=OWN)
+    @tool(
+        "By yourself, or for an owner or admin: be quiet until a time. Only urgent things may "
+        "disturb people.",
+        effect=OWN,
+    )
     async def go_quiet(
         self,
         context: ToolContext,
         *,
-        time: Annotated[
-            str, Field(description="E.g. `in 2h`, `18:30` or ISO 8601. At most a day.")
-        ],
+        time: Annotated[str, Field(description="As for rest_until, at most a day.")],
     ) -> str:
         _require_trusted(context)
         until = self._parse_time(time)
@@ -159,13 +165,13 @@ class SkillTools:
         *,
         name: Annotated[
             str,
-            Field(min_length=1, max_length=64, description="Name from the catalogue of skills."),
+            Field(min_length=1, max_length=64),
         ],
         file: Annotated[
             str,
             Field(
                 max_length=MAX_SKILL_PATH_CHARS,
-                description="Another file or folder of the skill, e.g. examples/a.md.",
+                description="E.g. examples/a.md.",
             ),
         ] = "",
     ) -> ToolOutput:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
 from agent.journal import to_single_line
@@ -310,10 +311,10 @@ class ToolDispatcher:
         dynamic: DynamicTools | None = None,
         max_dynamic_tokens: int = 0,
         off: Sequence[str] = (),
-        describe_shell: Callable[[], str] = str,
+        notes: Mapping[str, Callable[[], str]] = MappingProxyType({}),
     ) -> None:
-        """`off`: globs of disabled tools. `redactor` is applied to results. `describe_shell`: says
-        how `bash` runs.
+        """`off`: globs of disabled tools. `redactor` is applied to results. `notes`: last sentence
+        of a tool's description, from the settings, by its name.
 
         `max_dynamic_tokens`: room for the specs of dynamic tools. One without room can be called
         all the same.
@@ -330,7 +331,7 @@ class ToolDispatcher:
         """Names of the dynamic tools without room, as they were logged last."""
         self._redactor = redactor
         self._running = running
-        self._describe_shell = describe_shell
+        self._notes = notes
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
         self.last_turn_s: float | None = None
@@ -340,9 +341,10 @@ class ToolDispatcher:
     def pin_specs(self) -> None:
         """Send the specs of the current tools, from the next request on."""
         names = {name: tool.spec for name, tool in (self._tools | self._dynamic_by_name()).items()}
-        if "bash" in names:
-            description = f"{names['bash'].description} {self._describe_shell()}".rstrip()
-            names["bash"] = replace(names["bash"], description=description)
+        for name, note in self._notes.items():
+            if name in names:
+                description = f"{names[name].description} {note()}".rstrip()
+                names[name] = replace(names[name], description=description)
         self.specs = tuple([names[name] for name in sorted(names)])
 
     @property

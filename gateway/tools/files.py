@@ -53,10 +53,6 @@ MAX_CONTEXT_LINES: Final = 20
 """Limit of lines on each side of a match."""
 MAX_PATTERN_CHARS: Final = 500
 
-_Path = Annotated[
-    str, Field(description="Path in your files, e.g. notes/today.md. Other places' are in /files.")
-]
-
 
 class FileTools:
     """File tools of all agents. A file that may not be read in a place is as if it were not
@@ -91,7 +87,8 @@ class FileTools:
         )
 
     @tool(
-        "Read a text file. Its lines are shown with a number and a tab, which are not in the file.",
+        "Read a text file of yours, or another place's in /files. Each line is shown behind its "
+        "number and a tab, which are not in the file.",
         ALLOW_MEMBERS,
         effect=OWN,
         task=True,
@@ -101,11 +98,9 @@ class FileTools:
         self,
         context: ToolContext,
         *,
-        path: _Path,
-        offset: Annotated[int, Field(ge=1, description="First line to read.")] = 1,
-        limit: Annotated[
-            int, Field(ge=1, le=MAX_LINES, description="Lines to read at most.")
-        ] = DEFAULT_LINES,
+        path: Annotated[str, Field(description="E.g. notes/today.md.")],
+        offset: Annotated[int, Field(ge=1, description="First line.")] = 1,
+        limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Most lines.")] = DEFAULT_LINES,
     ) -> ToolOutput:
         area, parts = (await self._files.view(context, path)).find_file(path)
         name = area.name(parts)
@@ -120,7 +115,7 @@ class FileTools:
         return ToolOutput(text=text, origin=origin, is_untrusted=True, label=area.label)
 
     @tool(
-        "Write a file: create it, or replace all of it. To change a part, use edit_file.",
+        "Create a file, or replace all of it. To change a part, use edit_file.",
         ALLOW_ADMINS,
         effect=find_effect,
         task=True,
@@ -129,8 +124,8 @@ class FileTools:
         self,
         context: ToolContext,
         *,
-        path: _Path,
-        text: Annotated[str, Field(description="The complete text of the file.")],
+        path: str,
+        text: str,
     ) -> str:
         area, parts = (await self._files.view(context, path)).find_file(path)
         before, size = await self._write(context, area, parts, lambda: encode_text(text))
@@ -159,17 +154,14 @@ class FileTools:
         self,
         context: ToolContext,
         *,
-        path: _Path,
+        path: str,
         old: Annotated[
             str,
-            Field(
-                min_length=1,
-                description="Text to replace, exactly as in the file, without line numbers.",
-            ),
+            Field(min_length=1, description="Exactly as in the file, without line numbers."),
         ],
-        new: Annotated[str, Field(description="Text to put in its place.")],
+        new: str,
         all: Annotated[  # noqa: A002 - the model's word
-            bool, Field(description="Replace every occurrence. Default: it must occur once.")
+            bool, Field(description="Replace all. Default: it must occur once.")
         ] = False,
     ) -> ToolOutput:
         area, parts = (await self._files.view(context, path)).find_file(path)
@@ -202,8 +194,8 @@ class FileTools:
         self,
         context: ToolContext,
         *,
-        source: _Path,
-        path: Annotated[str, Field(description="Path of the copy, e.g. /files/public/report.pdf.")],
+        source: str,
+        path: str,
     ) -> str:
         view = await self._files.view(context, path)
         from_area, from_parts = view.find_file(source)
@@ -212,7 +204,7 @@ class FileTools:
         return f"Copied {size:,} bytes from {from_area.name(from_parts)} to {area.name(parts)}."
 
     @tool(
-        "List files and directories by pattern: `*` stays in one directory, `**` goes through all.",
+        "List files by pattern: `*` stays in one directory, `**` goes through all.",
         ALLOW_MEMBERS,
         effect=OWN,
         task=True,
@@ -226,7 +218,7 @@ class FileTools:
             str,
             Field(
                 max_length=MAX_PATTERN_CHARS,
-                description="E.g. `*`, `notes/*.md`, `**/*.{py,toml}` or `/files/**/*.md`.",
+                description="E.g. `*`, `**/*.{py,toml}` or `/files/**/*.md`.",
             ),
         ],
     ) -> ToolOutput:
@@ -240,7 +232,7 @@ class FileTools:
         return _found(text, f"names of files, {display_path(pattern)}", areas)
 
     @tool(
-        "Search your text files for a regular expression.",
+        "Search your files for a regular expression, line by line.",
         ALLOW_MEMBERS,
         effect=OWN,
         task=True,
@@ -252,21 +244,17 @@ class FileTools:
         *,
         pattern: Annotated[
             str,
-            Field(
-                min_length=1,
-                max_length=MAX_PATTERN_CHARS,
-                description="Regular expression, matched line by line.",
-            ),
+            Field(min_length=1, max_length=MAX_PATTERN_CHARS),
         ],
         path: Annotated[
-            str, Field(description="File or directory. Default: all files of this place.")
+            str, Field(description="File or directory. Default: all of this place.")
         ] = "",
         glob: Annotated[
             str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")
         ] = "",
         ignore_case: bool = False,
         context: Annotated[
-            int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")
+            int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines around each match.")
         ] = 0,
     ) -> ToolOutput:
         view = await self._files.view(turn, path)
@@ -293,13 +281,13 @@ class FileTools:
         return _found(text, f"lines of files, {display_path(pattern)}", areas)
 
     @tool(
-        "Look at an image file: PNG, JPEG, GIF or WebP.",
+        "Look at an image file.",
         ALLOW_MEMBERS,
         effect=OWN,
         task=True,
         parallel=True,
     )
-    async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
+    async def view_image(self, context: ToolContext, *, path: str) -> ToolOutput:
         area, parts = (await self._files.view(context, path)).find_file(path)
         name, data = area.name(parts), await run_in_thread(lambda _: area.root.read(parts))
         image = await prepare_image(self._images, data, name)

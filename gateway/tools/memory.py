@@ -49,9 +49,8 @@ class MemoryTools:
         self._evidence = evidence
 
     @tool(
-        "Write an entry into your journal: what happened, what you found out, what you plan. "
-        "Nothing is posted. What "
-        "you write in a private chat is found in private only.",
+        "Write into your journal: what happened, what you found out, what you plan. It is not "
+        "posted; from a private chat, it is found in private only.",
         effect=OWN,
         ephemeral=True,
     )
@@ -60,18 +59,13 @@ class MemoryTools:
         context: ToolContext,
         *,
         title: Annotated[str, Field(max_length=MAX_TITLE_CHARS, description="One line.")],
-        text: Annotated[
-            str,
-            Field(
-                min_length=1, max_length=MAX_TEXT_CHARS, description="What you want to know later."
-            ),
-        ],
+        text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)],
     ) -> str:
         return await self._journal.write_entry(context, title, text)
 
     @tool(
-        "Keep a fact for good, such as a name, a preference or a promise. Nothing is posted. "
-        "What you write in a private chat is found in private only.",
+        "Keep a fact for good, such as a name, a preference or a promise. It is not posted; from a "
+        "private chat, it is found in private only.",
         effect=OWN,
     )
     async def remember(
@@ -83,16 +77,15 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_TEXT_CHARS,
-                description="One fact, understandable without this conversation: who, what, since "
-                "when.",
+                description="One fact, clear without this conversation: who, what, since when.",
             ),
         ],
     ) -> str:
         return await self._journal.remember(context, text)
 
     @tool(
-        "Search earlier messages and your own notes for words, to find what was said. Returns up "
-        "to ten results, the newest first.",
+        "Search all earlier messages that you may see here, and your notes: up to ten results, the "
+        "newest first.",
         effect=OWN,
         parallel=True,
     )
@@ -113,7 +106,7 @@ class MemoryTools:
         return ToolOutput(text=found, kind="messages", is_untrusted=True, label=label)
 
     @tool(
-        "Delete notes that you made with remember or journal. Messages of conversations stay.",
+        "Delete notes that you made with remember or journal. Messages stay.",
         effect=OUT,
     )
     async def forget(
@@ -125,17 +118,15 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_QUERY_CHARS,
-                description="Words that all occur in the note, or its handle from recall, e.g. "
-                "n12.",
+                description="Words that all occur in the note, or its handle, e.g. n12.",
             ),
         ],
     ) -> str | ToolOutput:
         return await self._forgetter.forget(what, context)
 
     @tool(
-        "Read the full text of something that you were shown only in part: a tool result, a "
-        "document that somebody "
-        "sent, or earlier turns.",
+        "Read in full what you were shown only in part: a tool result, a document that somebody "
+        "sent, earlier turns.",
         effect=OWN,
         parallel=True,
     )
@@ -148,19 +139,18 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=200,
-                description="Handle that stands beside the part, e.g. e12, t12.3, a12.1 or v12-34.",
+                description="It stands beside the part, e.g. e12, t12.3, a12.1 or v12-34.",
             ),
         ],
-        offset: Annotated[int, Field(ge=0, description="Number of characters to skip.")] = 0,
+        offset: Annotated[int, Field(ge=0, description="Characters to skip.")] = 0,
         limit: Annotated[
-            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="Most characters to return.")
+            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="Most characters.")
         ] = DEFAULT_EVIDENCE_CHARS,
         find: Annotated[
             str,
             Field(
                 max_length=MAX_QUERY_CHARS,
-                description="Words to look for: the text begins where they first occur, at or "
-                "after offset.",
+                description="Begin where these words first occur.",
             ),
         ] = "",
     ) -> ToolOutput:
@@ -175,38 +165,29 @@ class ReminderTools:
         self._clock = clock
 
     @tool(
-        "Set a reminder. At its time you are told its text here. Give `at`, `every` or `cron`.",
+        "Set a reminder: at its time you are told its text here. Give `at`, `every` or `cron`.",
         effect=OWN,
     )
     async def remind(
         self,
         context: ToolContext,
         *,
-        text: Annotated[
-            str, Field(description="What to be reminded of, in one line of at most 500 characters.")
-        ],
+        text: Annotated[str, Field(description="What to do or say then, in one line.")],
         at: Annotated[
             str,
-            Field(description="When: 2026-11-22T09:00, 18:30, tomorrow 9:00, monday or in 2h30m."),
+            Field(description="2026-11-22T09:00, 18:30, tomorrow 9:00, monday or in 2h30m."),
         ] = "",
         every: Annotated[
             str,
-            Field(
-                description="Time between repeats, e.g. 90 min or 1 day. `at` is the first time."
-            ),
+            Field(description="Repeat, e.g. 90 min or 1 day; `at` is the first time."),
         ] = "",
         cron: Annotated[
             str,
-            Field(
-                description="Repeat by the calendar, without `at` and `every`, e.g. 0 9 * * 1-5."
-            ),
+            Field(description="Repeat by the calendar, e.g. 0 9 * * 1-5."),
         ] = "",
         timezone: Annotated[
             str,
-            Field(
-                description="Time zone of `at` or `cron`, e.g. Europe/Zurich. Default: the "
-                "operator's."
-            ),
+            Field(description="E.g. Europe/Zurich."),
         ] = "",
     ) -> str:
         """Set a reminder for the requester with the least role; of several, for the last one."""
@@ -270,7 +251,7 @@ class ReminderTools:
         self,
         context: ToolContext,
         *,
-        id: Annotated[str, Field(description="Id from remind or list_reminders.")],  # noqa: A002 - the model's word
+        id: Annotated[str, Field(description="From list_reminders.")],  # noqa: A002 - the model's word
     ) -> str:
         place = _place_of(context)
         done = await self._reminders.cancel(

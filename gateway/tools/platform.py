@@ -116,7 +116,11 @@ class MessagingTools:
         to = await self.resolve_reachable(address, context)
         return await self.find_effect(to, context, text=text)
 
-    @tool("Send a message to another room or chat that you are in.", effect=_effect, task=True)
+    @tool(
+        "For your owner, in a direct chat with you: post a message in another room or chat.",
+        effect=_effect,
+        task=True,
+    )
     async def send_message(
         self,
         context: ToolContext,
@@ -124,9 +128,7 @@ class MessagingTools:
         address: Annotated[str, Field(description="Title or address of the place, e.g. #ops.")],
         text: Annotated[
             str,
-            Field(
-                min_length=1, max_length=MAX_POST_CHARS, description="Text to post, in Markdown."
-            ),
+            Field(min_length=1, max_length=MAX_POST_CHARS),
         ],
     ) -> str:
         if not text.strip():
@@ -362,9 +364,7 @@ _Message = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ADDRESS_CHARS,
-        description="`last`: the message that you answer. `mine`: your last post here. Or a handle "
-        "like m12 from "
-        "read_room or recall.",
+        description="`last`: what you answer. `mine`: your last post here. Or a handle like m12.",
     ),
 ]
 _OwnMessage = Annotated[
@@ -372,7 +372,7 @@ _OwnMessage = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ADDRESS_CHARS,
-        description="`mine`: your last post here. Or a handle like m12.",
+        description="`mine`: your last post here. Or a handle.",
     ),
 ]
 
@@ -415,7 +415,7 @@ class PlatformTools:
         reaction: Annotated[
             str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")
         ],
-        remove: Annotated[bool, Field(description="Take the reaction off.")] = False,
+        remove: Annotated[bool, Field(description="Take it off.")] = False,
     ) -> str:
         reaction, add = to_single_line(reaction), not remove
         if not reaction:
@@ -431,7 +431,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "The reaction is set." if add else "The reaction is removed."
 
-    @tool("Edit one of your own posts.", ALLOW_MEMBERS, effect=_effect, task=True)
+    @tool("Edit one of your posts.", ALLOW_MEMBERS, effect=_effect, task=True)
     async def edit_own(
         self,
         context: ToolContext,
@@ -439,7 +439,7 @@ class PlatformTools:
         message: _OwnMessage,
         text: Annotated[
             str,
-            Field(min_length=1, max_length=MAX_EDIT_CHARS, description="The complete new text."),
+            Field(min_length=1, max_length=MAX_EDIT_CHARS, description="All of the new text."),
         ],
     ) -> str:
         if not text.strip():
@@ -460,7 +460,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "The post is edited. This conversation still shows you the old text."
 
-    @tool("Delete one of your own posts.", ALLOW_MEMBERS, effect=_effect, task=True)
+    @tool("Delete one of your posts.", ALLOW_MEMBERS, effect=_effect, task=True)
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         found = await self._find_own(message, context)
@@ -481,9 +481,7 @@ class PlatformTools:
         self,
         context: ToolContext,
         *,
-        topic: Annotated[
-            str, Field(max_length=MAX_TOPIC_CHARS, description="The new topic, in one line.")
-        ],
+        topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS)],
     ) -> str:
         at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
@@ -502,12 +500,10 @@ class PlatformTools:
         self,
         context: ToolContext,
         *,
-        path: Annotated[
-            str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Path in your files.")
-        ],
+        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS)],
         text: Annotated[
             str,
-            Field(max_length=MAX_CAPTION_CHARS, description="Text to post with it, in Markdown."),
+            Field(max_length=MAX_CAPTION_CHARS, description="To post with it."),
         ] = "",
     ) -> str:
         """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether

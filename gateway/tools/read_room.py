@@ -105,7 +105,7 @@ _OtherPlace = Annotated[
     str | None,
     Field(
         max_length=MAX_ADDRESS_CHARS,
-        description="Title or address of another place. Default: here.",
+        description="Title or address of the other place.",
     ),
 ]
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
@@ -163,8 +163,7 @@ class RoomReader:
         )
 
     @tool(
-        "Read earlier messages of this room, or of another place: what was said before. Each has a "
-        "handle.",
+        "Read what was said in this room earlier, or in another place. Each message has a handle.",
         effect=OWN,
         parallel=True,
         polls=True,
@@ -176,11 +175,9 @@ class RoomReader:
         address: _OtherPlace = None,
         before: Annotated[
             str | None,
-            Field(max_length=MAX_ADDRESS_CHARS, description="Only messages before this handle."),
+            Field(max_length=MAX_ADDRESS_CHARS, description="Only what stands before this handle."),
         ] = None,
-        count: Annotated[
-            int, Field(ge=1, le=MAX_MESSAGES, description="Number of messages.")
-        ] = DEFAULT_MESSAGES,
+        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES)] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)

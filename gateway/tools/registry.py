@@ -90,7 +90,7 @@ class ToolRegistry:
             dynamic=self._mcp if self.has_dynamic_tools else None,
             max_dynamic_tokens=int(model.context_tokens * MAX_WINDOW_SHARE),
             off=config.all_off,
-            describe_shell=self._shell.describe,
+            notes={"bash": self._shell.describe, "remind": self._describe_timezone},
         )
 
     async def prepare_turn(self, dispatcher: ToolDispatcher, now_s: float, lasts_s: float) -> None:
@@ -110,6 +110,9 @@ class ToolRegistry:
         for name, permit in dispatcher.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
         return render_tool_list(families, config.rules, config.all_off, states)
+
+    def _describe_timezone(self) -> str:
+        return f"Times are in {self._live.settings.dmn.timezone}, unless `timezone` is given."
 
     def describe_states(self) -> list[str]:
         """Describe the state of what tools depend on in this process, in a line each, for

@@ -450,7 +450,7 @@ SANDBOX_FIX: Final = (
 )
 
 
-_Job = Annotated[str, Field(max_length=20, description="Name from `bash`, e.g. j1.")]
+_Job = Annotated[str, Field(max_length=20, description="E.g. j1.")]
 
 
 class ShellTools:
@@ -497,10 +497,7 @@ class ShellTools:
             place = "No sandbox"
         else:
             network = "with network" if config.network else "no network"
-            place = (
-                f"Sandbox with bubblewrap, {network}, /workspace writable, /files and /skills "
-                "readable"
-            )
+            place = f"Sandbox, {network}, /workspace writable, /files and /skills readable"
         return f"{place}, {config.timeout:g} s (at most {config.max_timeout:g} s)."
 
     def on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
@@ -527,8 +524,8 @@ class ShellTools:
         )
 
     @tool(
-        "Run a shell command in your files and read its output and exit status. It has no input "
-        "and no terminal, and whatever it leaves running is ended with it.",
+        "Run a shell command in your files (expensive). It has no input and no terminal; what it "
+        "leaves running is ended with it.",
         ALLOW_ADMINS,
         effect=_effect,
         timeout_s=_max_call_s,
@@ -541,14 +538,14 @@ class ShellTools:
         *,
         command: Annotated[
             str,
-            Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="Command for `bash -c`."),
+            Field(min_length=1, max_length=MAX_COMMAND_BYTES),
         ],
         timeout: Annotated[  # noqa: ASYNC109 - the model's word
             float | None,
-            Field(gt=0, description="Seconds. For long work, use `background`."),
+            Field(gt=0, description="Seconds."),
         ] = None,
         background: Annotated[
-            bool, Field(description="Return at once. You are told when the command has ended.")
+            bool, Field(description="For long work: you are told when it has ended.")
         ] = False,
     ) -> str | ToolOutput:
         if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
@@ -585,7 +582,7 @@ class ShellTools:
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
     @tool(
-        "List your background jobs of this conversation.",
+        "List your background jobs here.",
         ALLOW_ADMINS,
         effect=OWN,
         parallel=True,
@@ -615,9 +612,7 @@ class ShellTools:
         job: _Job,
         tail: Annotated[
             int | None,
-            Field(
-                ge=1, le=MAX_TAIL_LINES, description="Only its last lines, so many. Default: all."
-            ),
+            Field(ge=1, le=MAX_TAIL_LINES, description="Only so many last lines."),
         ] = None,
     ) -> ToolOutput:
         found = await self._jobs.find(job, context)

@@ -651,8 +651,8 @@ class WebTools:
         return OWN
 
     @tool(
-        "Read a public web page as text, with its links, or see a picture. No scripts are run, no "
-        "logins are sent.",
+        "Read a public web page, or see a picture (expensive). It runs no scripts and sends no "
+        "logins.",
         ALLOW_MEMBERS,
         effect=_effect,
         timeout_s=_max_call_s,
@@ -668,14 +668,15 @@ class WebTools:
             Field(
                 min_length=1,
                 max_length=MAX_URL_CHARS,
-                description="Full address, with http:// or https://.",
+                description="With http:// or https://.",
             ),
         ],
     ) -> ToolOutput:
         return await self._within_timeout(self._fetch_page(url, context.at.conversation))
 
     @tool(
-        "Search the web. Returns titles, addresses and short extracts; web_fetch reads a page.",
+        "Search the web (expensive). Returns titles, addresses and short extracts; web_fetch reads "
+        "a page.",
         ALLOW_MEMBERS,
         effect=_effect,
         timeout_s=_max_call_s,
@@ -686,12 +687,8 @@ class WebTools:
         self,
         _: ToolContext,
         *,
-        query: Annotated[
-            str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")
-        ],
-        count: Annotated[
-            int, Field(ge=1, le=MAX_RESULTS, description="Number of results.")
-        ] = DEFAULT_RESULTS,
+        query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS)],
+        count: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = DEFAULT_RESULTS,
     ) -> ToolOutput:
         return await self._within_timeout(self._search_web(query, count))
 

@@ -80,17 +80,12 @@ def test_a_new_capability_changes_no_byte_in_front_of_the_catalogue() -> None:
 
 
 def test_the_catalogue_says_what_each_takes() -> None:
-    assert render_catalogue(NOTE_TOOLS).splitlines()[2:4] == [
-        (
-            "- journal(text: string, title: string): Write an entry into your journal: what "
-            "happened, what you found "
-            "out, what you plan"
-        ),
-        (
-            "- recall(query: string): Search earlier messages and your own notes for words, to find "
-            "what was said"
-        ),
-    ]
+    journal, recall = render_catalogue(NOTE_TOOLS).splitlines()[2:4]
+    assert journal == (
+        "- journal(text: string, title: string): Write into your journal: what happened, what you "
+        "found out, what you plan"
+    )
+    assert recall.startswith("- recall(query: string): Search all earlier messages")
     assert render_catalogue(reversed(NOTE_TOOLS)) == render_catalogue(NOTE_TOOLS)
 
 
@@ -122,7 +117,7 @@ def test_the_schema_is_canonical_and_without_titles() -> None:
             "scope": {"default": "here", "enum": ["here", "anywhere"], "type": "string"},
             "text": {"description": "What to keep.", "type": "string"},
             "title": {"description": "One line.", "type": "string"},
-            "weight": {"description": "0 to 9", "minimum": 0, "type": "integer"},
+            "weight": {"description": "0 to 9", "type": "integer"},
         },
         "required": ["text"],
         "type": "object",

@@ -427,10 +427,18 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
     assert second.now == third.now == load_prompt("synthesise")
     assert second.aside == ""  # it stands right above
     assert third.aside == (
-        "Calls in this turn so far: know (2)\n(1 calls were repeated and got the first result "
-        "again.)"
+        'Already asked: know "x y"\n(1 calls were repeated and got the first result again.)'
     )
     assert second.tools == third.tools == first.tools
+
+
+def test_what_earlier_turns_asked_is_named_and_what_they_did_is_not() -> None:
+    asked = [("a", "know", '{"q": "pin"}'), ("b", "write", '{"text": "x"}')]
+    first = run_asks(Asks(asked), Counting())
+    again = brief("more?", kept("hello", first.text, first.steps))
+    model = Asks([("c", "know", '{"q": "unpin"}')])
+    asyncio.run(take_turn(again, model, Counting(), key="ana"))
+    assert [one.aside for one in model.requests] == ["", 'Already asked: know "pin"']
 
 
 def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
@@ -908,7 +916,7 @@ async def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected(bench
 # turns.
 
 
-ASKED_FOR = "Calls in this turn so far:"
+ASKED_FOR = "Already asked:"
 STEPS = st.lists(
     st.builds(
         TurnStep,

@@ -209,7 +209,7 @@ async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Pat
         assert told.startswith(f"[exit status 1]\ncook\n{skills[0]}\n")
         assert "Read-only file system" in told
         assert it.shell.describe() == (
-            "Sandbox with bubblewrap, no network, /workspace writable, /files and /skills "
+            "Sandbox, no network, /workspace writable, /files and /skills "
             "readable, 60 s (at most 600 s)."
         )
 
@@ -394,7 +394,7 @@ async def test_a_sandbox_that_does_not_work_is_told_and_tried_again(
         assert it.shell.describe() == f"No command can be run here ({why}."
         fake.write_text('#!/bin/bash\nexec /bin/bash -c "${!#}"\n')
         assert await it.bash("echo x") == "[exit status 0]\nx\n"
-        assert it.shell.describe().startswith("Sandbox with bubblewrap")
+        assert it.shell.describe().startswith("Sandbox")
 
 
 async def test_many_at_once_try_it_once(it: Desk) -> None:

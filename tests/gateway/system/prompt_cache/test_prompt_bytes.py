@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from agent.prompt import PROTOCOL
+from agent.tokens.counter import load_tokenizer
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -14,6 +16,9 @@ from tests.kits.gateway import Gateway
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
+MAX_PREFIX_TOKENS = 3_000
+"""Of the protocol and all built-in tools, which stand in every request: words that earn nothing
+there cost the most."""
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 CONFIG = """\
 channels:
@@ -113,6 +118,8 @@ async def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Pa
         first, *others = [one.ticket for one in asked if one.ticket is not None]
         assert all(other.read >= shared for other in others)
         assert first.path[shared - 1].tokens > 1_024
+        tools = json.dumps(asked[0].body["tools"], separators=(",", ":"))
+        assert len(load_tokenizer().encode(PROTOCOL + tools)) <= MAX_PREFIX_TOKENS
         (bash,) = [tool for tool in asked[0].body["tools"] if tool["name"] == "bash"]
         assert "no network" in bash["description"]
         assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, (
