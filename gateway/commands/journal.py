@@ -24,6 +24,7 @@ from gateway.context.memory import (
     find_last_effective_dream,
     format_as_list_item,
     load_dreams,
+    render_memory_change,
 )
 from gateway.context.search import (
     HitBuilder,
@@ -131,7 +132,10 @@ async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffe
     ]
     lines_shown = [_("Notes that I keep, the newest first:"), *lines] if lines else []
     if where.visibility.sees_everything:
-        lines_shown = [*await _render_memory_file(context, where.agent), *lines_shown]
+        lines_shown = [
+            *await _render_memory_file(context, where.agent),
+            *lines_shown,
+        ]
     return done("\n".join(lines_shown) or _("I keep no notes that I may show here."))
 
 
@@ -311,14 +315,28 @@ async def _find_handwritten(
     ]
 
 
+async def _render_last_dream(context: CommandContext, agent: str, text: str) -> list[str]:
+    """Return what the last dream changed in the file, which says `text` now."""
+    dreams = await load_dreams(context.store, agent)
+    last = find_last_effective_dream(dreams, approvals=False)
+    changes = render_memory_change(last, text) if last is not None else []
+    if last is None or not changes:
+        return []
+    head = _("Last dream, {time} UTC:").format(time=f"{last.at:%Y-%m-%d %H:%M}")
+    return [head, "```", *(escape_invisible(context.redactor(one)) for one in changes), "```"]
+
+
 async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
+    """Return the file, below what the last dream changed in it."""
     try:
-        text = context.redactor((await context.memory.read(agent)).strip())
+        whole = await context.memory.read(agent)
     except OSError as error:
         logger.warning("the memory of %s cannot be read: %s", agent, error)
         return [_("I cannot read MEMORY.md; my log says why.")]
+    changes = await _render_last_dream(context, agent, whole)
+    text = context.redactor(whole.strip())
     if not text:
-        return []
+        return changes
     cut = (
         text
         if len(text) <= MAX_MEMORY_CHARS
@@ -330,6 +348,7 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
         else []
     )
     return [
+        *changes,
         "MEMORY.md:",
         "```",
         *(escape_invisible(line) for line in cut.split("\n")),

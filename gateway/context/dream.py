@@ -31,7 +31,7 @@ from gateway.context.memory import (
     MemoryStore,
     find_newest_dream,
     format_as_list_item,
-    format_diff,
+    list_changed_lines,
     load_dreams,
 )
 from gateway.core.events import ConversationId, RequestUsage, Usage
@@ -98,8 +98,8 @@ class DreamResult:
     """Reason of a failure; holds no secrets and no text of notes."""
     cause: FailureCause = "broken"
     """Cause of a failure."""
-    diff: str = ""
-    """Unified diff of the file. Private."""
+    changed: int = 0
+    """Lines of the file that went or came."""
     accounts: tuple[RequestUsage, ...] = ()
     requests: int = 0
     usage: Usage = NO_USAGE
@@ -191,7 +191,7 @@ class Dreamer:
                 reason="MEMORY.md was changed meanwhile: the next dream begins with that",
             )
         self._journal.mark_dreamt(agent, upto)
-        changed = format_diff(before, f"{after}\n")
+        changed = len(list_changed_lines(before, after))
         return _build_result(done, "dreamt" if changed else "unchanged", changed=changed)
 
 
@@ -445,13 +445,13 @@ def _build_result(
     outcome: Literal["dreamt", "unchanged", "failed"],
     *,
     reason: str = "",
-    changed: str = "",
+    changed: int = 0,
 ) -> DreamResult:
     return DreamResult(
         outcome=outcome,
         reason=reason,
         cause=done.cause,
-        diff=changed,
+        changed=changed,
         accounts=done.accounts,
         requests=done.requests,
         usage=done.usage,

@@ -28,6 +28,7 @@ from gateway.core.private_files import (
     replace_private,
 )
 from gateway.core.scopes import OWNER_SCOPE
+from gateway.core.text_safety import shorten
 from gateway.store import NewEntry, Store, StoreReader
 
 logger = logging.getLogger("reverie.memory")
@@ -40,6 +41,10 @@ APPROVED: Final = "approved"
 """`MemoryConsolidated.reason` of a note that an owner added."""
 MEMORY_LABEL: Final = Label(TRUSTED_LABEL.integrity, (OWNER_SCOPE,))
 """Trust label of the file."""
+MAX_SHOWN_CHANGES: Final = 12
+"""Changed lines of one dream that are shown."""
+MAX_CHANGE_CHARS: Final = 200
+"""Characters of one of them."""
 UNDONE: Final = "undone"
 """`MemoryConsolidated.reason` of a version that takes another one back."""
 _MARK: Final = "memory.mark"
@@ -82,8 +87,12 @@ async def find_newest_dream(reader: StoreReader, agent: str) -> DreamRecord | No
     return next(iter(await load_dreams(reader, agent, 1)), None)
 
 
-def find_last_effective_dream(newest_first: list[DreamRecord]) -> DreamRecord | None:
-    """Return the newest dream that changed something and was not taken back."""
+def find_last_effective_dream(
+    newest_first: list[DreamRecord], *, approvals: bool = True
+) -> DreamRecord | None:
+    """Return the newest dream that changed something and was not taken back. `approvals` False:
+    notes that an owner added are passed over.
+    """
     undone = 0
     for one in newest_first:
         if one.fact.before == one.fact.after:
@@ -92,17 +101,31 @@ def find_last_effective_dream(newest_first: list[DreamRecord]) -> DreamRecord | 
             undone += 1
         elif undone:
             undone -= 1
-        else:
+        elif approvals or one.fact.reason != APPROVED:
             return one
     return None
 
 
-def format_diff(before: str, after: str) -> str:
-    """Return a unified diff; empty: nothing changed."""
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), "before", "after", lineterm=""
-    )
-    return "\n".join(lines)
+def list_changed_lines(before: str, after: str) -> list[str]:
+    """Return the lines that went and came, in the order of the file: `- old`, `+ new`. Pure."""
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    changed = [line for line in list(diff)[2:] if not line.startswith("@@")]
+    return [f"{line[0]} {line[1:].strip()}" for line in changed if line[1:].strip()]
+
+
+def render_memory_change(dream: DreamRecord, text: str, most: int = MAX_SHOWN_CHANGES) -> list[str]:
+    """Return what a dream changed in the file, a line each, at most `most`; the rest is counted.
+    For an owner alone. Pure.
+
+    `text`: the file now. What came and has been taken out since, or forgotten, is not shown.
+    """
+    kept = {line.strip() for line in text.splitlines()}
+    lines = list_changed_lines(dream.fact.before, dream.fact.after)
+    changed = [line for line in lines if line[0] == "-" or line[2:] in kept]
+    plain = [line[:2] + line[2:].removeprefix("- ") for line in changed[:most]]
+    shown = [shorten(line, MAX_CHANGE_CHARS) for line in plain]
+    more = len(changed) - len(shown)
+    return [*shown, _("(and {count} more lines)").format(count=more)] if more else shown
 
 
 def remove_note_lines(text: str, noted: str) -> str:

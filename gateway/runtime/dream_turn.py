@@ -139,12 +139,7 @@ class DreamRunner:
         await context.store.append(
             [NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")]
         )
-        changed = sum(
-            line[:1] in "+-" and line[:3] not in ("+++", "---")
-            for line in result.diff.splitlines()
-            if line
-        )
-        text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
+        text = result.reason if failed else f"MEMORY.md has changed in {result.changed} lines"
         await self._internal.submit(
             TaskFinished(
                 id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent

@@ -18,6 +18,7 @@ from gateway.commands.journal import (
     suggest_notes,
 )
 from gateway.commands.suggestions import rank_suggestions
+from gateway.context.memory import MAX_SHOWN_CHANGES
 from gateway.core.events import Address
 from gateway.core.facts import NoteForgotten, PostQueued, Seq
 from gateway.core.identity import Role
@@ -188,6 +189,15 @@ async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(it: Kit) ->
     await it.papers.notes.write_entry(at(BOB), "", "an entry is not for good")
     await dream(it.papers, model("- Bob: harbour\n```\n# not mine"))
     told = (await it.at(OWNER, "owner").says("memory show")).splitlines()
+    assert told[:6] == [
+        "Last dream, 2026-03-04 05:06 UTC:",
+        "```",
+        "+ Bob: harbour",
+        "+ \\u0060\\u0060\\u0060",
+        "+ # not mine",
+        "```",
+    ]
+    told = told[6:]
     assert told[:5] == [
         "MEMORY.md:",
         "```",
@@ -203,6 +213,33 @@ async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(it: Kit) ->
         it.at(ANN, "admin"),
     ):
         assert "Bob" not in await counter.says("memory show")
+
+
+async def test_in_the_morning_an_owner_is_shown_what_the_last_dream_changed(it: Kit) -> None:
+    """What came and what went, bounded; nobody else is, and nothing that has gone since."""
+    memory, owner = it.papers.directory / "MEMORY.md", it.at(OWNER, "owner")
+    await it.papers.notes.remember(at(BOB), "harbour")
+    await dream(it.papers, model("- Bob: harbour\n- Ann: tea"))
+    await it.papers.notes.remember(at(ANN), "coffee now")
+    it.papers.clock.advance(18 * 3_600)
+    await dream(it.papers, model("- Bob: harbour\n- Ann: coffee"))
+    change = ["Last dream, 2026-03-04 23:06 UTC:", "```", "- Ann: tea", "+ Ann: coffee", "```"]
+    assert (await owner.says("memory show")).splitlines()[:5] == change
+    for counter in (it.at(ROOM, "owner"), it.at(ANN, "admin"), it.at(BOB, "guest")):
+        assert "Last dream" not in await counter.says("memory show")
+    assert await it.papers.memory.approve("reverie", await it.newest(), "by hand") == ""
+    assert (await owner.says("memory show")).splitlines()[:5] == change  # that was no dream
+    memory.write_text("- Bob: harbour\n")
+    assert (await owner.says("memory show")).splitlines()[2:4] == ["- Ann: tea", "```"]
+    await it.papers.notes.remember(at(ANN), "much")
+    await dream(it.papers, model("\n".join(f"- line {number}" for number in range(20))))
+    told = (await owner.says("memory show")).splitlines()
+    assert told[2 : 2 + MAX_SHOWN_CHANGES + 2] == [
+        "- Bob: harbour",
+        *(f"+ line {number}" for number in range(MAX_SHOWN_CHANGES - 1)),
+        "(and 9 more lines)",
+        "```",
+    ]
 
 
 async def test_a_long_memory_is_cut_and_one_that_cannot_be_read_is_said_to_be_so(it: Kit) -> None:
