@@ -462,6 +462,7 @@ class GatewayServices:
         attention = self.attention = LiveAttention(store, live)
         self.inbox = ConversationInbox(clock, live, limits, cluster)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
+        store.subscribe(self.inbox.on_turns, TurnRecord)
 
         # What the agents know.
         self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)

@@ -287,6 +287,17 @@ class PlaceTitles:
             else str(conversation)
         )
 
+    def heading(self, conversation: ConversationId | str) -> str:
+        """Return a place as `trusted_label` does, but in one form for all of them: always with a
+        quoted title.
+        """
+        at, label = Address.parse(conversation), self.trusted_label(conversation)
+        if label.startswith('"'):
+            return label
+        named = "" if _NUMERIC_ID.fullmatch(at.room) else self._clean_text(at.room)
+        title = named.replace('"', "'") or self._format_untitled(at)
+        return f'"{title if at.thread is None else f"a thread in {title}"}" ({conversation})'
+
     def add_titles(self, text: str) -> str:
         """Return a text for people with the title in front of each address that is in code.
 

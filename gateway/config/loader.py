@@ -108,8 +108,11 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "recall.prefetch.timeout": "it is always 2 s now; take this line out",
     "dmn.max_reminders": "it is always 20 now; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",
-    "attention.salience.rest": "it is always 5 min now; take this line out",
-    "attention.salience.activity": "rooms are raised by people, words and questions; take it out",
+    "attention.salience": (
+        "for questions write `speaks_up: when_useful` in the binding of a room; for words and "
+        "people put rules under `attention.rules`, with `type: '*.room.*'`, `urgency: normal`, and "
+        "`keyword` or `role` (a rule names no single person)"
+    ),
     "llm.context_optimization.folds.keep_recent_tool_results": (
         "it is always 2 now; take this line out"
     ),

@@ -356,19 +356,6 @@ class AttentionRuleConfig(ConfigSection):
     """Only texts with this expression in the first 4,096 characters. None: all."""
 
 
-class SalienceConfig(ConfigSection):
-    """Reasons to raise a message to normal in a room with `listen: ambient`, even if it does not
-    address the agent.
-    """
-
-    people: tuple[PersonKey, ...] = Field(default=(), strict=False)
-    """`<channel>:<sender id>`: every message of these people."""
-    keywords: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), strict=False)
-    """Any of these in the text, in upper or lower case."""
-    questions: bool = False
-    """A line that ends with a question mark and names nobody."""
-
-
 class PresenceConfig(ConfigSection):
     """Presence of people, by the time they last addressed the agent: of owners and admins, else of
     anybody.
@@ -400,7 +387,6 @@ class AttentionConfig(ConfigSection):
     rules: tuple[AttentionRuleConfig, ...] = Field(default=(), strict=False)
     thresholds: dict[str, ThresholdLevel] = Field(default={})
     """Lowest urgency that passes, by type prefix; the longest prefix decides."""
-    salience: SalienceConfig = SalienceConfig()
     presence: PresenceConfig = PresenceConfig()
 
 
@@ -563,6 +549,11 @@ class BindingConfig(ConfigSection):
     """mention: the agent answers mentions and does not see other messages; ambient: it answers
     mentions and sees other messages in its next turn; all: every message starts a turn; off: no
     turns."""
+    speaks_up: Literal["never", "when_useful", "sometimes"] = "never"
+    """Talk that is not to the agent, in rooms, once nobody has written there for 3 minutes. never:
+    it is only context; when_useful: the agent looks at it after a question to nobody, and may
+    answer, correct a plain mistake, or do what it promised; sometimes: also after much talk, at
+    most 4 times a day. With `listen: mention` it hears the room then, as with ambient."""
     addressing: Literal["anywhere", "start"] = "anywhere"
     """Messages in a room that count as addressed to the agent by its name. anywhere: the name is a
     separate word in the message; start: the message begins with the name. Replies always count. On

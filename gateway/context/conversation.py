@@ -51,12 +51,14 @@ from gateway.core.facts import (
     MediaRef,
     PlatformAction,
     PostQueued,
+    RoomAttended,
     Seq,
     TurnRecord,
     address_of,
+    dedup_key,
 )
 from gateway.core.identity import AccessPolicy, Role, author_role, role_of
-from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, label_of_work
+from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.media_types import is_document
 from gateway.core.permissions import proven_role
 from gateway.core.redaction import Redactor
@@ -91,8 +93,7 @@ DELIVERY_DOUBT: Final = (
     "do not repeat it unasked)"
 )
 ATTENDED_NOTICE: Final = "you decided to look at this room"
-"""Notice of a room that the inner conversation had attended: always the same, because other rooms'
-text led to it."""
+"""Notice of a room that the inner conversation had attended, before the reason."""
 POST_SNIPPET_CHARS: Final = 80
 """Characters of an own post that a notice quotes: enough to recognise it."""
 
@@ -269,6 +270,8 @@ class ConversationReader:
 
     async def _system_event_label(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> Label:
         label = await self.label_of_post(posts[event.id]) if event.id in posts else TRUSTED_LABEL
+        if isinstance(event, Alarm) and event.attended and event.text:
+            return await self._label_of_reason(event)
         if isinstance(event, TaskFinished):
             return label | label_of_work(event.integrity, event.readers, event.what)
         if isinstance(event, Command):
@@ -284,6 +287,18 @@ class ConversationReader:
                 role_of(self.access_policy, event.at, event.sender), event.sender
             )
         return label
+
+    async def _label_of_reason(self, alarm: Alarm) -> Label:
+        """Return the label of the reason in the notice of an attended room: that of the request
+        that decided.
+        """
+        noticed = await self._store.entry_by_key(dedup_key(alarm) or "")
+        cause = noticed.cause if noticed is not None else None
+        decided = await self._store.entry(cause) if cause is not None else None
+        if decided is None or not isinstance(decided.fact, RoomAttended):
+            return OUTSIDE_LABEL
+        # Else the text is the gateway's own, and names somebody whose line is shown as well.
+        return decided.fact.label if decided.fact.reason == alarm.text else TRUSTED_LABEL
 
     def _role_label(self, role: Role, sender: Sender) -> Label:
         return label_of_role(proven_role(role, verified=sender.verified))
@@ -717,7 +732,8 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
     """
     match event:
         case Alarm():
-            return (("own", ATTENDED_NOTICE),) if event.attended else _render_reminder(event)
+            attended = event.attended and _with_reason(ATTENDED_NOTICE, event.text)
+            return attended or _render_reminder(event)
         case TaskFinished():
             came = "ended" if event.ok else "failed"
             return (("name", event.what), *_with_reason(f" {came}", event.text))

@@ -39,6 +39,7 @@ from gateway.core.facts import (
 )
 from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, readers_of
 from gateway.store import LogEntry, NewEntry, Store, UnreadEntries
+from gateway.stream.attention import describe_reason, is_talk_alone
 from gateway.stream.routing import PrivacyCache
 
 MAX_ROOMS: Final = 8
@@ -47,6 +48,8 @@ MAX_ROOM_LINES: Final = 15
 """Lines of one room: entries that ask for a look first, then the newest of the rest."""
 MAX_OWN_LINES: Final = 20
 """Lines about the agent itself."""
+MAX_REASONS: Final = 2
+"""Reasons why a room is in it."""
 NO_SEQ: Final = Seq(0)
 MAX_DIGEST_CHARS: Final = 12_000
 """Approximate limit for all rooms together: no further room is begun above it."""
@@ -81,8 +84,9 @@ class DigestBuilder:
         reader: ConversationReader,
         locks: ConversationLocks,
         is_own: Callable[[ConversationId], bool],
+        is_talking: Callable[[ConversationId], bool] = lambda _: False,
     ) -> None:
-        """`is_own`: a conversation is this agent's."""
+        """`is_own`: a conversation is this agent's. `is_talking`: people still talk there."""
         self._inner = inner_conversation(agent)
         self._store = store
         self._clock = clock
@@ -90,6 +94,7 @@ class DigestBuilder:
         self._reader = reader
         self._locks = locks
         self._is_own = is_own
+        self._is_talking = is_talking
         self.rooms = set[ConversationId]()
         """Rooms of the newest digest that have not been handled or attended since."""
         self.shown: Mapping[ConversationId, tuple[Sender, ...]] = {}
@@ -141,7 +146,9 @@ class DigestBuilder:
                 continue
             looked[place] = unread.upto
             shown[place] = find_senders(unread.messages)
-            parts.append(f"## {self._places.titles.trusted_label(place)}\n{rendered.text}")
+            rules = [one.rule for one in await self._store.due_reasons(place)][:MAX_REASONS]
+            why = ", ".join(dict.fromkeys(map(describe_reason, rules)))
+            parts.append(f"## {self._places.titles.heading(place)}\n({why})\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
             omitted += unread.omitted + len(unread.messages) - len(rendered.covers)
@@ -179,8 +186,16 @@ class DigestBuilder:
             and self._is_own(place)
             and not self._locks.is_busy(place)
         ]
-        rooms = [one for one in due if not await self._places.is_private(one[0])]
+        rooms = [
+            one
+            for one in due
+            if not await self._places.is_private(one[0]) and not await self._awaits_quiet(one[0])
+        ]
         return sorted(rooms, key=lambda one: -one[1])
+
+    async def _awaits_quiet(self, place: ConversationId) -> bool:
+        """Return whether all that is due there is talk that goes on, or was looked at lately."""
+        return self._is_talking(place) and is_talk_alone(await self._store.due_reasons(place))
 
     async def _render_unread(
         self, unread: UnreadEntries, *, plain: bool

@@ -345,7 +345,7 @@ class Alarm:
     id: EventId
     text: str
     """Text of the reminder, written by the person who asked for it: untrusted, unless the agent
-    itself did."""
+    itself did. If `attended`, why; empty: not said."""
     sent: Time
     at: Address | None = None
     """The conversation it belongs to; None: the agent itself."""

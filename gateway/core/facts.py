@@ -370,8 +370,8 @@ class RoomAttended:
     at: Address
     """The room."""
     reason: str
-    """Reason in the model's words, which may be made of any room's text: it is never shown in the
-    room. May be empty.
+    """Reason in the model's words, which may be made of any room's text. It is also the text of the
+    alarm if all who can read in the room may read what `label` says. May be empty.
     """
     label: Label
     """Label of the request that decided."""

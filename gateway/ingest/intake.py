@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from typing import NamedTuple
 
 from channels.aio import run_to_completion
@@ -37,11 +38,14 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     AMBIENT,
+    LOW,
     MESSAGE_KINDS,
+    NORMAL,
     CursorMoved,
     Judgement,
     PartSendStarted,
     PostQueued,
+    TurnRecord,
     address_of,
     dedup_key,
     inner_conversation,
@@ -63,10 +67,13 @@ from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
     LOOP_PAUSE_S,
     MAX_LOOP_CONVERSATIONS,
+    MAX_TALK_LOOKS,
+    MUCH_TALK_LINES,
+    MUCH_TALK_RULE,
+    TALK_RULE,
     BotLoopGuard,
     ListenMode,
     LiveAttention,
-    SalienceDetector,
     break_loop,
     count_exchanges,
     judge,
@@ -80,6 +87,8 @@ from gateway.stream.routing import (
 
 logger = logging.getLogger("reverie.judging")
 
+_LOOK_BACK_TURNS = 200
+"""Turns of an inner conversation that are searched for the looks of a day: `dmn.daily_turns`."""
 LOOP_TEXT = N_("You answer faster than a person can read. I do not answer you here for an hour.")
 
 
@@ -104,7 +113,8 @@ class EventJudge:
         self._attention, self._presence = attention, presence
         self._exchanges = LruDict[ConversationId, int](MAX_LOOP_CONVERSATIONS)
         """Exchanges with bots since a person wrote."""
-        self._salience = SalienceDetector()
+        self._looked_enough = LruDict[ConversationId, date](MAX_LOOP_CONVERSATIONS)
+        """Day on which much talk asks for no other look there."""
         self._links_up = dict[ChannelName, bool]()
         """Newest state of each channel's link to its platform in the log, as far as it was read."""
 
@@ -197,16 +207,18 @@ class EventJudge:
         A repeated message counts again: at worst a loop ends, or a person's message counts, one
         message too late.
         """
-        decision, level = decide(self.access_policy, message), self._presence.level
+        binding, conversation = self.bindings.find(message.at), message.at.conversation
         judged = judge(
             self._attention.policy,
             message,
-            decision,
-            self.listen_mode(message),
-            self._find_salience,
-            level=level,
+            decide(self.access_policy, message),
+            binding.listen,
+            binding.speaks_up,
+            level=self._presence.level,
         )
-        conversation = message.at.conversation
+        is_talk = judged.rule == TALK_RULE and binding.speaks_up == "sometimes"
+        if is_talk and await self._is_much_talk(conversation, binding.agent):
+            judged = replace(judged, urgency=NORMAL, rule=MUCH_TALK_RULE)
         if message.sender.is_bot and judged.fate != "due":
             return judged
         before = self._exchanges.get(conversation)
@@ -224,10 +236,28 @@ class EventJudge:
         self._exchanges.put(conversation, now)
         return break_loop(judged, now, self._live.settings.access.max_bot_exchanges)
 
-    def _find_salience(self, message: Message) -> str | None:
-        return self._salience.find_reason(
-            self._live.settings.attention.salience, message, self._clock.now()
-        )
+    async def _is_much_talk(self, conversation: ConversationId, agent: str) -> bool:
+        """Return whether one more line makes the agent look there, although no question is open."""
+        today = self._clock.now().date()
+        if self._looked_enough.get(conversation) == today:
+            return False
+        due = await self._reader.due_reasons(conversation)
+        if any(one.urgency > LOW for one in due):
+            return False  # it looks there anyway
+        if sum(one.entries for one in due) < MUCH_TALK_LINES - 1:
+            return False
+        turns = [
+            one.fact
+            for place in (inner_conversation(agent), conversation)
+            for one in await self._reader.newest_entries(
+                _LOOK_BACK_TURNS, kinds=["turn_ended"], conversation=place
+            )
+            if isinstance(one.fact, TurnRecord) and one.at.date() == today
+        ]
+        looks = sum(one.cause == "noticed" or conversation in dict(one.looked) for one in turns)
+        if looks >= MAX_TALK_LOOKS:
+            self._looked_enough.put(conversation, today)
+        return looks < MAX_TALK_LOOKS
 
 
 class _DecidedEvent(NamedTuple):

@@ -52,6 +52,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     LOW,
+    NORMAL,
     URGENT,
     DmnDirective,
     DmnStateSaved,
@@ -78,6 +79,7 @@ from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.store.spending import total_cost_usd
+from gateway.stream.attention import is_talk_alone
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.media import MediaStore
 from gateway.stream.mute import MutePlaces
@@ -133,6 +135,7 @@ class Agent(AgentLoop):
             reader=agents.reader,
             locks=agents.room_locks,
             is_own=lambda conversation: agents.agent_for(conversation) is self,
+            is_talking=agents.inbox.is_talking,
         )
         agents.messaging.digests[config.id] = self._digests
         self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live)
@@ -141,6 +144,7 @@ class Agent(AgentLoop):
             store=agents.store,
             presence=agents.presence,
             places=agents.places,
+            bindings=agents.bindings,
             registry=agents.registry,
             skills=agents.skills,
         )
@@ -380,11 +384,12 @@ class Agent(AgentLoop):
         return self._agents.places.is_known_direct(conversation)
 
     def is_arriving(self, conversation: ConversationId) -> bool:
-        return self._agents.inbox.is_waiting(conversation)
+        inbox = self._agents.inbox
+        return inbox.is_waiting(conversation) or inbox.is_talking(conversation)
 
     def may_take_arriving(self, conversation: ConversationId) -> bool:
         arrivals = self._agents.bindings.find(Address.parse(conversation)).arrivals
-        return arrivals == "steer" and self.is_arriving(conversation)
+        return arrivals == "steer" and self._agents.inbox.is_waiting(conversation)
 
     def settle_turn(self, conversation: ConversationId) -> None:
         super().settle_turn(conversation)
@@ -568,14 +573,19 @@ class Agents:
             }
             if lease and lease not in holders:
                 continue
-            has_alarm = False
+            has_alarm = is_talk = False
             if urgency < URGENT and not is_inner(place):
                 unread = await self.store.unread_entries(place, most=SCANNED_ENTRIES)
                 has_alarm = any(isinstance(one.fact, Alarm) for one in unread.messages)
+                is_talk = is_talk_alone(await self.store.due_reasons(place))
             direct = None if is_inner(place) else await self.places.is_direct(place)
             found.append(
                 ReadyConversation(
-                    conversation=place, urgency=urgency, direct=direct, handle_in_place=has_alarm
+                    conversation=place,
+                    urgency=urgency,
+                    direct=direct,
+                    handle_in_place=has_alarm,
+                    awaits_quiet=is_talk,
                 )
             )
         return found
@@ -613,16 +623,21 @@ class Agents:
             or arrival.handle_in_place
             or arrival.direct
             or is_inner(place)
-            or not can_act
+            or (not can_act and not arrival.awaits_quiet)
         ):
             self._notice(arrival, place)
         else:
-            self.tasks.create_task(self._route(arrival))
+            self.tasks.create_task(self._route(arrival, in_place=not can_act))
 
-    async def _route(self, arrival: ReadyConversation) -> None:
-        place = arrival.conversation
-        private = await self.places.is_private(place)
-        self._notice(arrival, place if private else inner_conversation(self.agent_for(place).id))
+    async def _route(self, arrival: ReadyConversation, *, in_place: bool) -> None:
+        place, agent = arrival.conversation, self.agent_for(arrival.conversation)
+        if arrival.awaits_quiet and not await self.store.unread_urgency(place):
+            return  # it was read meanwhile by a turn that somebody asked for
+        in_place = in_place or await self.places.is_private(place)
+        target = place if in_place else inner_conversation(agent.id)
+        self._notice(arrival, target)
+        if arrival.awaits_quiet and arrival.urgency >= NORMAL and self.holds(target):
+            agent.remind(target)
 
     def _notice(self, arrival: ReadyConversation, target: ConversationId) -> None:
         arrivals = self.bindings.find(Address.parse(arrival.conversation)).arrivals

@@ -43,7 +43,7 @@ from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel
 from gateway.store import LogEntry, Store, UnreadEntries
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.routing import PrivacyCache
+from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.registry import ToolRegistry
@@ -105,10 +105,12 @@ class TurnGuidance:
         store: Store,
         presence: PresenceTracker,
         places: PrivacyCache,
+        bindings: Bindings,
         registry: ToolRegistry,
         skills: SkillTools,
     ) -> None:
         self._agent = agent
+        self._bindings = bindings
         self._store = store
         self._presence = presence
         self._places = places
@@ -137,7 +139,12 @@ class TurnGuidance:
         if is_inner(conversation):
             mode = DmnMode.WORKING if continuing else DmnMode.STORED if state.woken else state.mode
             return "\n".join([load_prompt(mode.value), *quiet])
-        return "\n".join([load_prompt("working" if continuing else "own"), *quiet])
+        binding = self._bindings.find(Address.parse(conversation))
+        may_speak_up = binding.speaks_up != "never" and not (
+            continuing or self._places.is_known_direct(conversation)
+        )
+        speak_up = [load_prompt("speak_up")] if may_speak_up else []
+        return "\n".join([load_prompt("working" if continuing else "own"), *speak_up, *quiet])
 
     async def skill_catalogue(self, tools: ToolDispatcher) -> str:
         """Return the catalogue of skills. Empty: the agent can load none."""

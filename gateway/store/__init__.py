@@ -29,6 +29,7 @@ A migration has two files, for SQLite and in `migrations/postgresql`. A released
 
 from gateway.store.mark import LostEnd
 from gateway.store.reader import (
+    DueReason,
     EntryLocation,
     LogRow,
     StoreReader,
@@ -74,6 +75,7 @@ __all__ = [
     "AppendResult",
     "BadSearchQuery",
     "ConnectionState",
+    "DueReason",
     "EntryLocation",
     "LogEntry",
     "LogRow",

@@ -165,6 +165,14 @@ DUE_OR_AMBIENT_CONVERSATIONS = (
 UNREAD_URGENCY = (
     "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = $1"
 )
+DUE_REASONS = f"""
+SELECT json_extract(judged.body, '$.rule'), max(due.urgency), count(*) FROM (
+    SELECT seq, urgency FROM unread {using("unread_due")}
+    WHERE conversation = $1 AND urgency >= 1 ORDER BY urgency DESC, seq DESC LIMIT $2
+) AS due CROSS JOIN log AS judged
+WHERE judged.cause = due.seq AND judged.kind = 'judged'
+GROUP BY 1 ORDER BY 2 DESC, max(due.seq) DESC
+"""  # noqa: S608 - constants only
 UNREAD_ROWS = (
     f"SELECT unread.urgency, {_LOG_COLUMNS} FROM unread {using('unread_conversation')} "  # noqa: S608 - constants only
     "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = $1 ORDER BY unread.seq "

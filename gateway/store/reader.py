@@ -168,6 +168,21 @@ class EntryLocation:
         )
 
 
+class DueReason(NamedTuple):
+    """A rule by which unread entries of a conversation are due."""
+
+    rule: str
+    """`Judgement.rule`."""
+    urgency: int
+    """The highest of these entries."""
+    entries: int
+    """Number of these entries."""
+
+
+MAX_DUE_REASONS_OF: Final = 50
+"""Due entries of one conversation whose rules are read."""
+
+
 class ViewEntries(NamedTuple):
     """Entries that the view of a conversation is made of, as of one moment."""
 
@@ -379,6 +394,13 @@ class StoreReader:
             else self._rows(queries.DUE_OR_AMBIENT_CONVERSATIONS)
         )
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
+
+    async def due_reasons(self, conversation: ConversationId) -> list[DueReason]:
+        """Return the rules by which unread entries there are due, the most urgent first, each with
+        their highest urgency and their number; of the `MAX_DUE_REASONS_OF` most urgent entries.
+        """
+        rows = await self._rows(queries.DUE_REASONS, conversation, MAX_DUE_REASONS_OF)
+        return [DueReason(*row) for row in rows]
 
     async def unread_entries(
         self, conversation: ConversationId, *, most: int, after: int = 0

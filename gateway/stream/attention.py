@@ -5,9 +5,9 @@ first rule of the operator that matches, else from the kind of event. A threshol
 the type cuts off lower urgencies. Rules are set in the configuration alone; thresholds also by
 command, which come before the configured ones.
 
-`SalienceDetector` raises a room's talk that was not addressed to the agent but deserves a look. It
-is off unless configured. A room is raised once, and then not again for a while: a flood of
-questions makes one turn, not hundreds.
+In a room where the operator lets the agent speak unasked (`speaks_up` of its binding), an open
+question is normal, and other talk of people is low. `gateway.stream.inbox` announces it once nobody
+writes there any more: a flood of questions makes one turn, not hundreds.
 
 Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some
 exchanges without a person's message in between its messages are only context (`break_loop`). A
@@ -21,13 +21,12 @@ a person reads or types (`BotLoopGuard`).
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from fnmatch import fnmatchcase
 from math import inf
 from typing import Final, Literal
 
 from gateway.access.policy import AccessDecision
-from gateway.config.models import SalienceConfig, Settings
+from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.events import (
     Alarm,
@@ -55,9 +54,18 @@ from gateway.core.facts import (
 from gateway.core.fields import GuardedRegex
 from gateway.core.identity import ROLE_ORDER, Role
 from gateway.core.ratelimit import LruDict
-from gateway.store import LogEntry, Store
+from gateway.store import DueReason, LogEntry, Store
 
 ListenMode = Literal["mention", "ambient", "all", "off"]
+SpeaksUp = Literal["never", "when_useful", "sometimes"]
+SPEAKS_UP: Final = "speaks_up: "
+"""Beginning of the rules by which room talk is due because the agent may speak unasked there."""
+TALK_RULE: Final = f"{SPEAKS_UP}talk of people"
+MUCH_TALK_RULE: Final = f"{SPEAKS_UP}much talk"
+MUCH_TALK_LINES: Final = 20
+"""Lines that the agent has not looked at which are much talk (`speaks_up: sometimes`)."""
+MAX_TALK_LOOKS: Final = 4
+"""Looks at a room within a UTC day after which much talk asks for no other."""
 Urgency = Literal[0, 1, 2, 3]
 INHERIT = -1
 """Threshold value that means: use the next shorter prefix."""
@@ -154,16 +162,14 @@ def judge(
     event: Notification,
     decision: AccessDecision,
     listen: ListenMode,
-    lift: Callable[[Message], str | None] = lambda _: None,
+    speaks_up: SpeaksUp = "never",
     *,
     level: PresenceLevel = "present",
 ) -> Judgement:
     """Judge an event. Refused events are never shown to the model.
 
     `level` shifts the operator's thresholds. An event that is held back only by this shift becomes
-    context, so that a later turn shows it. `lift` is called at most once, for a line that would be
-    ambient in a room with `listen: ambient`: it returns the rule that makes the line normal; None:
-    none does.
+    context, so that a later turn shows it.
     """
     dotted = format_event_type(event)
     if not decision.allowed:
@@ -178,7 +184,7 @@ def judge(
             "context: it was said a while ago, or the platform reports what somebody did",
         )
     if urgency is None:
-        urgency, rule = _default_urgency(event, listen, lift)
+        urgency, rule = _default_urgency(event, listen, speaks_up)
     if isinstance(event, MembershipChanged) and event.change == "invite":
         fate, rule = "noted", decision.rule
     elif listen == "off" and _is_reportable(event):
@@ -250,14 +256,16 @@ def _match_rules(
 
 
 def _default_urgency(
-    event: Notification, listen: ListenMode, lift: Callable[[Message], str | None]
+    event: Notification, listen: ListenMode, speaks_up: SpeaksUp
 ) -> tuple[Urgency, str]:
     match event:
         case Message(kind="room") if listen == "all":
             return URGENT, "listen: all"
+        case Message(kind="room") if speaks_up != "never" and not event.sender.is_bot:
+            is_question = is_open_question(event)
+            return (NORMAL, f"{SPEAKS_UP}an open question") if is_question else (LOW, TALK_RULE)
         case Message(kind="room"):
-            why = lift(event) if listen == "ambient" else None
-            return (AMBIENT, "room talk is ambient") if why is None else (NORMAL, why)
+            return AMBIENT, "room talk is ambient"
         case Message():
             return URGENT, f"a {event.kind} is urgent"
         case MembershipChanged():
@@ -297,10 +305,6 @@ def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int,
     )
 
 
-LIFT_REST_S: Final = 300.0
-"""Time before the same room is raised again."""
-MAX_SALIENCE_ROOMS: Final = 1_000
-"""Rooms remembered at once."""
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 """The ASCII mark, the wide one of East Asian scripts, and the Arabic one."""
 _TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
@@ -324,38 +328,24 @@ def is_open_question(message: Message) -> bool:
     return "://" not in text.rsplit(maxsplit=1)[-1]
 
 
-class SalienceDetector:
-    """Finds salient messages, with the rooms that were raised lately."""
-
-    def __init__(self) -> None:
-        self._raised_at = LruDict[ConversationId, datetime](MAX_SALIENCE_ROOMS)
-
-    def find_reason(self, salience: SalienceConfig, message: Message, at: datetime) -> str | None:
-        """Return the configuration key by which this line of a room is salient; None: it is not.
-
-        `at`: time of receipt. Call it once for each line that would be ambient otherwise.
-        """
-        place, why = message.at.conversation, _find_salience_key(salience, message)
-        if why is None:
-            return None
-        raised_at = self._raised_at.get(place)
-        if raised_at is not None and (at - raised_at).total_seconds() < LIFT_REST_S:
-            return None
-        self._raised_at.put(place, at)
-        return f"attention.salience.{why}"
+def is_talk_alone(reasons: Sequence[DueReason]) -> bool:
+    """Return whether nothing but talk that waits for quiet is due."""
+    return all(one.rule.startswith(SPEAKS_UP) for one in reasons)
 
 
-def _find_salience_key(salience: SalienceConfig, message: Message) -> str | None:
-    text = message.text.casefold()
-    if f"{message.at.channel}:{message.sender.id}" in salience.people:
-        return "people"
-    if message.sender.is_bot:
-        return None
-    if any(word.casefold() in text for word in salience.keywords):
-        return "keywords"
-    return "questions" if salience.questions and is_open_question(message) else None
+def describe_reason(rule: str) -> str:
+    """Return in words, for the agent, why an entry with this `Judgement.rule` is due."""
+    if rule.startswith("attention.rules"):
+        return "a rule of your operator"
+    if rule.startswith("intention "):
+        return f"your {rule}"
+    return _REASONS.get(rule, rule.removeprefix(SPEAKS_UP))
 
 
+_REASONS: Final = {
+    "reacted is low": "a reaction to your message",
+    "a delivery report is low": "a delivery that failed",
+}
 MAX_LOOP_CONVERSATIONS = 1_000
 """Conversations remembered at once; the others are counted again from the log."""
 EXCHANGE_LOOK_BACK = 50

@@ -27,16 +27,26 @@ from gateway.core.events import (
     SenderId,
     TaskFinished,
 )
-from gateway.core.facts import LOW, URGENT
+from gateway.core.facts import LOW, NORMAL, URGENT, TurnRecord
 from gateway.core.identity import ADMIN_ROLES
-from gateway.core.ratelimit import SlidingWindows
+from gateway.core.ratelimit import LruDict, SlidingWindows
 from gateway.store import LogEntry
 from gateway.store.types import judged_events
+from gateway.stream.attention import SPEAKS_UP
 
 FLOOD_S: Final = 10.0
 FLOOD_LINES: Final = 20
 """Lines within that time that are a flood: nobody can follow them one by one."""
 FLOOD_WINDOW_S: Final = 60.0
+TALK_QUIET_S: Final = 180.0
+"""Time without talk in a room after which the agent looks at what was not said to it
+(`speaks_up`): until then others may answer."""
+TALK_REST_S: Final = 600.0
+"""Least time between two such looks at a room."""
+MAX_RESTING_ROOMS: Final = 1_000
+"""Rooms of which the last look is remembered."""
+CHATTER_REST_S: Final = 3_600.0
+"""The same where nothing but talk without a question is new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,8 @@ class ReadyConversation:
     """True if it must be handled there, and not from the inner conversation."""
     is_room_talk: bool = False
     """True if it was written in a room, and not to the agent."""
+    awaits_quiet: bool = False
+    """True if it is announced once nobody writes there any more."""
     trusted: bool = False
     """True if an owner or admin wrote it."""
     authors: Mapping[MessageId, SenderId] = field(default_factory=dict)
@@ -82,6 +94,7 @@ def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversati
             direct=event.kind == "direct" if isinstance(event, Message) else direct,
             handle_in_place=isinstance(event, Alarm | TaskFinished) and event.at is not None,
             is_room_talk=event.kind == "room",
+            awaits_quiet=judged.rule.startswith(SPEAKS_UP),
             trusted=judged.role in ADMIN_ROLES,
             authors={event.id: event.sender.id}
             if isinstance(event, Message) and event.kind != "room"
@@ -129,6 +142,11 @@ class ConversationInbox:
         ] = {}
         """End on the monotonic clock, what is to be announced, and the task that waits for it."""
         self._room_lines = SlidingWindows(FLOOD_S)
+        self._talks: dict[ConversationId, tuple[float, ReadyConversation, asyncio.Task[None]]] = {}
+        """Room talk that was not to the agent: time of the last line, what is to be announced, and
+        the task that waits."""
+        self._looked_s = LruDict[ConversationId, float](MAX_RESTING_ROOMS)
+        """Time at which an agent has looked there unasked."""
         self._closed = False
 
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
@@ -136,7 +154,7 @@ class ConversationInbox:
         notifications.
         """
         for arrival in ready_conversations(entries):
-            if self._cluster.holds(lease_of(arrival.conversation)):
+            if arrival.awaits_quiet or self._cluster.holds(lease_of(arrival.conversation)):
                 self.add(arrival)
             else:
                 self.listener.notice(arrival)
@@ -147,6 +165,9 @@ class ConversationInbox:
         """
         if self._closed:
             return  # the store has it: the next process finds it there
+        if arrival.awaits_quiet:
+            self._await_quiet(arrival)
+            return
         place, wait_s, sender, limits = (
             arrival.conversation,
             self._window_s(arrival),
@@ -174,6 +195,37 @@ class ConversationInbox:
             waiting = asyncio.create_task(self._notify_after(place, wait_s))
         self._windows[place] = before_s, opened, waiting
 
+    def _await_quiet(self, arrival: ReadyConversation) -> None:
+        place = arrival.conversation
+        _, before, waiting = self._talks.get(place, (0.0, arrival, None))
+        waiting = waiting or asyncio.create_task(self._notify_when_quiet(place))
+        loudest = max(before, arrival, key=lambda one: one.urgency)
+        self._talks[place] = self._clock.monotonic(), loudest, waiting
+
+    async def _notify_when_quiet(self, place: ConversationId) -> None:
+        while (left_s := self._quiet_in_s(place)) > 0:
+            await self._clock.sleep(min(left_s, TALK_QUIET_S))
+        self.listener.notice(self._talks.pop(place)[1])
+
+    def _quiet_in_s(self, place: ConversationId) -> float:
+        last_s, arrival, _ = self._talks[place]
+        rest_s = TALK_REST_S if arrival.urgency >= NORMAL else CHATTER_REST_S
+        from_s = max(last_s + TALK_QUIET_S, self._looked_s.get(place, -math.inf) + rest_s)
+        return from_s - self._clock.monotonic()
+
+    def on_turns(self, entries: Sequence[LogEntry]) -> None:
+        """Record which rooms the agents have looked at unasked. Subscribes to `TurnRecord`."""
+        for entry in entries:
+            if not isinstance(entry.fact, TurnRecord) or entry.conversation is None:
+                continue
+            here = [entry.conversation] if entry.fact.cause == "noticed" else []
+            for place in (*here, *dict(entry.fact.looked)):
+                self._looked_s.put(place, self._clock.monotonic())
+
+    def is_talking(self, conversation: ConversationId) -> bool:
+        """Return whether room talk there waits until nobody writes any more."""
+        return conversation in self._talks
+
     def is_waiting(self, conversation: ConversationId) -> bool:
         """Return whether a window is open there."""
         return conversation in self._windows
@@ -196,7 +248,12 @@ class ConversationInbox:
 
     async def close_windows(self, of: Callable[[ConversationId], bool]) -> None:
         """Close these windows without a word; the events stay unread in the store."""
-        tasks = [self._windows.pop(place)[2] for place in [*self._windows] if of(place)]
+        tasks = [
+            windows.pop(place)[2]
+            for windows in (self._windows, self._talks)
+            for place in [*windows]
+            if of(place)
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -58,7 +58,7 @@ from gateway.core.scopes import (
     space_scope,
 )
 from gateway.store import LogEntry, StoreReader
-from gateway.stream.attention import ListenMode
+from gateway.stream.attention import ListenMode, SpeaksUp
 
 _MAX_CACHED_PLACES: Final = 10_000
 MAX_ASKED_SCOPES: Final = 20
@@ -71,6 +71,8 @@ class ConversationBinding:
     """Agent of a conversation, and its behaviour there."""
 
     listen: ListenMode
+    speaks_up: SpeaksUp = "never"
+    """Whether the agent may speak there without being asked."""
     agent: str = ""
     """Agent that owns the conversation."""
     addressing: Literal["anywhere", "start"] = "anywhere"
@@ -171,7 +173,10 @@ def build_bindings(settings: Settings) -> Bindings:
             room=binding.match.room,
             thread=binding.match.thread,
             binding=ConversationBinding(
-                listen=binding.listen,
+                listen="ambient"
+                if binding.listen == "mention" and binding.speaks_up != "never"
+                else binding.listen,
+                speaks_up=binding.speaks_up,
                 agent=agent.id,
                 prompt=binding.prompt,
                 language=binding.language,

@@ -413,7 +413,7 @@ async def _explain_alarm(
 ) -> list[str]:
     alarm = entry.fact
     if isinstance(alarm, Alarm) and alarm.attended and entry.cause is not None:
-        return await _explain_attended(reader, entry.cause, sees_everything=sees_everything)
+        return await _explain_attended(reader, entry.cause, alarm, sees_everything=sees_everything)
     if not isinstance(alarm, Alarm) or not alarm.reminder:
         return []
     reminded = await reader.entry_by_key(f"reminded:{alarm.reminder}")
@@ -435,9 +435,11 @@ async def _explain_attended_turn(
     ]
 
 
-async def _explain_attended(reader: StoreReader, seq: Seq, *, sees_everything: bool) -> list[str]:
+async def _explain_attended(
+    reader: StoreReader, seq: Seq, alarm: Alarm, *, sees_everything: bool
+) -> list[str]:
     """Explain the decision of the inner conversation at `seq`. Its reason may be made of the text
-    of other rooms.
+    of other rooms, unless the room was told it.
     """
     entry = await reader.entry(seq)
     if entry is None or not isinstance(entry.fact, RoomAttended):
@@ -448,7 +450,7 @@ async def _explain_attended(reader: StoreReader, seq: Seq, *, sees_everything: b
     else:
         why = (
             f": {entry.fact.reason}"
-            if sees_everything
+            if sees_everything or alarm.text == entry.fact.reason
             else ", for a reason that may be of other rooms"
         )
     return [f"attended by the inner conversation (entry {seq}), in {where}{why}"]

@@ -170,16 +170,16 @@ class MessagingTools:
             str,
             Field(
                 max_length=MAX_REASON_CHARS,
-                description="Why, for the operator. The room does not see it.",
+                description="Why, for yourself there and for the operator.",
             ),
         ] = "",
     ) -> str:
         """Have a room's own turn taken; on return that is durable, and a restart takes it, too.
         Raises ToolCallRefused.
 
-        Only the decision passes into the room, and only where something waits anyway: its turn sees
-        neither the reason nor anything else of the request, which may be made of the text of other
-        rooms.
+        The decision passes into the room, and only where something waits anyway. The reason passes
+        as a quotation if all who can read there may read all that the request holds, which may be
+        made of the text of other rooms; else the newest line that waits there is named.
         """
         if not is_inner(context.at.conversation):
             raise ToolCallRefused(
@@ -201,9 +201,11 @@ class MessagingTools:
                 f"You attended that room {MAX_ATTENDS_PER_HOUR} times within an hour, which is the "
                 "limit. What waits stays there for the next turn."
             )
+        reason, readers = to_single_line(reason, MAX_REASON_CHARS), context.request.label.readers
+        may_know = (await self._find_audience(at, context)).can_read(readers)
         alarm = Alarm(
             id=EventId(f"attend:{context.turn}"),
-            text="",
+            text=(may_know and reason) or await self._name_newest_line(at),
             sent=now,
             at=at,
             agent=context.agent,
@@ -218,11 +220,17 @@ class MessagingTools:
         fact = RoomAttended(
             turn=context.turn,
             at=at,
-            reason=to_single_line(reason, MAX_REASON_CHARS),
+            reason=reason,
             label=context.request.label,
         )
         await self._internal.submit(alarm, cause=NewEntry(fact=fact, at=now, conversation=inner))
         return "Its turn is taken."
+
+    async def _name_newest_line(self, at: Address) -> str:
+        """Return the line there that asks for a look, without a word of it. Empty: none does."""
+        unread = await self._store.unread_entries(at.conversation, most=1)
+        lines = [one.fact for one in unread.messages if isinstance(one.fact, Message)]
+        return "".join(f"the line of {one.sender.name} at {one.sent:%H:%M}" for one in lines)
 
     def _resolve_shown(self, written: str, rooms: Collection[ConversationId]) -> Address:
         """Return the one room of a digest with this address or title. Raises ToolCallRefused."""
@@ -248,8 +256,7 @@ class MessagingTools:
         if to == context.at:
             return OWN
         place, titles = to.conversation, self._privacy.titles
-        audience = await self._privacy.visibility(place)
-        audience = await self._privacy.with_memberships(audience, context.request.label.readers)
+        audience = await self._find_audience(to, context)
         is_named = False
         for name in {to.room, titles.room_title(to) if titles.has_trusted_names(to) else to.room}:
             is_named = is_named or await was_asked_for(
@@ -274,6 +281,11 @@ class MessagingTools:
     async def _find_answered(self, context: ToolContext) -> Answered:
         place, asking = context.at.conversation, {one.id for one in context.requesters}
         return await find_answered(self._store, context.agent, place, asking)
+
+    async def _find_audience(self, at: Address, context: ToolContext) -> Visibility:
+        """Return what those may read who read there, of what the request holds."""
+        here = await self._privacy.visibility(at.conversation)
+        return await self._privacy.with_memberships(here, context.request.label.readers)
 
     async def resolve_reachable(self, address: str, context: ToolContext) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused."""

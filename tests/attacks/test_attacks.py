@@ -145,7 +145,10 @@ def configured(delay: str) -> dict[str, Any]:
         case "digest":
             return {
                 "dmn": lively | {"dream_every": 0},
-                "attention": {"coalesce": 0, "salience": {"questions": True}},
+                "attention": {
+                    "coalesce": 0,
+                    "rules": [{"type": "*.room.*", "regex": r"\?$", "urgency": "normal"}],
+                },
             }
         case _:
             return {}

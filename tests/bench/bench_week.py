@@ -1,7 +1,7 @@
 """A simulated week of the whole gateway: mixed traffic on three platforms, and what became of all
 of it.
 
-`python -m tests.bench.bench_week [--days 7] [--seed 1] [--hourly 12]`. Rooms with salience, direct
+`python -m tests.bench.bench_week [--days 7] [--seed 1] [--hourly 12]`. Rooms where it speaks up, direct
 chats, edits, reactions, deletions, reminders of each kind, link flaps, a restart each night, one
 kill, an owner who goes away, tools that work, and limits small enough to bite. Against a strict
 Messages API with prices. Ends with an error if an event has no fate or two, if `reverie why` tells
@@ -284,6 +284,7 @@ class Week:
 def configuration(folder: Path, url: str) -> Settings:
     return on_platforms(
         folder,
+        bindings=[{"private": False, "speaks_up": "when_useful"}],
         llm={
             "providers": {"p": {"kind": "anthropic", "base_url": url, "api_key": "test"}},
             "models": {
@@ -293,11 +294,10 @@ def configuration(folder: Path, url: str) -> Settings:
         },
         attention={
             "coalesce": 1.5,
-            "salience": {
-                "keywords": ["outage"],
-                "questions": True,
-                "people": [f"{TELEGRAM}:{OWNER}"],
-            },
+            "rules": [
+                {"type": "*.room.*", "keyword": "outage", "urgency": "normal"},
+                {"type": f"{TELEGRAM}.room.*", "role": "owner", "urgency": "normal"},
+            ],
             "presence": {"sleep": "23:30-06:30", "timezone": "Europe/Zurich"},
         },
         dmn={

@@ -374,17 +374,13 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
         ),
         pytest.param(
             "attention:\n  salience:\n    people: [nick]",
-            3,
-            "attention.salience.people[0]",
-            "write `<channel>:<sender id>`, e.g. telegram.main:1001",
-            id="salient person",
-        ),
-        pytest.param(
-            'attention:\n  salience: {keywords: [""]}',
             2,
-            "attention.salience.keywords[0]",
-            "must have at least 1 characters",
-            id="salient nothing",
+            "attention.salience",
+            "is no setting any more; for questions write `speaks_up: when_useful` in the binding of "
+            "a room; for words and people put rules under `attention.rules`, with "
+            "`type: '*.room.*'`, `urgency: normal`, and `keyword` or `role` (a rule names no single "
+            "person)",
+            id="salience",
         ),
         pytest.param(
             "attention:\n  rules:\n    - {type: irc, urgency: low, role: boss}",

@@ -1,4 +1,4 @@
-"""Attention: defaults, rules, thresholds also set by command, bindings, and salience of room
+"""Attention: defaults, rules, thresholds also set by command, bindings, and room
 talk."""
 
 import asyncio
@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.policy import AccessDecision
-from gateway.config.models import AttentionConfig, SalienceConfig
+from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -49,7 +49,7 @@ from gateway.stream.attention import (
     AttentionRule,
     ListenMode,
     LiveAttention,
-    SalienceDetector,
+    SpeaksUp,
     Urgency,
     format_event_type,
     is_open_question,
@@ -57,8 +57,6 @@ from gateway.stream.attention import (
 )
 from gateway.stream.inbox import FLOOD_WINDOW_S, ConversationInbox, ReadyConversation
 from gateway.stream.routing import UNBOUND, BindingPattern, Bindings, ConversationBinding
-from gateway.stream.trace import explain_event
-from tests.kits.gateway import running
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings, reload
 from tests.kits.strategies import notifications
@@ -397,7 +395,7 @@ def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> N
             replace(said(kind), history=True),
             YES,
             listen,
-            lambda _: "a keyword",
+            "sometimes",
             level="focused",
         )
         assert judged.fate != "due"
@@ -487,28 +485,16 @@ async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> No
         assert overrides.thresholds == {"irc": 0}
 
 
-# Salience of room talk: by text, by sender, and by rate
+# Room talk where the agent may speak unasked
 
 CLOSED = AccessDecision(allowed=False, role="guest", rule="closed")
+QUESTION_RULE = "speaks_up: an open question"
+BOT = replace(ANN, is_bot=True)
 
 
-class Salient:
-    """A detector with these settings."""
-
-    def __init__(self, policy: SalienceConfig) -> None:
-        self._policy, self._detector = policy, SalienceDetector()
-
-    def find_reason(self, message: Message, at: datetime) -> str | None:
-        return self._detector.find_reason(self._policy, message, at)
-
-
-def spoken(text: str = "hi", room: str = "#python") -> Message:
-    at = Address(channel=ChannelName("irc.x"), room=RoomId(room))
+def spoken(text: str = "hi") -> Message:
+    at = Address(channel=ChannelName("irc.x"), room=RoomId("#python"))
     return Message(id=MessageId("1"), at=at, sender=ANN, text=text, sent=NOW, kind="room")
-
-
-def after(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -534,125 +520,41 @@ def test_questions_to_nobody(text: str, asked: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("salience", "message", "rule"),
+    ("message", "listen", "speaks_up", "decision", "verdict"),
     [
-        (SalienceConfig(), spoken("anybody? fire!"), None),
-        (SalienceConfig(people=("irc.x:a",)), spoken(), "attention.salience.people"),
-        (SalienceConfig(people=("irc.y:a",)), spoken(), None),
+        (spoken("tea?"), "ambient", "when_useful", YES, ("due", 2, QUESTION_RULE)),
+        (spoken("tea?"), "ambient", "sometimes", YES, ("due", 2, QUESTION_RULE)),
+        (spoken("tea"), "ambient", "when_useful", YES, ("due", 1, "speaks_up: talk of people")),
         (
-            SalienceConfig(keywords=("FIRE", "flood")),
-            spoken("a fire!"),
-            "attention.salience.keywords",
+            replace(spoken("tea?"), sender=BOT),
+            "ambient",
+            "sometimes",
+            YES,
+            ("context", 0, "room talk is ambient"),
         ),
-        (SalienceConfig(keywords=("fire",)), spoken("tea"), None),
-        (SalienceConfig(questions=True), spoken("tea?"), "attention.salience.questions"),
-        (
-            SalienceConfig(questions=True),
-            replace(spoken("tea?"), sender=replace(ANN, is_bot=True)),
-            None,
-        ),
+        (spoken("tea?"), "ambient", "never", YES, ("context", 0, "room talk is ambient")),
+        (spoken("tea?"), "off", "sometimes", YES, ("noted", 2, "listen: off")),
+        (spoken("tea?"), "all", "sometimes", YES, ("due", 3, "listen: all")),
+        (spoken("tea?"), "ambient", "sometimes", CLOSED, ("refused", 0, "closed")),
     ],
 )
-def test_each_is_named_by_its_key(
-    salience: SalienceConfig, message: Message, rule: str | None
+def test_room_talk_is_judged_by_whether_the_agent_may_speak_unasked(
+    message: Message,
+    listen: ListenMode,
+    speaks_up: SpeaksUp,
+    decision: AccessDecision,
+    verdict: tuple[str, int, str],
 ) -> None:
-    assert Salient(salience).find_reason(message, NOW) == rule
-
-
-def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
-    salient = Salient(SalienceConfig(questions=True))
-    assert salient.find_reason(spoken("a?"), NOW)
-    assert [salient.find_reason(spoken("b?"), after(second)) for second in (0, 1, 299, -500)] == [
-        None
-    ] * 4
-    assert salient.find_reason(spoken("b?", "#other"), after(1))
-    assert salient.find_reason(spoken("c"), after(301)) is None
-    assert salient.find_reason(spoken("c?"), after(302))
-
-
-def test_a_raid_is_lifted_once() -> None:
-    salient = Salient(SalienceConfig(questions=True, keywords=("raid",)))
-    lifted = [
-        salient.find_reason(spoken(f"raid {number}?"), after(number / 100))
-        for number in range(6_000)
-    ]
-    assert len([one for one in lifted if one]) == 1
-
-
-@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
-def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
-    salient = Salient(SalienceConfig(questions=True))
-    for seconds, text in lines:
-        assert salient.find_reason(spoken(text), after(seconds)) in {
-            None,
-            "attention.salience.questions",
-        }
-
-
-@pytest.mark.parametrize(
-    ("listen", "decision", "fate", "rule", "asked"),
-    [
-        ("ambient", YES, "due", "attention.salience.questions", 1),
-        ("mention", YES, "noted", "listen: mention", 0),
-        ("off", YES, "noted", "listen: off", 0),
-        ("all", YES, "due", "listen: all", 0),
-        ("ambient", CLOSED, "refused", "closed", 0),
-    ],
-)
-def test_only_what_would_be_ambient_is_lifted(
-    listen: ListenMode, decision: AccessDecision, fate: str, rule: str, asked: int
-) -> None:
-    heard: list[Message] = []
-
-    def lift(message: Message) -> str:
-        heard.append(message)
-        return "attention.salience.questions"
-
-    judged = judge(AttentionPolicy(thresholds={}), spoken("?"), decision, listen, lift)
-    assert (judged.fate, judged.rule, len(heard)) == (fate, rule, asked)
-    assert judged.urgency == {"refused": 0, "due": 3 if listen == "all" else 2, "noted": 0}[fate]
+    judged = judge(AttentionPolicy(thresholds={}), message, decision, listen, speaks_up)
+    assert (judged.fate, judged.urgency, judged.rule) == verdict
 
 
 def test_rules_come_first_and_thresholds_hold() -> None:
-    def lift(_: Message) -> str:
-        return "attention.salience.people"
-
     ruled = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=0),), thresholds={})
-    assert judge(ruled, spoken(), YES, "ambient", lift).rule == "attention.rules[0]"
+    assert judge(ruled, spoken("?"), YES, "ambient", "sometimes").rule == "attention.rules[0]"
     high = AttentionPolicy(thresholds={"irc": 3})
-    assert judge(high, spoken(), YES, "ambient", lift).rule == "attention.thresholds.irc is 3"
-    normal = AttentionPolicy(thresholds={"irc": 2})
-    assert judge(normal, spoken(), YES, "ambient", lift).fate == "due"
-
-
-async def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rule(
-    tmp_path: Path,
-) -> None:
-    attention = {"coalesce": 0, "salience": {"questions": True, "people": ["console:bob"]}}
-    pace = {"engaged": "20ms", "working": "20ms", "foraging": "20ms", "resting": "20ms"}
-    async with running(
-        tmp_path, rooms=("lobby", "cellar"), attention=attention, dmn=pace
-    ) as gateway:
-        await gateway.console.receive_message("nice weather", sender="ann", room="lobby")
-        await gateway.console.receive_message("anybody here?", sender="ann", room="lobby")
-        await gateway.took(1)
-        await gateway.console.receive_message("still nobody?", sender="ann", room="lobby")
-        await gateway.console.receive_message("nice weather", sender="bob", room="cellar")
-        await gateway.took(2)
-    lobby, cellar = await gateway.turns()
-    assert (len(lobby.covers), len(cellar.covers)) == (2, 1)
-    assert (lobby.cause, cellar.cause) == ("digest", "digest")
-    async with await Store.open_readonly(gateway.path) as reader:
-        told = [
-            (await explain_event(reader, entry.seq) or [])[2]
-            for entry in await reader.entries(kinds=["room"])
-        ]
-    assert told == [
-        "context for the next turn: room talk is ambient",
-        "due for a turn: attention.salience.questions",
-        "context for the next turn: room talk is ambient",
-        "due for a turn: attention.salience.people",
-    ]
+    asked = judge(high, spoken("?"), YES, "ambient", "sometimes")
+    assert (asked.fate, asked.rule) == ("noted", "attention.thresholds.irc is 3")
 
 
 # Inbox

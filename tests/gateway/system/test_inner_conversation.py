@@ -8,8 +8,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent.models.base import ModelRequest, StreamChunk, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.clock import SystemClock
@@ -21,17 +19,20 @@ from tests.kits.gateway import Gateway, running
 
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
-    "attention": {"coalesce": 0, "salience": {"keywords": ["outage", "down"]}},
+    "attention": {
+        "coalesce": 0,
+        "rules": [{"type": "*.room.*", "keyword": "outage", "urgency": "normal"}],
+    },
     "access": {"dm": "open", "roles": {"owner": ["console:olga"]}},
 }
 LOBBY = "console/lobby"
-PENDING = rf"## {LOBBY}"
+PENDING = rf'## "lobby" ({LOBBY})'
 REST = ScriptRule(match=".", calls=(("yield_to_user", "{}"),))
 
 
 def attends(*rooms: str, reason: str = "of help") -> ScriptRule:
     calls = tuple(("attend", json.dumps({"room": room, "reason": reason})) for room in rooms)
-    return ScriptRule(match=rf"## {rooms[0]}\n", calls=(*calls, ("yield_to_user", "{}")))
+    return ScriptRule(match=rf"## .*{rooms[0]}\)\n", calls=(*calls, ("yield_to_user", "{}")))
 
 
 async def ended(gateway: Gateway, count: int, *, place: str = "agent/reverie") -> list[TurnRecord]:
@@ -112,7 +113,7 @@ async def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path:
         mine.conversation[: len(before.conversation)] == before.conversation
     )  # the room's own cached view
     assert (mine.blocks, mine.tools) == (before.blocks, before.tools) == (after.blocks, after.tools)
-    assert "bob needs somebody" not in repr((mine, after))
+    assert spoken.heard.endswith('(you decided to look at this room: "bob needs somebody")')
     (attended,) = await gateway.facts("attended")
     assert isinstance(attended, RoomAttended)
     assert (attended.turn, attended.reason) == (looked.turn, "bob needs somebody")
@@ -153,7 +154,7 @@ async def test_closed_rooms_are_weighed_and_what_is_made_of_them_keeps_to_them(
     room."""
 
     note = ("remember", json.dumps({"text": "the payroll is marzipan"}))
-    look = ScriptRule(match="## console/staff", calls=(note, ("yield_to_user", "{}")))
+    look = ScriptRule(match="console/staff", calls=(note, ("yield_to_user", "{}")))
     ask = ScriptRule(match="what of", calls=(("recall", json.dumps({"query": "payroll"})),))
     bindings = [{"match": {"room": "staff"}}, {"private": False}]
     settings = {**QUICK, "agents": [{"id": "reverie", "bindings": bindings}]}
@@ -183,7 +184,7 @@ async def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(
     calls = tuple(("attend", json.dumps({"room": place})) for place in wrong)
     post = ("send_message", json.dumps({"address": LOBBY, "text": "psst"}))
     rules = (
-        ScriptRule(match=PENDING, calls=(*calls, post)),
+        ScriptRule(match=LOBBY, calls=(*calls, post)),
         ScriptRule(match="hello", reply="hi"),
         REST,
     )
@@ -203,11 +204,7 @@ async def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(
     assert not gateway.sent("cellar") + gateway.sent("lobby")
 
 
-async def test_one_look_covers_many_rooms_and_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.stream.attention.LIFT_REST_S", 0.0)
-
+async def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
     rooms = [f"room{number}" for number in range(12)]
     async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **QUICK) as gateway:
         await order(gateway, "off")
@@ -216,9 +213,9 @@ async def test_one_look_covers_many_rooms_and_lines(
                 await gateway.say(f"outage {number}", sender="bob", room=room)
         await order(gateway, "wake")
         first, second = await ended(gateway, 2)
-    assert first.heard.count("## console/room") == 8
+    assert first.heard.count("(console/room") == 8
     assert "(4 more rooms wait)" in first.heard
-    assert second.heard.count("## console/room") == 4
+    assert second.heard.count("(console/room") == 4
     assert len(first.covers) + len(second.covers) == 60
     judged = [fact for fact in await gateway.facts("judged") if isinstance(fact, Judgement)]
     assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}

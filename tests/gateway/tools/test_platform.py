@@ -3,6 +3,7 @@ after."""
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
 from gateway.core.events import (
     Address,
+    Alarm,
     EventId,
     MessageDeleted,
     MessageId,
@@ -154,7 +156,9 @@ async def shown(kit: Stagehands, *rooms: Address) -> None:
     assert kit.digests.rooms == {one.conversation for one in rooms}
 
 
-async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing(kit: Stagehands) -> None:
+async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing_of_other_rooms(
+    kit: Stagehands,
+) -> None:
     await shown(kit, ROOM, OTHER)
     inner = at(OWN)
     inner.request.add(Label("guest", (OTHER.conversation,), "m3"))
@@ -169,7 +173,8 @@ async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing(kit: Stageh
     )
     (alarm,) = await kit.store.entries(kinds=["alarm"])
     assert alarm.conversation == ROOM.conversation
-    assert "marzipan" not in repr(alarm.fact)
+    assert isinstance(alarm.fact, Alarm)
+    assert re.fullmatch(r"the line of Ann at \d\d:\d\d", alarm.fact.text)
     assert await kit.store.due_conversations(1) == [
         (OTHER.conversation, 2),
         (ROOM.conversation, 2),

@@ -122,7 +122,10 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
                 "roles": {"owner": [f"{TELEGRAM}:{who}" for who in ("olga", "ann")]},
             },
             dmn={"resting": 60.0, "dream_tokens": 10},
-            attention={"coalesce": 1.5, "salience": {"keywords": ["outage"]}},
+            attention={
+                "coalesce": 1.5,
+                "rules": [{"type": "*.room.*", "keyword": "outage", "urgency": "normal"}],
+            },
         )
         brain = PlayedModel(clock, answer)
         gateway = Gateway(made, brain, clock=clock)

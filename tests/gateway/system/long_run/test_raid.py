@@ -13,7 +13,6 @@ from tests.kits.simulated_time import JumpingClock, simulated
 
 LINES, MINUTE_S = 6_000, 60.0
 COALESCE_S = 1.5
-SALIENT = {"keywords": ["help"], "questions": True}
 DIRECT = (5.0, 17.3, 30.05, 44.9, 59.9)
 """When somebody writes directly, in the middle of it."""
 
@@ -77,8 +76,8 @@ async def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(
     brain = PlayedModel(clock)
     made = on_platforms(
         tmp_path,
-        bindings=[{"private": False, "listen": listen}],
-        attention={"coalesce": COALESCE_S, "salience": SALIENT},
+        bindings=[{"private": False, "listen": listen, "speaks_up": "sometimes"}],
+        attention={"coalesce": COALESCE_S},
     )
     async with Gateway(made, brain, clock=clock) as gateway:
         await clock.sleep(10)

@@ -52,6 +52,7 @@ def document(second: bool) -> Json:
                             "thread": either("one", "two"),
                         },
                         "listen": either("mention", "all"),
+                        "speaks_up": either("when_useful", "sometimes"),
                         "addressing": either("anywhere", "start"),
                         "prompt": either("Prompt one.", "Prompt two."),
                         "language": either("en", "de"),
@@ -214,11 +215,6 @@ def document(second: bool) -> Json:
                 }
             ],
             "thresholds": {"home": either("low", "normal")},
-            "salience": {
-                "people": [either("home:1", "home:2")],
-                "keywords": [either("fire", "flood")],
-                "questions": either(False, True),
-            },
             "presence": {
                 "idle": either(900.5, 901.5),
                 "away": either(14_400.5, 14_401.5),

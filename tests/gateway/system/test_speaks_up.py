@@ -1,0 +1,230 @@
+"""`speaks_up`: what the agent says in rooms without being asked, and when it looks at all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.base import ModelRequest, TextPart
+from agent.models.scripted import Script, ScriptRule
+from gateway.config.models import Settings
+from gateway.core.facts import Judgement, RoomAttended
+from tests.kits.gateway import IRC, TELEGRAM, Gateway, on_platforms
+from tests.kits.simulated_time import JumpingClock, simulated
+
+DEV = f"{IRC}/#one"
+QUESTION = "does anybody know how to rotate the logs?"
+WHY = "a guest asked how to rotate logs and nobody answered"
+YIELD = ("yield_to_user", "{}")
+
+
+def attend(room: str = DEV, reason: str = WHY) -> tuple[str, str]:
+    return "attend", json.dumps({"room": room, "reason": reason})
+
+
+LOOKS = (
+    ScriptRule(match=r"## .*rotate the logs", calls=(attend(), YIELD)),
+    ScriptRule(match=r"## ", calls=(YIELD,)),
+    ScriptRule(match="rotate the logs", reply="with logrotate"),
+    ScriptRule(match=".", calls=(("stay_silent", "{}"),)),
+)
+"""A model that has a room attended where that is asked, and answers it there."""
+
+
+def configured(tmp: Path, speaks_up: str, **more: Any) -> Settings:
+    bindings = [{"private": False, "speaks_up": speaks_up}]
+    return on_platforms(tmp, bindings=bindings, **{"dmn": {"dream_every": 0}, **more})
+
+
+def last_input(request: ModelRequest) -> str:
+    parts = request.conversation[-1].parts
+    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+async def overhear(gateway: Gateway, text: str, who: str = "ewa", room: str = "#one") -> None:
+    await gateway.say(text, sender=who, room=room, on=IRC)
+
+
+@pytest.mark.parametrize("listen", ["ambient", "mention"])
+@simulated
+async def test_a_question_that_nobody_answers_is_answered_once_after_three_quiet_minutes(
+    clock: JumpingClock, tmp_path: Path, listen: str
+) -> None:
+    bindings = [{"private": False, "speaks_up": "when_useful", "listen": listen}]
+    made = on_platforms(tmp_path, bindings=bindings, dmn={"dream_every": 0})
+    async with Gateway(made, Script(rules=LOOKS), clock=clock) as gateway:
+        await clock.sleep(10)
+        await overhear(gateway, QUESTION)
+        await clock.sleep(60)
+        await overhear(gateway, "no idea", who="tom")
+        await clock.sleep(179)
+        assert not gateway.scripted.requests
+        await clock.sleep(2)
+        await gateway.took(2)
+        await clock.sleep(7_200)
+    assert gateway.sent() == ["with logrotate"]
+    looked, spoken = await gateway.turns()
+    assert (looked.cause, spoken.cause) == ("digest", "attended")
+    assert looked.heard.startswith(f'## "#one" ({DEV})\n(an open question, talk of people)\n')
+    assert f'(you decided to look at this room: "{WHY}")' in spoken.heard
+    assert "speak up here only if" in gateway.scripted.requests[1].now
+    assert len(gateway.scripted.requests) == 2
+
+
+@simulated
+async def test_while_people_talk_nothing_is_asked_and_an_answer_of_theirs_is_enough(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    async with Gateway(
+        configured(tmp_path, "when_useful"), Script(rules=LOOKS[1:]), clock=clock
+    ) as gateway:
+        await overhear(gateway, QUESTION)
+        for number in range(30):
+            await clock.sleep(120)
+            await overhear(gateway, f"with logrotate, and this is line {number}", who="tom")
+        assert not gateway.scripted.requests
+        await clock.sleep(3_600)
+    assert len(gateway.scripted.requests) == 1
+    assert not gateway.sent()
+
+
+@simulated
+async def test_never_is_the_default_and_looks_at_nothing(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    async with Gateway(on_platforms(tmp_path), Script(rules=LOOKS), clock=clock) as gateway:
+        for _ in range(30):
+            await overhear(gateway, QUESTION)
+            await clock.sleep(400)
+    assert not gateway.scripted.requests
+    judged = [one for one in await gateway.facts("judged") if isinstance(one, Judgement)]
+    assert [one.rule for one in judged if ".room." in one.type] == ["room talk is ambient"] * 30
+
+
+@simulated
+async def test_a_flood_of_questions_is_looked_at_six_times_an_hour_at_most(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    async with Gateway(
+        configured(tmp_path, "when_useful"), Script(rules=LOOKS[1:]), clock=clock
+    ) as gateway:
+        for number in range(18):  # as often as there is quiet in between
+            await overhear(gateway, f"who knows {number}?")
+            await clock.sleep(200)
+        assert len(gateway.scripted.requests) <= 6
+
+
+@simulated
+async def test_chatter_is_looked_at_once_an_hour_at_most(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    made = configured(tmp_path, "when_useful", dmn={"dream_every": 0, "forage": True})
+    async with Gateway(made, Script(rules=LOOKS[1:]), clock=clock) as gateway:
+        for number in range(3 * 12):
+            await overhear(gateway, f"chatter {number}")
+            await clock.sleep(200)
+            await gateway.say("thanks!", sender="olga", on=TELEGRAM)  # makes it forage
+            await clock.sleep(100)
+        looks = [one for one in await gateway.turns() if one.cause == "digest"]
+    assert len(looks) == 3
+
+
+@simulated
+async def test_sometimes_much_talk_is_looked_at_four_times_a_day(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    async with Gateway(
+        configured(tmp_path, "sometimes"), Script(rules=LOOKS[1:]), clock=clock
+    ) as gateway:
+        for number in range(19):
+            await overhear(gateway, f"well {number}")
+        await clock.sleep(3_600)
+        assert not gateway.scripted.requests
+        for number in range(6):
+            for line in range(20):
+                await overhear(gateway, f"well {number} {line}")
+            await clock.sleep(3_600)
+        looks = await gateway.turns()
+        assert len(looks) == 4
+        assert "(much talk, talk of people)\n" in looks[0].heard
+        await clock.sleep(86_400 - 7 * 3_600)
+        for line in range(20):
+            await overhear(gateway, f"next day {line}")
+        await clock.sleep(600)
+    assert len(await gateway.turns()) == 5
+
+
+@simulated
+async def test_what_waits_for_quiet_is_looked_at_after_a_restart(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    made = configured(tmp_path, "when_useful")
+    async with Gateway(made, Script(rules=LOOKS), clock=clock) as before:
+        await overhear(before, QUESTION)
+        await clock.sleep(20)
+    async with Gateway(made, Script(rules=LOOKS), clock=clock) as after:
+        await clock.sleep(60)
+        assert not after.scripted.requests
+        await clock.sleep(600)
+    assert before.sent() + after.sent() == ["with logrotate"]
+
+
+@simulated
+async def test_in_a_private_room_the_rooms_own_turn_is_taken(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    bindings = [{"private": True, "speaks_up": "when_useful"}]
+    made = on_platforms(tmp_path, bindings=bindings, dmn={"dream_every": 0})
+    async with Gateway(made, Script(rules=LOOKS), clock=clock) as gateway:
+        await overhear(gateway, QUESTION)
+        await clock.sleep(400)
+        assert gateway.sent() == ["with logrotate"]
+        for _ in range(6):
+            await overhear(gateway, QUESTION)
+            await clock.sleep(200)
+    assert [one.cause for one in await gateway.turns()] == ["noticed"] * 3
+
+
+@simulated
+async def test_a_rule_of_the_operator_does_not_wait_for_quiet(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    rule = {"type": "*.room.*", "keyword": "outage", "urgency": "normal"}
+    made = configured(tmp_path, "when_useful", attention={"rules": [rule]})
+    async with Gateway(made, Script(rules=LOOKS[1:]), clock=clock) as gateway:
+        await overhear(gateway, "there is an outage")
+        for number in range(10):
+            await clock.sleep(60)
+            await overhear(gateway, f"oh no {number}", who="tom")
+        (looked,) = await gateway.turns()
+    assert "\n(a rule of your operator, talk of people)\n" in looked.heard
+
+
+@simulated
+async def test_a_reason_passes_only_where_all_may_read_what_it_may_be_made_of(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    """The digest holds a closed room as well, so its words could be in the reason."""
+    closed = {"match": {"channel": TELEGRAM}, "speaks_up": "when_useful"}
+    bindings = [closed, {"private": False, "speaks_up": "when_useful"}]
+    made = on_platforms(tmp_path, bindings=bindings, dmn={"dream_every": 0})
+    rules = (
+        ScriptRule(match=r"## .*marzipan", calls=(attend(reason="marzipan!"), YIELD)),
+        *LOOKS[1:],
+    )
+    async with Gateway(made, Script(rules=rules), clock=clock) as gateway:
+        await gateway.say("who likes marzipan?", sender="tom", room="#two", on=TELEGRAM)
+        await overhear(gateway, QUESTION)
+        asked_at = clock.now()
+        await clock.sleep(900)
+    assert gateway.sent("#one") == ["with logrotate"]
+    (attended,) = await gateway.facts("attended")
+    assert isinstance(attended, RoomAttended)
+    assert attended.reason == "marzipan!"
+    spoken = next(one for one in await gateway.turns() if one.cause == "attended")
+    assert f'room: "the line of ewa at {asked_at:%H:%M}")' in spoken.heard
+    assert (spoken.label.integrity, spoken.label.readers) == ("guest", ())
+    of_the_room = [one for one in gateway.scripted.requests if one.conversation_id == DEV]
+    assert of_the_room
+    assert "marzipan" not in repr(of_the_room)
