@@ -145,6 +145,8 @@ class ChannelCard:
     platform."""
     handle: str = ""
     """Identifier of the other person in a direct chat, e.g. `@ann`. Empty: not known."""
+    readers: str = ""
+    """Who reads a room, in a word or two. Empty: not known."""
     server: str = ""
     """Guild or network. Untrusted. Empty: none, or not known."""
     own_name: str = ""
@@ -362,13 +364,10 @@ def _render_place(place: ChannelCard) -> str:
         else _to_single_line(place.room)
     )
     where = title if place.kind == "unnamed" else f"the room {title}"
-    if place.thread is None:
-        return where
-    return (
-        f'{where}, in the thread "{_quote(place.thread, MAX_TITLE_CHARS)}"'
-        if place.thread
-        else f"{where}, a thread"
-    )
+    if place.thread is not None:
+        title = f'in the thread "{_quote(place.thread, MAX_TITLE_CHARS)}"'
+        where = f"{where}, {title if place.thread else 'a thread'}"
+    return f"{where} ({place.readers})" if place.readers else where
 
 
 def _render_own_name(own_name: str) -> str:
@@ -608,7 +607,7 @@ def render_partial_result(source: EvidenceRef, tool: str, excerpt: str, *, call:
         f"{to_single_line(tool[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)}: "
         f"{to_single_line(source.kind[:MAX_NAME_CHARS])}"
     )
-    whole = f"{label}, {source.chars} characters, sha256 {source.sha256[:12]}"
+    whole = f"{label}, {source.chars} characters"
     continuation = f", offset {len(excerpt)} for what follows" if excerpt else ""
     lines = [
         "[TOOL RESULT SUMMARY]",

@@ -7,6 +7,7 @@ by their form alone, and those that the summary does not contain word for word a
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -164,12 +165,16 @@ def extract_identifiers(
     `texts`: oldest first. The most recent and most repeated identifiers come first. `kept`:
     identifiers of earlier summaries (`agent.view.extract_exact_names`), the most important first.
     They get at least half of the places, so that one long conversation does not displace early
-    facts.
+    facts. A number of at most three digits counts if it occurs twice.
     """
-    weights = dict[str, int]()
+    weights, counts = dict[str, int](), Counter[str]()
     for place, text in enumerate(texts, start=1):
-        for found in dict.fromkeys(_iter_identifiers(text)):
+        counts.update(identifiers := list(iter_identifiers(text)))
+        for found in dict.fromkeys(identifiers):
             weights[found] = weights.get(found, 0) + place
+    for found, count in counts.items():
+        if count == 1 and _SMALL_NUMBER.fullmatch(found):
+            del weights[found]
     order = {found: number for number, found in enumerate(weights)}
     new = sorted(weights, key=lambda found: (-weights[found], -order[found]))
     old = [name for name in dict.fromkeys(kept) if name not in weights]
@@ -197,7 +202,7 @@ def secure_identifiers(summary: str, names: Iterable[str]) -> tuple[str, list[st
 
 
 def _find_present(summary: str, names: Sequence[str]) -> set[str]:
-    return set(_iter_identifiers(summary)).intersection(names)
+    return set(iter_identifiers(summary)).intersection(names)
 
 
 def _exact_pattern(name: str) -> str:
@@ -256,10 +261,11 @@ _IDENTIFIER: Final = re.compile(
 )
 """Forms of identifiers; the first that fits at a place is taken. Each is bounded, so that no text
 takes long."""
+_SMALL_NUMBER: Final = re.compile(r"\d{1,3}")
 _TRAILING_PUNCTUATION: Final = ".,;:!?'"
 
 
-def _iter_identifiers(text: str) -> Iterator[str]:
+def iter_identifiers(text: str) -> Iterator[str]:
     """Yield the identifiers in the order of the text, with repetitions."""
     if len(text) > MAX_TEXT_CHARS:
         text = f"{text[: MAX_TEXT_CHARS // 2]}\n{text[-MAX_TEXT_CHARS // 2 :]}"

@@ -37,7 +37,7 @@ from agent.prompt import (
     join_surrogates,
     render_partial_result,
 )
-from agent.summary import extract_identifiers, secure_identifiers, truncate_at_sentence
+from agent.summary import iter_identifiers, secure_identifiers, truncate_at_sentence
 from agent.tokens.counter import BYTES_PER_TOKEN, estimate_tokens
 from agent.workspace.character_card import normalize_text
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
@@ -471,7 +471,9 @@ def _render_stub(seq: int, number: int, record: ToolCallRecord) -> str:
             "it again]"
         )
     elif record.source is not None:
-        stub = render_partial_result(whole, record.name, "")
+        shown = _SHOWN_BEGINNING.search(record.result)
+        fenced, first = shown.groups() if shown is not None else (None, "")
+        stub = render_partial_result(whole, record.name, first, call=record.id if fenced else "")
     elif estimate_tokens(record.result) > LARGE_TOKENS:
         key = record.id if record.untrusted else ""
         stub = render_partial_result(whole, record.name, _excerpt_start(record.result), call=key)
@@ -479,6 +481,12 @@ def _render_stub(seq: int, number: int, record: ToolCallRecord) -> str:
         name = to_single_line(record.name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
         stub = f'[{name} result cleared: fetch_evidence("{whole.handle}") gives it again]'
     return stub if estimate_tokens(stub) < estimate_tokens(record.result) else record.result
+
+
+_SHOWN_BEGINNING: Final = re.compile(
+    r"\nIts first \d+ characters:\n(<<<untrusted [^\n]*\n)?([^\n]{1,80})"
+)
+"""First line of the excerpt in a text of `render_partial_result`."""
 
 
 def _excerpt_start(text: str) -> str:
@@ -767,7 +775,8 @@ def extract_exact_names(text: str) -> list[str]:
             names = _LISTED_NAME.findall(line)
         inside = line == _SUMMARY_TITLE or (inside and line.startswith("  "))
         summary_lines += [line.strip()] if inside else []
-    return list(dict.fromkeys([*names, *extract_identifiers(["\n".join(summary_lines[1:])])]))
+    in_summary = reversed(list(iter_identifiers("\n".join(summary_lines[1:]))))
+    return list(dict.fromkeys([*names, *in_summary]))
 
 
 def _render_folded(folded: FoldedTurns) -> str:

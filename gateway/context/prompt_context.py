@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from agent.cache.client import CacheWarmer
 from agent.prompt import ChannelCard, PromptBinding, render_channel_card
@@ -28,12 +28,12 @@ from gateway.config.reload import LiveSettings
 from gateway.context.history import HistoryTurn
 from gateway.context.memory import MEMORY_LABEL
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, ConversationId, Message
+from gateway.core.events import Address, ChannelName, ConversationId, Message, SenderId
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner, label_of_card
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.redaction import Redactor
-from gateway.core.scopes import Visibility
+from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope
 from gateway.core.tool_spec import ToolSpec
 from gateway.store import NewEntry, Store, UnreadEntries
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -44,6 +44,7 @@ SCANNED_LINES = 100
 """Newest lines that are searched for notable people."""
 MAX_PEOPLE = 10
 MAX_PINNED_CARDS = 1_000
+_SOME_PEOPLE: Final = ((31, "more than 30"), (16, "about 20"), (8, "about 10"), (4, "about 5"))
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 FRAME_TOKENS = 400
@@ -104,16 +105,23 @@ class ChannelCards:
         self._pinned: OrderedDict[ConversationId, ChannelCardPinned] = OrderedDict()
 
     async def card(
-        self, place: Address, *, peer_name: str | None, last: datetime | None, folded: bool
+        self,
+        place: Address,
+        *,
+        peer_name: str | None,
+        last: datetime | None,
+        folded: bool,
+        scope: str = "",
     ) -> tuple[str, Label]:
         """Return the card of a place, durably pinned, and the label of its text.
 
-        `peer_name`: name of the other person in a direct chat; None: it is a room.
+        `peer_name`: name of the other person in a direct chat; None: it is a room. `scope`: of its
+        readers; empty: not known.
         """
         conversation, now = place.conversation, self._clock.now()
         pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
         if reason := refresh_reason(pinned=pinned is not None, last=last, now=now, folded=folded):
-            card = await self._describe_place(place, peer_name)
+            card = await self._describe_place(place, peer_name, scope)
             written, role = (
                 self._redactor(render_channel_card(card)),
                 await self._least_role(place, card),
@@ -132,7 +140,9 @@ class ChannelCards:
         """Return what the agent is called there, without a leading `@`. Empty: not known."""
         return (self._titles.place_names(place).me or "").removeprefix("@")
 
-    async def _describe_place(self, place: Address, peer_name: str | None) -> ChannelCard:
+    async def _describe_place(
+        self, place: Address, peer_name: str | None, scope: str
+    ) -> ChannelCard:
         channel = self._channels.get(place.channel)
         capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
@@ -143,6 +153,9 @@ class ChannelCards:
         )
         topic = names.topic if peer_name is None else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
+        people, writers = tuple[tuple[str, str], ...](), 0
+        if peer_name is None:
+            people, writers = await self._find_people(place.conversation)
         return ChannelCard(
             platform=capabilities.platform,
             channel=place.channel,
@@ -156,9 +169,8 @@ class ChannelCards:
             thread=None if place.thread is None else self._titles.thread_title(place),
             formatting=capabilities.formatting,
             topic=await self._find_topic(place.conversation) if topic is None else topic,
-            people=()
-            if peer_name is not None
-            else await self._find_notable_people(place.conversation),
+            readers=_describe_readers(scope, writers) if peer_name is None else "",
+            people=people,
         )
 
     async def _find_topic(self, conversation: ConversationId) -> str:
@@ -196,22 +208,31 @@ class ChannelCards:
             return "guest"
         return role_of(self._access, changed.at, changed.sender)
 
-    async def _find_notable_people(
+    async def _find_people(
         self, conversation: ConversationId
-    ) -> tuple[tuple[str, str], ...]:
+    ) -> tuple[tuple[tuple[str, str], ...], int]:
         """Return name and role of the owners and admins who wrote there lately, the last writer
-        last.
+        last, and the number of all who did.
         """
         lines = await self._store.newest_entries(
             SCANNED_LINES, kinds=MESSAGE_KINDS, conversation=conversation
         )
-        found: dict[str, tuple[str, str]] = {}
+        found, writers = dict[str, tuple[str, str]](), set[SenderId]()
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
             role = role_of(self._access, message.at, message.sender)
+            writers.add(message.sender.id)
             if role in {"owner", "admin"}:
                 found.pop(message.sender.id, None)
                 found[message.sender.id] = (message.sender.name, role)
-        return tuple(found.values())[-MAX_PEOPLE:]
+        return tuple(found.values())[-MAX_PEOPLE:], len(writers)
+
+
+def _describe_readers(scope: str, writers: int) -> str:
+    """Return who reads a room. The number of those who write is rounded: a card changes seldom."""
+    opened = "open to the server" if is_shared_scope(scope) else ""
+    readers = "public" if scope == PUBLIC else opened
+    number = next((some for least, some in _SOME_PEOPLE if writers >= least), "")
+    return ", ".join(filter(None, [readers, number and f"{number} people write here"]))
 
 
 def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
@@ -355,6 +376,7 @@ class PromptContextBuilder:
             peer_name=prompt_context.peer_name,
             last=prompt_context.last_active_at,
             folded=folded,
+            scope=prompt_context.visibility.scope,
         )
 
 

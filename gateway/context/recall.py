@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from agent.journal import JournalEntry, to_single_line
 from agent.tokens.counter import estimate_tokens
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
+from gateway.context.conversation import is_addressed
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MEMORY_LABEL, MemoryStore
 from gateway.context.search import (
@@ -42,13 +44,14 @@ from gateway.context.search import (
     weigh_terms,
 )
 from gateway.core.clock import Clock
-from gateway.core.facts import AMBIENT, Seq, TurnRecord
+from gateway.core.events import Message, MessageEdited
+from gateway.core.facts import AMBIENT, Fact, Judgement, Seq, TurnRecord
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, join
 from gateway.core.process import ProgramNotStarted, run_program, select_environment
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE
 from gateway.core.tool import ToolContext
-from gateway.store import EntryLocation, StoreReader
+from gateway.store import EntryLocation, LogEntry, StoreReader
 from gateway.stream.routing import PrivacyCache
 
 logger = logging.getLogger("reverie.recalling")
@@ -86,6 +89,10 @@ _READS_AT_ONCE: Final = 3
 _PREFETCH_SIZES: Final = (2_000, 1_000, 500, 250, 120, 60)
 """Lengths in characters of one text of the prefetch command, tried in order: long, because the
 command made a choice."""
+_QUESTION: Final = re.compile(r"[?\uff1f\u061f][^\w]{0,9}\Z")
+"""End of a question: the ASCII mark, the wide one of East Asian scripts, or the Arabic one."""
+_MIN_TOLD_CHARS: Final = 3
+"""Shorter words tell nothing."""
 _MAX_VIEW_STARTS: Final = 1_000
 """Starts of views that are cached."""
 
@@ -339,6 +346,8 @@ class _RecallQuery:
     told_names: Collection[str]
     memory_in_prompt: str
     weights: TermWeights
+    asked: str
+    """The new messages."""
     view_start: Seq | None
     """Entries of this conversation from here on are in view. None: none is."""
 
@@ -468,6 +477,7 @@ class AmbientRecall:
             told_names=known_names,
             memory_in_prompt=memory_in_prompt,
             weights=weights,
+            asked="\n".join([*lines, context.agent]),
             view_start=view_start,
         )
         weighed = score_candidates(uses, weights, self._notes)
@@ -487,7 +497,7 @@ class AmbientRecall:
         memory_label = MEMORY_LABEL if uses_memory else TRUSTED_LABEL
         for first in range(0, len(pool), _READS_AT_ONCE):
             batch = pool[first : first + _READS_AT_ONCE]
-            read = await asyncio.gather(*(self._load_source(one.source, context) for one in batch))
+            read = await asyncio.gather(*(self._load_source(one.source, query) for one in batch))
             if not all(
                 _add_to_result(one.name, source, builder, query.words, memory_label)
                 for one, source in zip(batch, read, strict=True)
@@ -506,19 +516,29 @@ class AmbientRecall:
         return dict(zip(wanted, found.positions, strict=True)), found.last
 
     async def _load_source(
-        self, source: EntryLocation | SearchHit | str, context: ToolContext
+        self, source: EntryLocation | SearchHit | str, query: _RecallQuery
     ) -> SearchHit | str | None:
-        """Load an item. None: it is not visible, or outdated."""
+        """Load an item; in place of a question, the agent's answer to it. None: it is not visible,
+        outdated, or a question without an answer of the agent.
+        """
         if not isinstance(source, EntryLocation):
             return source
         entry = await self._reader.entry(source.seq)
+        if entry is not None and _is_question(entry.fact, query.asked):
+            entry = await self._find_answer(entry)
         if entry is None or entry.conversation is None:
             return None
-        hit = await self._hit_builder.build(entry, context)
-        return next(
-            iter(context.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)),
-            None,
-        )
+        hit = await self._hit_builder.build(entry, query.context)
+        found = [hit] if hit is not None else []
+        return next(iter(query.context.visibility.only_visible(found, scope_of_hit)), None)
+
+    async def _find_answer(self, question: LogEntry) -> LogEntry | None:
+        if not is_addressed(question.fact):
+            return None
+        caused = await self._reader.caused_by(question.seq)
+        judged = next((one for one in caused if isinstance(one.fact, Judgement)), None)
+        turn = await self._reader.handled_by(judged) if judged is not None else None
+        return turn if turn is not None and isinstance(turn.fact, TurnRecord) else None
 
     async def _find_view_start(self, since: Seq) -> Seq:
         """Return the first log position of the input of the turn that ended at `since`."""
@@ -618,6 +638,15 @@ def _add_to_result(
     return source is None or builder.add(
         name, source.text, lambda max_chars: source.render(words, max_chars), label=source.label
     )
+
+
+def _is_question(fact: Fact, asked: str) -> bool:
+    """Return whether a message asks, or says to the agent only what is `asked` now."""
+    if not isinstance(fact, Message | MessageEdited):
+        return False
+    words = {word for word in split_words(fact.text) if len(word) >= _MIN_TOLD_CHARS}
+    repeats = is_addressed(fact) and words.issubset(split_words(asked))
+    return repeats or bool(_QUESTION.search(fact.text))
 
 
 def _is_recallable(entry: EntryLocation, query: _RecallQuery) -> bool:

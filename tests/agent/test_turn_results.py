@@ -1,7 +1,6 @@
 """Tool results in a turn: the part that the model receives, and the part that is archived."""
 
 import asyncio
-import hashlib
 import re
 from collections.abc import AsyncGenerator
 
@@ -83,10 +82,9 @@ def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
     frame, _, excerpt = called.result.partition(" characters:\n")
     assert text.startswith(excerpt)
     assert 400 < estimate_tokens(excerpt) <= 500
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     assert frame.splitlines() == [
         "[TOOL RESULT SUMMARY]",
-        f"look_up: text, {len(text)} characters, sha256 {digest}, from https://a",
+        f"look_up: text, {len(text)} characters, from https://a",
         (
             f"To read it word for word: fetch_evidence with handle e1, offset {len(excerpt)} for what "
             "follows."

@@ -422,7 +422,7 @@ def form_results(how: ViewMarks) -> list[str]:
 def test_a_trimmed_turn() -> None:
     (told,) = project_turns([TURN], ViewMarks(trimmed=13))
     long, first, second, error = form_results(ViewMarks(trimmed=13))
-    assert long.startswith("[TOOL RESULT SUMMARY]\nread_file: text, 6190 characters, sha256 ")
+    assert long.startswith("[TOOL RESULT SUMMARY]\nread_file: text, 6190 characters, ")
     assert (
         'from {"path":"a.py"}\nTo read it word for word: fetch_evidence with handle t12.1, offset '
         "210"

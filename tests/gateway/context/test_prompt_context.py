@@ -142,6 +142,20 @@ def test_notable_people_stand_on_the_card(tmp_path: Path) -> None:
             await gateway.screen.until(1)
             card = block(gateway.scripted.requests[0], "channel")
             assert card.splitlines()[-1] == "People to know: bob (admin), ann (owner)"
+            assert "Place: the room lobby (public)" in card
+
+    asyncio.run(story())
+
+
+def test_how_many_write_in_a_room_is_said_roughly(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            for number in range(9):
+                await gateway.console.receive_message("hi", sender=f"p{number}", room="lobby")
+            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+            card = block(gateway.scripted.requests[0], "channel")
+            assert "(public, about 10 people write here)" in card
 
     asyncio.run(story())
 

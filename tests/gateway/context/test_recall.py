@@ -109,8 +109,8 @@ async def test_each_line_says_when_who_and_where(tmp_path: Path) -> None:
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert sorted(await told(kit, "What do you know of the HARBOUR?")) == [
             '[2026-03-04 05:06 UTC] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
-            '[2026-03-04 05:06 UTC] Ann (guest), in irc.test/ann: "Which harbour?"',
             '[2026-03-04 05:06 UTC] you, in irc.test/#room: "So the harbour is open then"',
+            '[2026-03-04 05:06 UTC] you, in irc.test/ann: "ours"',
             (
                 '[2026-03-04 05:06 UTC] your journal (in irc.test/ann): "Boats: Ann asks about the '
                 'harbour"'
@@ -121,6 +121,17 @@ async def test_each_line_says_when_who_and_where(tmp_path: Path) -> None:
             '[2026-03-04 05:06 UTC] you, in irc.test/#room: "So the harbour is open then"',
             '[2026-03-04 05:06 UTC] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
         ]
+
+
+@story
+async def test_a_question_is_no_knowledge_and_its_answer_is(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.say(1, "reverie: explain the harbour", ANN, who="Ann")
+        await ended(kit, ANN, text="Ships stay there over night")
+        await kit.say(2, "does anybody know the harbour?", ROOM, who="Ada")
+        await kit.say(3, "reverie: explain the harbour", ANN, who="Ann", fate="refused")
+        line = '[2026-03-04 05:06 UTC] you, in irc.test/ann: "Ships stay there over night"'
+        assert await told(kit, "explain the harbour") == [line]
 
 
 @story

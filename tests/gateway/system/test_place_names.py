@@ -85,7 +85,7 @@ async def test_cards_name_places_as_people_do(tmp_path: Path) -> None:
         ]
         assert discord[:3] == [
             'Platform: Discord (discord.main), server "Rust Users"',
-            'Place: the room "#help"',
+            'Place: the room "#help" (open to the server)',
             "You are @reverie here.",
         ]
         assert discord[4] == 'Topic, in the words of people there: "Questions only"'
