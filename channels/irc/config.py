@@ -143,8 +143,8 @@ class IrcConfig(ConfigSection):
     through one (`<kai> mybot: hello`) is a guest by that name."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
-    """Messages of a long answer that are sent at once; the rest follows after "more". 0: always all
-    of it."""
+    """Messages of a long answer that are sent at once; a full line counts as three. The rest
+    follows after "more". 0: always all of it."""
 
     @field_validator("host")
     @classmethod

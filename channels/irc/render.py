@@ -21,6 +21,8 @@ FORMATTING = (
     "fences, tables are aligned. Use **bold** and *italic* seldom. Each line is a separate "
     "message, and long answers are paged: aim for 1 to 4 lines."
 )
+LINES_OF_A_FULL_ONE: Final = 3
+"""Short lines that take as much of a room's window as one line of the full length."""
 BLANK_LINE: Final = " \x0f"
 """Blank line of code: a space, and a code that changes nothing, for servers (ngIRCd) drop white
 space at the end."""
@@ -116,19 +118,25 @@ def paginate(
     """Return the pages of a text, at least one, as lines of at most `limit_bytes`; together they
     are all of it.
 
-    A page has `page_lines` lines (0: all), plus one that says how to ask for the next (`more`); or
-    one line more, if that is the last.
+    A page has `page_lines` lines (0: all), of which a full one counts as `LINES_OF_A_FULL_ONE`,
+    plus one that says how to ask for the next (`more`); or one line more, if that is the last.
     """
+    pages, left = [list[str]()], page_lines
     lines = [piece for line in render(markdown) for piece in split_line(line, limit_bytes)]
-    starts = range(0, max(len(lines) - 1, 1), page_lines or len(lines))
+    for line in lines:
+        size = max(1, -(-LINES_OF_A_FULL_ONE * len(line.encode("utf-8", "replace")) // limit_bytes))
+        if page_lines and pages[-1] and size > left:
+            pages.append([])
+            left = page_lines
+        pages[-1].append(line)
+        left -= size
+    if len(pages) > 1 and len(pages[-1]) == 1:
+        single = pages.pop()
+        pages[-1] += single
     note = _('(page {page} of {pages}; write "{more}")')
-    return tuple(
-        (
-            *(lines[start:] if page == len(starts) else lines[start : start + page_lines]),
-            *([note.format(page=page, pages=len(starts), more=more)] if page < len(starts) else []),
-        )
-        for page, start in enumerate(starts, 1)
-    )
+    for number, page in enumerate(pages[:-1], 1):
+        page.append(note.format(page=number, pages=len(pages), more=more))
+    return tuple(map(tuple, pages))
 
 
 class _LineWriter:

@@ -185,6 +185,12 @@ def test_no_page_is_made_for_one_line(lines: int, pages: int) -> None:
     assert channel().page_count(post("\n".join(numbered(0, lines)))) == pages
 
 
+def test_full_lines_make_shorter_pages() -> None:
+    paragraphs = "\n\n".join("word " * 60 for _ in range(12))
+    first, *_, last = [channel().split(post(paragraphs, page)) for page in (1, 2, 3)]
+    assert (channel().page_count(post(paragraphs)), len(first), len(last)) == (3, 5, 4)
+
+
 def test_zero_means_all_of_it() -> None:
     irc = channel(page_lines=0)
     text = "\n".join(numbered(0, 100))
