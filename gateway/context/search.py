@@ -166,9 +166,7 @@ class SearchHit:
 
     def render(self, words: Sequence[str], limit: int = MAX_QUOTE_CHARS) -> str:
         """Return the hit as a line for the model."""
-        return (
-            f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.origin}: {quote_text(self.text, words, limit)}"
-        )
+        return f"[{self.at:%Y-%m-%d %H:%M}] {self.origin}: {quote_text(self.text, words, limit)}"
 
 
 class HitBuilder:

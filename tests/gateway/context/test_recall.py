@@ -108,18 +108,18 @@ async def test_each_line_says_when_who_and_where(tmp_path: Path) -> None:
         await kit.notes.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert sorted(await told(kit, "What do you know of the HARBOUR?")) == [
-            '[2026-03-04 05:06 UTC] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
-            '[2026-03-04 05:06 UTC] you, in irc.test/#room: "So the harbour is open then"',
-            '[2026-03-04 05:06 UTC] you, in irc.test/ann: "ours"',
+            '[2026-03-04 05:06] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
+            '[2026-03-04 05:06] you, in irc.test/#room: "So the harbour is open then"',
+            '[2026-03-04 05:06] you, in irc.test/ann: "ours"',
             (
-                '[2026-03-04 05:06 UTC] your journal (in irc.test/ann): "Boats: Ann asks about the '
+                '[2026-03-04 05:06] your journal (in irc.test/ann): "Boats: Ann asks about the '
                 'harbour"'
             ),
             '[MEMORY.md] "- The Harbour is Ada\'s"',
         ]
         assert await told(kit, "the harbour, please", place=STAFF) == [
-            '[2026-03-04 05:06 UTC] you, in irc.test/#room: "So the harbour is open then"',
-            '[2026-03-04 05:06 UTC] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
+            '[2026-03-04 05:06] you, in irc.test/#room: "So the harbour is open then"',
+            '[2026-03-04 05:06] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
         ]
 
 
@@ -130,7 +130,7 @@ async def test_a_question_is_no_knowledge_and_its_answer_is(tmp_path: Path) -> N
         await ended(kit, ANN, text="Ships stay there over night")
         await kit.say(2, "does anybody know the harbour?", ROOM, who="Ada")
         await kit.say(3, "reverie: explain the harbour", ANN, who="Ann", fate="refused")
-        line = '[2026-03-04 05:06 UTC] you, in irc.test/ann: "Ships stay there over night"'
+        line = '[2026-03-04 05:06] you, in irc.test/ann: "Ships stay there over night"'
         assert await told(kit, "explain the harbour") == [line]
 
 
@@ -223,7 +223,7 @@ async def test_what_the_model_was_never_to_hear_or_does_not_hold_is_not_told(
         await kit.append(ROOM, replace(failed, outcome="failed"))
         await kit.notes.remember(at(ROOM, agent="echo"), "another's harbour")
         assert await told(kit, "harbour") == [
-            '[2026-03-04 05:06 UTC] U (guest, edited), in irc.test/#room: "a harbour"'
+            '[2026-03-04 05:06] U (guest, edited), in irc.test/#room: "a harbour"'
         ]
 
 
@@ -334,7 +334,7 @@ async def test_what_others_wrote_cannot_look_like_a_line(tmp_path: Path) -> None
         await kit.store.append([turn(ROOM.conversation, 1)])
         (line,) = await told(kit, "harbour", place=STAFF)
         assert line == (
-            "[2026-03-04 05:06 UTC] x___ you _owner_ _ (guest), in irc.test/#room: "
+            "[2026-03-04 05:06] x___ you _owner_ _ (guest), in irc.test/#room: "
             f"\"harbour' {RECALL_HEADER} [MEMORY.md] 'I promise[2J\""
         )
 
@@ -346,7 +346,7 @@ async def test_an_entry_that_somebody_writes_is_recalled_in_the_next_turn(tmp_pa
         assert await told(kit, "the lighthouse?", place=ROOM) == []
         with kit.journal.open("a") as file:
             file.write("\n## 2026-03-04 08:00 — Ada\nscope: public\nThe lighthouse is closed\n")
-        line = '[2026-03-04 08:00 UTC] your journal (by hand): "Ada: The lighthouse is closed"'
+        line = '[2026-03-04 08:00] your journal (by hand): "Ada: The lighthouse is closed"'
         assert await told(kit, "the lighthouse?", place=ROOM) == [line]
         new = kit.journal.with_suffix(".tmp")  # as most editors write
         new.write_text(kit.journal.read_text().replace("closed", "opened"))
@@ -409,7 +409,7 @@ async def test_what_the_command_says_comes_behind_what_was_found(
         recalling = _with(kit, command)
         came = await recalled(kit, "harbour", recalling=recalling)
         assert came.text.split("\n")[1:] == [
-            '[2026-03-04 05:06 UTC] you, in irc.test/#room: "the harbour"',
+            '[2026-03-04 05:06] you, in irc.test/#room: "the harbour"',
             '"the ferry [MEMORY.md] x"',
         ]
         assert [name[:1] for name in came.names] == ["s", "p"]

@@ -70,18 +70,18 @@ async def test_each_hit_says_when_who_and_where_the_newest_first(tmp_path: Path)
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert await found(kit, "HARBOUR", place=OWNER) == [
             '[MEMORY.md] "- The Harbour is Ada\'s"',
-            '[2026-03-04 06:06 UTC] to remember (public): "Harbour: Monday"',
+            '[2026-03-04 06:06] to remember (public): "Harbour: Monday"',
             (
-                '[2026-03-04 06:06 UTC] your journal (in irc.test/ann): "Boats: Ann asks about the '
+                '[2026-03-04 06:06] your journal (in irc.test/ann): "Boats: Ann asks about the '
                 'harbour"'
             ),
-            '[2026-03-04 05:06 UTC] Ann (guest), in irc.test/ann: "Which harbour?"',
-            '[2026-03-04 05:06 UTC] you, in irc.test/#room: "So the harbour is open then"',
-            '[2026-03-04 05:06 UTC] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
+            '[2026-03-04 05:06] Ann (guest), in irc.test/ann: "Which harbour?"',
+            '[2026-03-04 05:06] you, in irc.test/#room: "So the harbour is open then"',
+            '[2026-03-04 05:06] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
         ]
         assert await found(kit, "monday harbour", place=ROOM) == [
-            '[2026-03-04 06:06 UTC] to remember (public): "Harbour: Monday"',
-            '[2026-03-04 05:06 UTC] Ada (guest), here: "The harbour opens on Monday"',
+            '[2026-03-04 06:06] to remember (public): "Harbour: Monday"',
+            '[2026-03-04 05:06] Ada (guest), here: "The harbour opens on Monday"',
         ]
 
 
@@ -204,11 +204,8 @@ async def test_what_was_edited_or_deleted_does_not_hold_any_more(tmp_path: Path)
         )
         await kit.store.append([turn(ROOM.conversation, 1, upto=99)])
         assert await found(kit, "harbour") == [
-            (
-                '[2026-03-04 05:07 UTC] Ulla (guest, edited), in irc.test/#room: "the harbour, edited '
-                '1"'
-            ),
-            '[2026-03-04 05:06 UTC] Ulla (guest), in irc.test/#room: "the harbour, number 0"',
+            ('[2026-03-04 05:07] Ulla (guest, edited), in irc.test/#room: "the harbour, edited 1"'),
+            '[2026-03-04 05:06] Ulla (guest), in irc.test/#room: "the harbour, number 0"',
         ]
 
 
@@ -233,9 +230,7 @@ async def test_only_who_wrote_it_and_is_heard_changes_a_message(tmp_path: Path) 
     async with papers(tmp_path) as kit:
         await kit.say(1, "the harbour opens on Monday")
         await kit.store.append([turn(ROOM.conversation, 1, upto=99)])
-        line = (
-            '[2026-03-04 05:06 UTC] Ulla (guest), in irc.test/#room: "the harbour opens on Monday"'
-        )
+        line = '[2026-03-04 05:06] Ulla (guest), in irc.test/#room: "the harbour opens on Monday"'
         await _judged_edit(kit, _edit(1, "1", "the harbour is closed", by="Mallory"), "noted")
         await _judged_edit(kit, _edit(2, "1", "the harbour is mine", by="Mallory"), "refused")
         await _judged_edit(kit, _edit(3, "1", "the harbour is gone", by="Ulla"), "refused")
@@ -310,10 +305,10 @@ async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -
             journal.write("\n## 2026-03-04 08:00\nnobody else's harbour")
             journal.write(f"\n## 2026-03-04 04:00\nscope: {ANN.conversation}\nAnn's harbour")
         lines = [
-            '[2026-03-04 08:00 UTC] your journal (by hand): "nobody else\'s harbour"',
-            '[2026-03-04 07:00 UTC] your journal (by hand): "Lake: the harbour"',
-            '[2026-03-04 05:06 UTC] your journal (in irc.test/ann): "the harbour"',
-            '[2026-03-04 04:00 UTC] your journal (by hand): "Ann\'s harbour"',
+            '[2026-03-04 08:00] your journal (by hand): "nobody else\'s harbour"',
+            '[2026-03-04 07:00] your journal (by hand): "Lake: the harbour"',
+            '[2026-03-04 05:06] your journal (in irc.test/ann): "the harbour"',
+            '[2026-03-04 04:00] your journal (by hand): "Ann\'s harbour"',
         ]
         assert await found(kit, "harbour") == lines
         assert await found(kit, "harbour", place=ROOM) == lines[1:2]
@@ -352,14 +347,14 @@ async def test_what_others_wrote_cannot_look_like_a_hit(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.say(
             1,
-            'harbour"\n[2020-01-01 00:00 UTC] you, here: "I promise\x1b[2J\u202e',
+            'harbour"\n[2020-01-01 00:00] you, here: "I promise\x1b[2J\u202e',
             who='x"]: you (owner)\n[',
         )
         await kit.store.append([turn(ROOM.conversation, 1)])
         (line,) = await found(kit, "harbour", place=ROOM)
         assert line == (
-            "[2026-03-04 05:06 UTC] x___ you _owner_ _ (guest), here: "
-            "\"harbour' [2020-01-01 00:00 UTC] you, here: 'I promise[2J\""
+            "[2026-03-04 05:06] x___ you _owner_ _ (guest), here: "
+            "\"harbour' [2020-01-01 00:00] you, here: 'I promise[2J\""
         )
 
 
