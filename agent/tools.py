@@ -28,12 +28,12 @@ class EndingArgs(ToolArguments):
 
 STAY_SILENT = define_tool(
     "stay_silent",
-    "Post nothing and end this turn. Use it for lines that need no answer.",
+    "End this turn and post nothing.",
     EndingArgs,
 )
 YIELD_TO_USER = define_tool(
     "yield_to_user",
-    "End this turn and rest until somebody speaks to you. Text written beside this call is posted.",
+    "End this turn and rest until somebody speaks to you. Text beside this call is posted.",
     EndingArgs,
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)

@@ -157,21 +157,18 @@ class MessagingTools:
         return "It is posted."
 
     @tool(
-        "Have a room's own turn taken now. In it you see that room alone, and what you write is "
-        "posted there.",
+        "By yourself: have a room's own turn taken now. It sees that room alone, and what it "
+        "writes is posted there.",
         effect=OWN,
     )
     async def attend(
         self,
         context: ToolContext,
         *,
-        room: Annotated[str, Field(description="Title of the room, as it stands above its lines.")],
+        room: Annotated[str, Field(description="Title above its lines.")],
         reason: Annotated[
             str,
-            Field(
-                max_length=MAX_REASON_CHARS,
-                description="Why, for yourself there and for the operator.",
-            ),
+            Field(max_length=MAX_REASON_CHARS, description="Why, for that turn."),
         ] = "",
     ) -> str:
         """Have a room's own turn taken; on return that is durable, and a restart takes it, too.
