@@ -319,8 +319,12 @@ async def _render_last_dream(context: CommandContext, agent: str, text: str) -> 
     """Return what the last dream changed in the file, which says `text` now."""
     dreams = await load_dreams(context.store, agent)
     last = find_last_effective_dream(dreams, approvals=False)
-    changes = render_memory_change(last, text) if last is not None else []
-    if last is None or not changes:
+    if last is None:
+        return []
+    since = next((one.fact.upto for one in dreams if one.fact.upto < last.fact.upto), Seq(0))
+    forgotten = await context.store.entries(after=since, kinds=["forgotten"], limit=1)
+    changes = render_memory_change(last, text, shows_gone=not forgotten)
+    if not changes:
         return []
     head = _("Last dream, {time} UTC:").format(time=f"{last.at:%Y-%m-%d %H:%M}")
     return [head, "```", *(escape_invisible(context.redactor(one)) for one in changes), "```"]

@@ -113,18 +113,22 @@ def list_changed_lines(before: str, after: str) -> list[str]:
     return [f"{line[0]} {line[1:].strip()}" for line in changed if line[1:].strip()]
 
 
-def render_memory_change(dream: DreamRecord, text: str, most: int = MAX_SHOWN_CHANGES) -> list[str]:
+def render_memory_change(
+    dream: DreamRecord, text: str, most: int = MAX_SHOWN_CHANGES, *, shows_gone: bool = True
+) -> list[str]:
     """Return what a dream changed in the file, a line each, at most `most`; the rest is counted.
     For an owner alone. Pure.
 
-    `text`: the file now. What came and has been taken out since, or forgotten, is not shown.
+    `text`: the file now. What came and has been taken out since is not shown. `shows_gone` False:
+    what went is only counted, as a note was forgotten, which nobody is shown.
     """
     kept = {line.strip() for line in text.splitlines()}
     lines = list_changed_lines(dream.fact.before, dream.fact.after)
-    changed = [line for line in lines if line[0] == "-" or line[2:] in kept]
+    lines = [line for line in lines if line[0] == "-" or line[2:] in kept]
+    changed = [line for line in lines if shows_gone or line[0] == "+"]
     plain = [line[:2] + line[2:].removeprefix("- ") for line in changed[:most]]
     shown = [shorten(line, MAX_CHANGE_CHARS) for line in plain]
-    more = len(changed) - len(shown)
+    more = len(lines) - len(shown)
     return [*shown, _("(and {count} more lines)").format(count=more)] if more else shown
 
 
