@@ -30,7 +30,6 @@ from agent.models.config import (
     ProviderConfig,
     ScriptedConfig,
     build_model,
-    context_tokens_of,
     fallback_chain,
     takes_breakpoints,
 )
@@ -45,9 +44,6 @@ from gateway.core.media_types import identify_image
 from gateway.store import StoreReader
 
 logger = logging.getLogger("reverie.cache")
-
-LARGE_SHARE = 0.25
-"""Share of a model's window above which the exact size of a prompt matters."""
 
 _CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
     "openai": "automatic",
@@ -273,7 +269,12 @@ async def _close_quietly(closing: Coroutine[None, None, None]) -> None:
 
 
 class TokenCounters:
-    """Token counters of one gateway."""
+    """Token counters of one gateway: a cascade for each model.
+
+    The provider's own counter where it has one; else, and from the first outage of it on, cl100k,
+    which is loaded when it is first needed. Bytes are counted where no prompt is measured by a
+    tokenizer: for scripted models, with `token_counter` off, and until cl100k is loaded.
+    """
 
     def __init__(self, live: LiveSettings, clock: Clock) -> None:
         self._live = live
@@ -293,9 +294,7 @@ class TokenCounters:
 
     def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
         """Return the counter for one model, which its provider calls `name`."""
-        return _ModelGauge(
-            self, name, context_tokens_of(config, provider), config.provider, provider
-        )
+        return _ModelGauge(self, name, config.provider, provider)
 
     def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
         """Return the counter that asks this provider.
@@ -344,13 +343,11 @@ class _ModelGauge:
         self,
         counters: TokenCounters,
         name: str,
-        window_tokens: int,
         key: str,
         provider: ProviderConfig,
     ) -> None:
         self._counting = counters
         self._name = name
-        self._window_tokens = window_tokens
         self._key = key
         self._provider = provider
         self._counted_requests: dict[str, ModelRequest] = {}
@@ -364,17 +361,14 @@ class _ModelGauge:
     def estimate(
         self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
     ) -> tuple[TokenMeter, TokenEstimate]:
-        counters, live = self._counting, self._counting.live
-        rough = counters.rough.estimate(model, request, before)
-        if not live.is_enabled("token_counter", request.shared_key):
-            return counters.rough, rough
-        meter, estimate = counters.rough, rough
-        wanted = live.optimization.token_counter.backend == "tiktoken"
-        endpoint = self._endpoint
-        counted = endpoint is not None and endpoint.is_exact
-        if wanted or (not counted and rough.tokens > LARGE_SHARE * self._window_tokens):
-            meter, estimate = counters.fine, counters.fine.estimate(model, request, before)
-        if endpoint is not None and request.shared_key not in self._counted_requests:
+        counters, endpoint = self._counting, self._endpoint
+        is_enabled = counters.live.is_enabled("token_counter", request.shared_key)
+        is_counted = isinstance(self._provider, ScriptedConfig) or (
+            endpoint is not None and endpoint.is_exact
+        )
+        meter = counters.fine if is_enabled and not is_counted else counters.rough
+        estimate = meter.estimate(model, request, before)
+        if is_enabled and endpoint is not None and request.shared_key not in self._counted_requests:
             self._counted_requests[request.shared_key] = request
             endpoint.request_count(
                 self._body(request), lambda tokens: meter.record_count(estimate, tokens)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.models.config import ModelConfig
 from agent.signals import DmnPolicy
 from agent.workspace.cache import WorkspaceCache
 from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
@@ -44,6 +45,7 @@ from tests.gateway.stream.test_attention import listened
 from tests.gateway.stream.test_presence import spoken
 from tests.kits import approvals
 from tests.kits.loop import DrivenLoop
+from tests.kits.models import request
 from tests.kits.settings import live_settings, reload
 from tests.kits.tools import set_tools
 from tests.kits.waiting import until
@@ -221,6 +223,35 @@ async def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> N
     counter("auto")
     await now.reload()
     assert counting.endpoint("s", llm.providers["s"]) is not None
+    await counting.aclose()
+
+
+async def test_a_prompt_is_counted_by_the_provider_else_by_cl100k(tmp_path: Path) -> None:
+    """Also a small one. Bytes stand in for the provider's count until it comes, and for scripts."""
+    (tmp_path / "reverie.yaml").write_text(
+        (CONFIG % ("true", "true", "0")).replace(
+            "providers: {s: {kind: scripted}}",
+            "providers: {s: {kind: scripted}, o: {kind: openai, base_url: 'http://127.0.0.1:9'},"
+            " l: {kind: llamacpp}, a: {kind: anthropic, base_url: 'http://127.0.0.1:9'}}",
+        )
+    )
+    counting, asked = TokenCounters(live(tmp_path), ManualClock()), request()
+    llm = counting.live.settings.llm
+
+    def method(provider: str, agent: str = "ana") -> str:
+        config = ModelConfig(provider=provider, name="m")
+        gauge = counting.gauge("m", config, llm.providers[provider])
+        return gauge.estimate("m", replace(asked, shared_key=agent), None)[1].method
+
+    assert method("s") == method("a") == "heuristic"
+    await until(lambda: method("o") == "tiktoken")
+    assert (method("l"), method("s"), method("a")) == ("tiktoken", "heuristic", "heuristic")
+    endpoint = counting.endpoint("a", llm.providers["a"])
+    assert endpoint is not None
+    for number in range(3):
+        method("a", f"agent-{number}")
+        await endpoint.wait_settled()
+    assert (endpoint.is_exact, method("a")) == (False, "tiktoken")
     await counting.aclose()
 
 
