@@ -70,6 +70,10 @@ QUESTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "model.name": ("Model", "the model, as its provider calls it"),
     "persona.name": ("Its name", "name of the bot"),
     "persona.text": ("Its character, in a paragraph", "character of the bot, in a paragraph"),
+    "speaks.up": (
+        "May it speak up in rooms without being asked? never, when useful, sometimes",
+        "in rooms, without being asked: never, when useful, or sometimes",
+    ),
 }
 """Questions by key, which is also the flag of the answer (`-` for dots): text, and help of the
 flag."""

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from gateway.cli.setup.dialog import (
     StepBack,
     Values,
     find_secrets,
+    parse_choice,
     replace_texts,
     split_words,
 )
@@ -118,6 +120,7 @@ def _run_setup(
     channels = _ask_channels(person, config, running=running)
     ask_model(person, config)
     files = _ask_persona(person, config, is_new=not texts)
+    _ask_speaks_up(person, config, is_new=not texts)
     if value_at(config, "ops", "token") is None:
         fresh = Secret("${file:secrets/ops.token}", token, is_new=True)
         config["ops"] = config.get("ops", {}) | {"token": fresh}
@@ -317,6 +320,18 @@ def _ask_persona(person: Respondent, config: Values, *, is_new: bool) -> dict[st
             "somebody asks.\n"
         )
     return files | {str(folder / "IDENTITY.md"): text}
+
+
+def _ask_speaks_up(person: Respondent, config: Values, *, is_new: bool) -> None:
+    """Ask once what it may say in rooms without being asked, and change the configuration."""
+    agent = config["agents"][0]
+    bindings = agent.get("bindings") or [{}]
+    before = bindings[0].get("speaks_up", "never").replace("_", " ")
+    parse = partial(parse_choice, ("never", "when useful", "sometimes"))
+    chosen = person.ask("speaks.up", default=before, parse=parse, optional=not is_new)
+    if chosen != before:
+        key = {"speaks_up": chosen.replace(" ", "_")}
+        agent["bindings"] = [one | key for one in bindings]
 
 
 def _parse_name(words: str) -> str:

@@ -251,6 +251,7 @@ async def agreed(person: Person) -> None:
     """The persona as it is, and yes."""
     await person.says("Its name")
     await person.says("Its character")
+    await person.says("May it speak up")
     await person.says("Write it")
     assert await person.over() == 0, person.screen
 
@@ -469,10 +470,12 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
         await person.says("Who answers", "embedded")
         await person.says("Its name", "Mira Ashgrove")
         await person.says("Its character", "A gardener who answers in short sentences.")
+        await person.says("May it speak up", "when useful")
         await person.says("Write it")
         assert await person.over() == 0
     files = written(directory)
     assert "  - id: mira-ashgrove\n    workspace: ./workspace" in files["reverie.yaml"]
+    assert "    bindings:\n      - speaks_up: when_useful\n" in files["reverie.yaml"]
     assert files["workspace/IDENTITY.md"].startswith(
         "You are Mira Ashgrove. A gardener who answers"
     )
@@ -505,10 +508,13 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
         assert len(api.calls) == asked
         await person.says("Its name", "Mira")
         await person.says("Its character", "Calm.")
+        await person.says("May it speak up")
         await person.says("Write it", "back")
+        await person.says("May it speak up", "back")
         await person.says("Its character", "back")
         await person.says("Its name", "Nora")
         await person.says("Its character", "Calm.")
+        await person.says("May it speak up")
         await person.says("Write it")
         assert await person.over() == 0
     files = written(directory)
@@ -856,11 +862,12 @@ async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) 
         assert (await piped(*given, "--yes", TG="1:wrong", KEY=KEY))[0] == 1
         code, out, err = await piped(*given, "--force", TG="1:wrong", KEY=KEY)
         assert code == 0, (out, err)
-        changed = [*given, "--persona-text", "A gardener."]
+        changed = [*given, "--persona-text", "A gardener.", "--speaks-up", "sometimes"]
         code, _, err = await piped(*changed, TG=api.token, KEY=KEY)
         assert (code, "--yes changes it" in err) == (1, True)
         assert (await piped(*changed, "--yes", TG=api.token, KEY=KEY))[0] == 0
         assert "A gardener." in (directory / "workspace" / "IDENTITY.md").read_text()
+        assert "speaks_up: sometimes" in (directory / "reverie.yaml").read_text()
 
 
 @pytest.mark.system
@@ -972,6 +979,7 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
             await person.says("Model")
             await person.says("Its name")
             await person.says("Its character")
+            await person.says("May it speak up")
             await person.says("Write it")
             assert await person.over() == 0
             assert "NOT_SET must be set in the environment" in person.screen
@@ -1002,6 +1010,7 @@ async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> 
             await person.says("Your choice", "go on")
             await person.says("Its name")
             await person.says("Its character")
+            await person.says("May it speak up")
             await person.says("Write it")
             assert await person.over() == 0
             assert "wrong-token-of-somebody" not in person.screen
