@@ -43,6 +43,11 @@ def single_line(text: str, chars: int) -> str:
     return " ".join(clean_text(text).split())[:chars]
 
 
+def fold_words(text: str) -> str:
+    """Return the words of a text without case and punctuation, with a space between."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
 def clean_name(text: str) -> str:
     """Return the name of a person, chat or file on one line of bounded length, without invisible
     characters.

@@ -701,6 +701,7 @@ class GatewayServices:
             attention=attention,
             bindings=bindings,
             presence=presence,
+            owner_names=self.owners.names,
         )
         self.intake = Intake(
             store,

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
 
 from channels.base import CanSetCommandMenus, Channel, Part, SendError
+from channels.text import fold_words
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
@@ -71,6 +72,8 @@ MORE_TEXT: Final = N_(
     "`reverie log tail` shows "
     "the others."
 )
+MIN_NAME_CHARS: Final = 3
+"""Shorter names of owners are words of the talk too often."""
 LASTING_S: Final = 600.0
 """Seconds after which trouble that began again on the same day is told again."""
 NoticeText = str | Callable[[Address | None], str]
@@ -142,6 +145,9 @@ class OwnerNotifier:
         self._live = live
         self._tasks = tasks
         self._owner_chat: DirectChat | None = None
+        self.names = set[str]()
+        """Names of the owners who wrote to an agent, each as words in lower case with a space
+        between: whole, and its first word."""
         self._lock = asyncio.Lock()
         """One text after the other, so that they can be counted."""
         self._day = ""
@@ -166,8 +172,13 @@ class OwnerNotifier:
 
     async def load(self) -> None:
         """Find the chat in which an owner wrote last. Call it once roles are loaded."""
-        if self.configured_address is None:
-            self._owner_chat = await self._find_newest_chat()
+        self._owner_chat = await self._find_newest_chat()
+        if self._owner_chat is not None:
+            self._learn_name(self._owner_chat)
+
+    def _learn_name(self, chat: DirectChat) -> None:
+        names = (chat.sender.name, chat.sender.name.partition(" ")[0], chat.sender.account or "")
+        self.names.update(one for one in map(fold_words, names) if len(one) >= MIN_NAME_CHARS)
 
     def _on_owner_wrote(self, entries: Sequence[LogEntry]) -> None:
         """Move notices to the direct chat in which an owner writes.
@@ -177,11 +188,10 @@ class OwnerNotifier:
         """
         for entry in entries:
             chat = parse_direct_chat(entry.fact)
-            if (
-                chat is not None
-                and self._is_owner(chat)
-                and (self._owner_chat is None or chat.at.channel != OPERATOR_CHANNEL)
-            ):
+            if chat is None or not self._is_owner(chat):
+                continue
+            self._learn_name(chat)
+            if self._owner_chat is None or chat.at.channel != OPERATOR_CHANNEL:
                 self._owner_chat = chat
 
     def _on_posted(self, entries: Sequence[LogEntry]) -> None:

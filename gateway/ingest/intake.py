@@ -7,16 +7,16 @@ transaction. Whoever acts on an event subscribes to the log.
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import date
-from typing import NamedTuple
+from datetime import date, datetime, timedelta
+from typing import Final, NamedTuple
 
 from channels.aio import run_to_completion
 from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
 from gateway.access.owners import OwnerNotifier
-from gateway.access.policy import decide
+from gateway.access.policy import AccessDecision, decide
 from gateway.access.texts import format_person, format_room
 from gateway.commands.dispatcher import CommandDispatcher, CommandResult
 from gateway.config.reload import LiveSettings
@@ -77,6 +77,7 @@ from gateway.stream.attention import (
     break_loop,
     count_exchanges,
     judge,
+    names_any,
     recount_exchanges,
 )
 from gateway.stream.presence import PresenceTracker
@@ -87,6 +88,8 @@ from gateway.stream.routing import (
 
 logger = logging.getLogger("reverie.judging")
 
+OWNER_STAYS: Final = timedelta(minutes=30)
+"""Time after an owner's line in a room in which they are taken to read what names them there."""
 _LOOK_BACK_TURNS = 200
 """Turns of an inner conversation that are searched for the looks of a day: `dmn.daily_turns`."""
 LOOP_TEXT = N_("You answer faster than a person can read. I do not answer you here for an hour.")
@@ -107,16 +110,30 @@ class EventJudge:
         attention: LiveAttention,
         bindings: Bindings,
         presence: PresenceTracker,
+        owner_names: Collection[str] = (),
     ) -> None:
+        """`owner_names`: see `OwnerNotifier.names`; may change."""
         self.access_policy, self.bindings = access_policy, bindings
+        self._owner_names = owner_names
         self._reader, self._clock, self._live = reader, clock, live
         self._attention, self._presence = attention, presence
         self._exchanges = LruDict[ConversationId, int](MAX_LOOP_CONVERSATIONS)
         """Exchanges with bots since a person wrote."""
         self._looked_enough = LruDict[ConversationId, date](MAX_LOOP_CONVERSATIONS)
         """Day on which much talk asks for no other look there."""
+        self._owner_there = LruDict[ConversationId, datetime](MAX_LOOP_CONVERSATIONS)
+        """Time of an owner's newest line in each room."""
         self._links_up = dict[ChannelName, bool]()
         """Newest state of each channel's link to its platform in the log, as far as it was read."""
+
+    def _names_absent_owner(self, message: Message, decision: AccessDecision) -> bool:
+        """Return whether a line of a room names an owner who has not written there lately."""
+        place, now = message.at.conversation, self._clock.now()
+        if decision.role == "owner":
+            self._owner_there.put(place, now)
+        seen = self._owner_there.get(place)
+        is_there = seen is not None and now - seen < OWNER_STAYS
+        return not is_there and names_any(message.text, self._owner_names)
 
     def on_link(self, entries: Sequence[LogEntry]) -> None:
         """Update the states of links, whichever process holds the channel. Subscribes to
@@ -208,13 +225,15 @@ class EventJudge:
         message too late.
         """
         binding, conversation = self.bindings.find(message.at), message.at.conversation
+        decision = decide(self.access_policy, message)
         judged = judge(
             self._attention.policy,
             message,
-            decide(self.access_policy, message),
+            decision,
             binding.listen,
             binding.speaks_up,
             level=self._presence.level,
+            names_owner=self._names_absent_owner(message, decision),
         )
         is_talk = judged.rule == TALK_RULE and binding.speaks_up == "sometimes"
         if is_talk and await self._is_much_talk(conversation, binding.agent):

@@ -7,7 +7,8 @@ command, which come before the configured ones.
 
 In a room where the operator lets the agent speak unasked (`speaks_up` of its binding), an open
 question is normal, and other talk of people is low. `gateway.stream.inbox` announces it once nobody
-writes there any more: a flood of questions makes one turn, not hundreds.
+writes there any more: a flood of questions makes one turn, not hundreds. In any room that the agent
+hears, a line is normal that names an owner who has not written there lately: it may be for them.
 
 Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some
 exchanges without a person's message in between its messages are only context (`break_loop`). A
@@ -25,6 +26,7 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Final, Literal
 
+from channels.text import fold_words
 from gateway.access.policy import AccessDecision
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
@@ -165,11 +167,13 @@ def judge(
     speaks_up: SpeaksUp = "never",
     *,
     level: PresenceLevel = "present",
+    names_owner: bool = False,
 ) -> Judgement:
     """Judge an event. Refused events are never shown to the model.
 
     `level` shifts the operator's thresholds. An event that is held back only by this shift becomes
-    context, so that a later turn shows it.
+    context, so that a later turn shows it. `names_owner`: room talk names an owner who is not
+    there, so that the agent may tell them.
     """
     dotted = format_event_type(event)
     if not decision.allowed:
@@ -184,7 +188,7 @@ def judge(
             "context: it was said a while ago, or the platform reports what somebody did",
         )
     if urgency is None:
-        urgency, rule = _default_urgency(event, listen, speaks_up)
+        urgency, rule = _default_urgency(event, listen, speaks_up, names_owner=names_owner)
     if isinstance(event, MembershipChanged) and event.change == "invite":
         fate, rule = "noted", decision.rule
     elif listen == "off" and _is_reportable(event):
@@ -256,11 +260,13 @@ def _match_rules(
 
 
 def _default_urgency(
-    event: Notification, listen: ListenMode, speaks_up: SpeaksUp
+    event: Notification, listen: ListenMode, speaks_up: SpeaksUp, *, names_owner: bool
 ) -> tuple[Urgency, str]:
     match event:
         case Message(kind="room") if listen == "all":
             return URGENT, "listen: all"
+        case Message(kind="room") if names_owner and listen == "ambient":
+            return NORMAL, "it names an owner"
         case Message(kind="room") if speaks_up != "never" and not event.sender.is_bot:
             is_question = is_open_question(event)
             return (NORMAL, f"{SPEAKS_UP}an open question") if is_question else (LOW, TALK_RULE)
@@ -278,6 +284,14 @@ def _default_urgency(
             return LOW, "a delivery report is low"
         case _:
             return LOW, f"{event.kind} is low"
+
+
+def names_any(text: str, names: Iterable[str]) -> bool:
+    """Return whether a text has one of these names as words of its own. Pure. `names`: as
+    `fold_words` returns them.
+    """
+    said = f" {fold_words(text)} "
+    return any(f" {name} " in said for name in names)
 
 
 def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.clock import ManualClock
-from gateway.core.facts import OwnerTold, is_inner
+from gateway.core.facts import Judgement, OwnerTold, is_inner
 from tests.kits.gateway import TELEGRAM, Gateway, on_platforms
 from tests.kits.played_model import REST, Ask, PlayedModel, Say
 from tests.kits.simulated_time import JumpingClock, simulated
@@ -90,3 +90,34 @@ async def test_a_guest_may_have_an_owner_told_from_their_room(
         await clock.sleep(60)
         assert mind.results == ["olga is told now."]
         assert told(it) == ["From `#two`, after words of `ann` (guest):\n> The disk is full."]
+
+
+@simulated
+async def test_a_line_that_names_an_owner_who_is_not_there_is_looked_at_and_told(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(("should know", Say(calls=(tell("The deploy failed."),))))
+    model = PlayedModel(clock, mind)
+    async with Gateway(on_platforms(tmp_path), model, clock=clock) as it:
+        await greets(it)
+        for words, room in (("a solga, and what she saw", "#one"), ("the folga", "#two")):
+            await it.say(words, sender="bob", room=room, on="irc.libera")
+        await clock.sleep(600)
+        assert len(model.asked) == 1  # words that hold her name are not her name
+        await it.say(
+            "Olga, should know: the deploy failed", sender="bob", room="#one", on="discord.main"
+        )
+        await clock.sleep(600)
+        assert len(told(it)) == 1
+        judged = [one for one in await it.facts("judged") if isinstance(one, Judgement)]
+        assert judged[-1].rule == "it names an owner"
+    async with Gateway(on_platforms(tmp_path), model, clock=clock) as it:
+        await it.say("I am here", sender="olga", room="#two", on=TELEGRAM)
+        await it.say("Olga should know of the disk", sender="bob", room="#two", on=TELEGRAM)
+        asked = len(model.asked)
+        await clock.sleep(600)
+        assert len(model.asked) == asked  # she reads it herself
+        await clock.sleep(1_800)
+        await it.say("Olga should know of the disk", sender="bob", room="#two", on=TELEGRAM)
+        await clock.sleep(600)
+        assert len(model.asked) > asked
