@@ -35,6 +35,7 @@ from gateway.config.secrets import collect_secrets
 from gateway.context.conversation import ConversationReader
 from gateway.context.dream import Dreamer
 from gateway.context.evidence import EvidenceStore
+from gateway.context.intentions import IntentionWatch
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
@@ -480,6 +481,14 @@ class GatewayServices:
         reminders = self.reminders = ReminderService(
             store, clock, live=live, access_policy=access_policy, internal=internal, cluster=cluster
         )
+        self.intentions = IntentionWatch(
+            store,
+            clock,
+            bindings=bindings,
+            places=places,
+            access_policy=access_policy,
+            internal=internal,
+        )
         evidence = EvidenceStore(store, clock, places, self.media)
         recall_search = RecallSearch(store, places, memory, journal, redactor)
         ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
@@ -585,7 +594,7 @@ class GatewayServices:
                     messaging,
                     self.telling,
                     MemoryTools(journal, recall_search, forgetter, evidence),
-                    ReminderTools(reminders, clock),
+                    ReminderTools(reminders, clock, self.intentions),
                     skills,
                 ],
                 "rooms": [platform, rooms],
@@ -709,6 +718,7 @@ class GatewayServices:
             stats=self.stats,
             places=places,
             judge=judge,
+            intentions=self.intentions,
             dispatcher=self.dispatcher,
             greeter=greeter,
             limits=limits,
@@ -837,6 +847,7 @@ class GatewayServices:
         """
         agents = [agent.id for agent in self.live.settings.agents]
         await self.places.load()
+        await self.intentions.load()
         await self.presence.load(self.store)
         await self.mute.load()
         if not self.cluster.is_shared:

@@ -89,6 +89,15 @@ def is_room_configured(policy: AccessPolicy, place: Address) -> bool:
     return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 
 
+def list_open_rooms(policy: AccessPolicy) -> list[Address]:
+    """Return the rooms that the configuration names one by one."""
+    return [
+        Address(channel=channel, room=room)
+        for channel, rooms in policy.open_rooms.items()
+        for room in sorted(rooms - {ANY_ROOM})
+    ]
+
+
 def is_room_chosen(policy: AccessPolicy, place: Address) -> bool:
     """Return whether the operator or an admin opened this very room or its space, not every room
     there is.

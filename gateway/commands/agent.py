@@ -1,10 +1,11 @@
-"""Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`,
-`reload` and others.
+"""Commands about agents and the running gateway: `dmn`, `remind`, `intentions`, `model`, `stop`,
+`rewind`, `reload` and others.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, get_args
 from zoneinfo import ZoneInfo
 
@@ -68,9 +69,15 @@ _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
 }
 
 
-async def suggest_reminders(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    """Suggest reminders of that place, the next first."""
-    return [one.id for one in await context.store.pending_reminders(typed.at.conversation)]
+async def suggest_reminders(
+    typed: CommandCompletion, context: CommandContext, *, intended: bool = False
+) -> list[str]:
+    """Suggest reminders of that place, the next first. `intended`: intentions."""
+    rows = await context.store.pending_reminders(typed.at.conversation)
+    return [one.id for one in rows if one.intended == intended]
+
+
+suggest_intentions: Final = partial(suggest_reminders, intended=True)
 
 
 async def _suggest_channels(_typed: CommandCompletion, context: CommandContext) -> list[str]:
@@ -278,8 +285,45 @@ command(
 
 @command("remind list", "List the reminders that are still to come.")
 async def list_reminders(call: CommandCall, context: CommandContext) -> CommandEffect:
-    here, elsewhere, private = await _find_reminders(context, call)
-    lines = [_format_reminder(context, one) for one in here] or [_("There are no reminders here.")]
+    return await _list(call, context, _("There are no reminders here."), intended=False)
+
+
+@command(
+    "remind cancel",
+    "Cancel a reminder.",
+    args=(make_arg("id", "As list shows it.", needed=True, suggests=suggest_reminders),),
+)
+async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandEffect:
+    return await _end(call, context, intended=False)
+
+
+command(
+    "intentions",
+    "List what I intend to do, or drop one.",
+    group="this conversation",
+    private=True,
+).declare()
+
+
+@command("intentions list", "List what I intend to do.")
+async def list_intentions(call: CommandCall, context: CommandContext) -> CommandEffect:
+    return await _list(call, context, _("There is nothing that I intend here."), intended=True)
+
+
+@command(
+    "intentions drop",
+    "Have me drop one: yours, or any for an admin.",
+    args=(make_arg("id", "As list shows it.", needed=True, suggests=suggest_intentions),),
+)
+async def drop_intention(call: CommandCall, context: CommandContext) -> CommandEffect:
+    return await _end(call, context, intended=True)
+
+
+async def _list(
+    call: CommandCall, context: CommandContext, nothing: str, *, intended: bool
+) -> CommandEffect:
+    here, elsewhere, private = await _find_reminders(context, call, intended=intended)
+    lines = [_format_reminder(context, one) for one in here] or [nothing]
     if elsewhere or private:
         others = [
             _("{reminder}, in {room}").format(
@@ -293,52 +337,63 @@ async def list_reminders(call: CommandCall, context: CommandContext) -> CommandE
     return done("\n".join(lines), data=[*here, *elsewhere])
 
 
-@command(
-    "remind cancel",
-    "Cancel a reminder.",
-    args=(make_arg("id", "As list shows it.", needed=True, suggests=suggest_reminders),),
-)
-async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandEffect:
-    wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
-    here, elsewhere, __ = await _find_reminders(context, call)
+async def _end(call: CommandCall, context: CommandContext, *, intended: bool) -> CommandEffect:
+    wanted, sender = normalize_reminder_id(call.arguments["id"].strip(" `")), call.command.sender
+    here, elsewhere, __ = await _find_reminders(context, call, intended=intended)
     row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
     if row is None:
-        text = _("There is no reminder {id} here.").format(id=inline_code(call.arguments["id"]))
-        return refuse(text)
-    words = _("Reminder `{id}` is cancelled.").format(id=row.id)
+        text = (
+            _("There is no intention {id} here.")
+            if intended
+            else _("There is no reminder {id} here.")
+        )
+        return refuse(text.format(id=inline_code(call.arguments["id"])))
+    is_own = call.command.direct or (sender.verified and sender.id == row.sender)
+    if not is_own and call.role not in ADMIN_ROLES:
+        return refuse(_("Only an admin, or whoever asked for it, may have it dropped."))
+    words = _("Intention `{id}` is dropped.") if intended else _("Reminder `{id}` is cancelled.")
     fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
     ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
-    return done(words, ended, then=lambda _: context.reminders.notify_changed())
+    then = context.reminders.notify_changed
+    return done(words.format(id=row.id), ended, then=lambda _: then())
 
 
 async def _find_reminders(
-    context: CommandContext, call: CommandCall
+    context: CommandContext, call: CommandCall, *, intended: bool
 ) -> tuple[list[PendingReminder], list[PendingReminder], int]:
     """Return the reminders of this place, those of others that may be shown here, and the number of
-    the rest.
+    the rest. `intended`: intentions, in place of reminders.
     """
     at = call.command.at.conversation
+    rows = [one for one in await context.store.pending_reminders() if one.intended == intended]
+    here = [one for one in rows if one.conversation == at]
     if not (call.command.direct and call.global_role in ADMIN_ROLES):
-        return list(await context.store.pending_reminders(at)), [], 0
-    rows = await context.store.pending_reminders()
+        return here, [], 0
     others = [one for one in rows if one.conversation != at]
     private = await find_hidden(
         call, context, (one.conversation for one in others if one.conversation)
     )
     visible = [one for one in others if one.conversation not in private]
-    return [one for one in rows if one.conversation == at], visible, len(others) - len(visible)
+    return here, visible, len(others) - len(visible)
 
 
 def _format_reminder(context: CommandContext, one: PendingReminder) -> str:
+    due = format_due(one, context.reminders.timezone)
+    if one.schedule:
+        when = f"{due}, {describe_schedule_text(one.schedule)}"
+    elif one.on:
+        room = format_place(ConversationId(one.on))
+        when = _("if somebody writes in {room}, until {time}").format(room=room, time=due)
+    else:
+        when = _("open until {time}").format(time=due)
     line = (
-        _("- `{id}`: {time}, {schedule}, for {person}: {text}")
+        _("- `{id}`: {when}, for {person}: {text}")
         if one.asked_by
-        else _("- `{id}`: {time}, {schedule}: {text}")
+        else _("- `{id}`: {when}: {text}")
     )
     return line.format(
         id=one.id,
-        time=format_due(one, context.reminders.timezone),
-        schedule=describe_schedule_text(one.schedule),
+        when=when,
         person=inline_code(one.asked_by),
         text=inline_code(one.text, MAX_REMINDER_CHARS),
     )

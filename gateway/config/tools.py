@@ -14,7 +14,6 @@ TOOL_NAMES: Final = (
     *(
         "attend",
         "bash",
-        "cancel_reminder",
         "copy_file",
         "delete_own",
         "edit_file",
@@ -26,11 +25,12 @@ TOOL_NAMES: Final = (
     *(
         "go_quiet",
         "grep",
+        "intend",
+        "intentions",
         "job_kill",
         "job_output",
         "jobs",
         "journal",
-        "list_reminders",
         "load_skill",
         "react",
     ),

@@ -238,6 +238,13 @@ class ConversationReader:
             if isinstance(stored.fact, SYSTEM_EVENTS)
         ]
         posts = await self._find_own_posts([fact for _, fact in found])
+        awaited = {
+            stored.seq: line
+            for stored in unread.messages
+            if isinstance(stored.fact, Alarm)
+            and stored.fact.source
+            and (line := await self._read_awaited(stored.cause))
+        }
         if reactions := [(seq, fact) for seq, fact in found if isinstance(fact, ReactionChanged)]:
             taken_back = await self._find_taken_back(*reactions[0])
             found = [(seq, fact) for seq, fact in found if seq not in taken_back]
@@ -246,12 +253,22 @@ class ConversationReader:
                 seq,
                 event_as_message(fact, addressed=is_addressed(fact)),
                 is_edited=False,
-                notice=self._render_system_event(fact, posts),
-                label=await self._system_event_label(fact, posts),
+                notice=self._render_system_event(fact, posts, awaited.get(seq)),
+                label=await self._system_event_label(fact, posts, awaited.get(seq)),
             )
             for seq, fact in found
             if fact.id in posts or not isinstance(fact, ReactionChanged | DeliveryReport)
         ]
+
+    async def _read_awaited(self, line: Seq | None) -> CurrentMessage | None:
+        """Return the line that an intention waited for, with its newest text. None: deleted."""
+        entry = await self._store.entry(line) if line is not None else None
+        if entry is None:
+            return None
+        left = await self._read_messages(
+            UnreadEntries(messages=(entry,), omitted=0, upto=entry.seq, has_changes=True)
+        )
+        return left[0] if left else None
 
     async def _find_taken_back(self, seq: Seq, first: ReactionChanged) -> set[Seq]:
         """Return the reactions there, from the `first` on, that were taken back since."""
@@ -268,10 +285,15 @@ class ConversationReader:
                 gone.add(open_ones.pop(key))
         return gone
 
-    async def _system_event_label(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> Label:
+    async def _system_event_label(
+        self, event: SystemEvent, posts: Mapping[EventId, Post], line: CurrentMessage | None
+    ) -> Label:
         label = await self.label_of_post(posts[event.id]) if event.id in posts else TRUSTED_LABEL
         if isinstance(event, Alarm) and event.attended and event.text:
             return await self._label_of_reason(event)
+        if isinstance(event, Alarm):
+            label |= Label(readers=event.readers)
+            return label if line is None else label | self._text_label(line.seq, line.message)
         if isinstance(event, TaskFinished):
             return label | label_of_work(event.integrity, event.readers, event.what)
         if isinstance(event, Command):
@@ -437,8 +459,16 @@ class ConversationReader:
         return message if text == message.text else replace(message, text=text)
 
     def _render_system_event(
-        self, event: SystemEvent, posts: Mapping[EventId, Post]
+        self, event: SystemEvent, posts: Mapping[EventId, Post], line: CurrentMessage | None
     ) -> NoticePieces:
+        if isinstance(event, Alarm) and event.source:
+            said: NoticePieces = (("own", "; there was talk in "), ("quoted", event.source))
+            if line is not None:
+                name, text = line.message.sender.name, line.message.text
+                said = (("own", "; "), ("name", name), ("own", " wrote in "), said[1])
+                said = (*said, ("own", ": "), ("quoted", text))
+            pieces: NoticePieces = (*render_system_event(event), *said)
+            return tuple((kind, self.redactor(text)) for kind, text in pieces)
         post = self.redactor(posts[event.id].text if event.id in posts else "")
         return tuple((kind, self.redactor(text)) for kind, text in render_system_event(event, post))
 
@@ -869,15 +899,19 @@ def _render_rename(event: PlaceRenamed) -> NoticePieces:
 
 
 def _render_reminder(alarm: Alarm) -> NoticePieces:
-    owner: NoticePieces = (
-        ("own", "reminder that "),
-        ("name", alarm.asked_by),
-        ("own", " asked for"),
-    )
-    parts: NoticePieces = owner if alarm.asked_by else (("own", "your reminder"),)
+    by: NoticePieces = (("name", alarm.asked_by),)
+    if alarm.intended:
+        parts: NoticePieces = (("own", f"do now what you intended as {alarm.reminder}"),)
+        parts = (*parts, ("own", ", asked for by "), *by) if alarm.asked_by else parts
+    elif alarm.asked_by:
+        parts = (("own", "reminder that "), *by, ("own", " asked for"))
+    else:
+        parts = (("own", "your reminder"),)
     due = f", due {_format_time(alarm.due, alarm.sent)}" if alarm.due is not None else ""
     missed = f", missed {alarm.missed} times before" if alarm.missed > 1 else ", missed once before"
-    again = f", again {_format_time(alarm.next, alarm.sent)}" if alarm.next is not None else ""
+    again = ""
+    if alarm.next is not None and not alarm.source:
+        again = f", again {_format_time(alarm.next, alarm.sent)}"
     return (*parts, *_with_reason(f"{due}{missed if alarm.missed else ''}{again}", alarm.text))
 
 

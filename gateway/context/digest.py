@@ -15,7 +15,8 @@ from gateway.context.conversation import (
     RenderedInput,
     render_lines,
 )
-from gateway.context.requesters import find_reminder_roles
+from gateway.context.reminders import describe_wait
+from gateway.context.requesters import label_reminders
 from gateway.core.clock import Clock
 from gateway.core.events import (
     Alarm,
@@ -37,7 +38,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, readers_of
+from gateway.core.labels import TRUSTED_LABEL, Label, join, readers_of
 from gateway.store import LogEntry, NewEntry, Store, UnreadEntries
 from gateway.stream.attention import describe_reason, is_talk_alone
 from gateway.stream.routing import PrivacyCache
@@ -50,6 +51,8 @@ MAX_OWN_LINES: Final = 20
 """Lines about the agent itself."""
 MAX_REASONS: Final = 2
 """Reasons why a room is in it."""
+MAX_INTENTIONS: Final = 10
+"""Intentions of the agent itself in one digest, the next due first."""
 NO_SEQ: Final = Seq(0)
 MAX_DIGEST_CHARS: Final = 12_000
 """Approximate limit for all rooms together: no further room is begun above it."""
@@ -87,7 +90,7 @@ class DigestBuilder:
         is_talking: Callable[[ConversationId], bool] = lambda _: False,
     ) -> None:
         """`is_own`: a conversation is this agent's. `is_talking`: people still talk there."""
-        self._inner = inner_conversation(agent)
+        self._agent, self._inner = agent, inner_conversation(agent)
         self._store = store
         self._clock = clock
         self._places = places
@@ -129,7 +132,8 @@ class DigestBuilder:
         shown = dict[ConversationId, tuple[Sender, ...]]()
         if own.messages:
             rendered, label = await self._render_unread(own, plain=plain)
-            label |= await self._label_of_reminders(own)
+            alarms = [one.fact.reminder for one in own.messages if isinstance(one.fact, Alarm)]
+            label |= await self._label_reminders(alarms)
             parts.append(f"## You\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
@@ -155,6 +159,12 @@ class DigestBuilder:
             label |= room_label | Label(readers=readers_of(await self._places.scope(place)))
         if not parts:
             return None
+        every = await self._store.pending_reminders(ConversationId(""))
+        if intended := [one for one in every if one.agent == self._agent][:MAX_INTENTIONS]:
+            head = "You intend:" if own.messages else "## You\nYou intend:"
+            listed = [f"- {one.id}, {describe_wait(one, 'UTC')}: {one.text}" for one in intended]
+            parts.insert(1 if own.messages else 0, "\n".join([head, *listed]))
+            label |= await self._label_reminders([one.id for one in intended])
         self.rooms, self.shown = set(looked), shown
         more = len(pending) - len(looked)
         if more > 0:
@@ -204,18 +214,9 @@ class DigestBuilder:
         label = join(one.label for one in lines)
         return render_lines(lines, omitted=unread.omitted, plain=plain), label
 
-    async def _label_of_reminders(self, own: UnreadEntries) -> Label:
-        """Return the label of the agent's own reminders. What is not its own alone it may repeat to
-        itself only.
-        """
-        roles = (
-            await find_reminder_roles(self._store, self._reader.access_policy, own.messages)
-        ).values()
-        return join(
-            label_of_role(role, "a reminder") | Label(readers=(self._inner,))
-            for role in roles
-            if role
-        )
+    async def _label_reminders(self, ids: Sequence[str]) -> Label:
+        policy = self._reader.access_policy
+        return await label_reminders(self._store, policy, ids, self._inner)
 
 
 def find_senders(entries: Sequence[LogEntry]) -> tuple[Sender, ...]:

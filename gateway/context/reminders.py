@@ -1,7 +1,9 @@
-"""Reminders: set, listed, cancelled, and fired when they are due.
+"""Reminders and intentions: set, listed, ended, and fired when they are due.
 
-The log holds them (`ReminderSet`, then an `Alarm` each time), so they survive restarts. All times
-that passed while the gateway was down become one alarm, which says how many there were.
+A reminder is to be told, an intention to be done. The log holds both (`ReminderSet`, then an
+`Alarm` each time), so they survive restarts. All times that passed while the gateway was down
+become one alarm, which says how many there were. An intention that waits for a line of talk is
+fired by `gateway.context.intentions`.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from gateway.context.schedule import (
     ScheduleError,
     SpokenTime,
     collapse_due_times,
+    describe_schedule_text,
     format_schedule,
     parse_schedule,
     parse_spoken_time,
@@ -42,6 +45,7 @@ from gateway.core.events import (
 from gateway.core.facts import (
     NoteWritten,
     ReminderEnded,
+    ReminderOutcome,
     ReminderSet,
     RoleAssigned,
     TurnId,
@@ -60,6 +64,8 @@ ROLE_CAPS: Final[Mapping[str, tuple[int, float]]] = {"guest": (2, 600.0), "membe
 Owners and admins have only the limit of each conversation."""
 MAX_REMINDERS: Final = 20
 """Of one conversation at once."""
+OPEN_TIME: Final = timedelta(days=30)
+"""Life of an intention that has neither a time nor an end."""
 MAX_REMINDER_CHARS: Final = 500
 """Longest text of a reminder."""
 MAX_SLEEP_S: Final = 60.0
@@ -164,9 +170,16 @@ class ReminderService:
         turn: TurnId | None = None,
         role: str = "",
         requester_role: str = "",
+        readers: tuple[str, ...] | None = None,
+        intended: bool = False,
+        on: str = "",
+        word: str = "",
     ) -> PendingReminder:
         """Set a reminder; durable on return. Raises ToolCallRefused with a sentence that says what
         would be possible.
+
+        An intention may do without a time, and with `on` its time is its end. The fields are those
+        of `ReminderSet`.
 
         The caps are exact, also where other processes set reminders at the same moment: the log
         says who was first. `turn`: the turn that sets it; what that turn set before its process
@@ -180,10 +193,13 @@ class ReminderService:
             raise ToolCallRefused(
                 f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters."
             )
-        try:
-            schedule, due = parse_spoken_time(spoken, now, self.timezone)
-        except ScheduleError as error:
-            raise ToolCallRefused(str(error)) from None
+        schedule, due = "", now + OPEN_TIME
+        if not intended or spoken != SpokenTime():
+            try:
+                parsed, due = parse_spoken_time(spoken, now, self.timezone)
+            except ScheduleError as error:
+                raise ToolCallRefused(str(error)) from None
+            schedule = "" if on else format_schedule(parsed)
         async with self._set_lock:  # two at once would both find room for one
             fact = ReminderSet(
                 reminder="",
@@ -192,10 +208,14 @@ class ReminderService:
                 text=cleaned,
                 by=by,
                 asked_by=clean_name(asked_by),
-                schedule=format_schedule(schedule),
+                schedule=schedule,
                 due=due,
                 turn=turn,
                 role=role,
+                readers=readers,
+                intended=intended,
+                on=on,
+                word=word,
             )
             where = place or inner_conversation(agent)
             before = await find_write_of_cut_off_turn(
@@ -212,7 +232,7 @@ class ReminderService:
                     raise ToolCallRefused(refusal)
                 written = await self._write_new(fact, where, now)
         self._changed.set()
-        return _to_row(written)
+        return to_row(written)
 
     def _find_excess(self, fact: ReminderSet, role: str, rows: Sequence[PendingReminder]) -> str:
         """Return why a reminder beside these is above the cap of that role or of its place. Empty:
@@ -229,8 +249,8 @@ class ReminderService:
             >= self._most
         ):
             return (
-                f"There are {self._most} reminders here already, which is the limit; cancel one "
-                "first."
+                f"There are {self._most} reminders and intentions here already, which is the "
+                "limit; drop one first."
             )
         return ""
 
@@ -249,13 +269,14 @@ class ReminderService:
             roles.append((fact.role or "owner") if isinstance(fact, ReminderSet) else "guest")
         return lowest_role(roles)
 
-    async def cancel(
+    async def end(
         self,
         id: str,  # noqa: A002 - it is what it is
         *,
         agent: str,
         place: ConversationId | None,
         reason: str,
+        outcome: ReminderOutcome = "dropped",
     ) -> bool:
         """End a reminder of a place (None: of the agent itself). False: there is none with this
         id.
@@ -263,9 +284,15 @@ class ReminderService:
         wanted = normalize_reminder_id(id)
         if not any(row.id == wanted for row in await self.list(agent, place)):
             return False
-        await self._write_end(wanted, place or inner_conversation(agent), reason)
+        await self._write_end(wanted, place or inner_conversation(agent), reason, outcome)
         self._changed.set()
         return True
+
+    async def has_open_work(self, agent: str, place: ConversationId | None) -> bool:
+        """Return whether the agent has begun something there that has neither a time nor an event
+        to wait for. None: by itself.
+        """
+        return any(not (one.schedule or one.on) for one in await self.list(agent, place))
 
     def _on_roles_changed(self) -> None:
         self._roles_changed.set()
@@ -303,17 +330,16 @@ class ReminderService:
                 await with_timeout(self._clock, min(left_s, MAX_SLEEP_S), self._changed.wait())
 
     async def _fire_reminder(self, row: PendingReminder) -> None:
-        now = self._clock.now()
+        now, home = self._clock.now(), row.conversation or inner_conversation(row.agent)
+        if not row.schedule:
+            await self._write_end(row.id, home, "its time is over", "expired")
+            return
         try:
             schedule = parse_schedule(row.schedule)
             place = Address.parse(row.conversation) if row.conversation is not None else None
         except ValueError as error:  # e.g. a time zone that exists no more
             logger.warning("reminder %s is over: %s", row.id, error)
-            await self._write_end(
-                row.id,
-                row.conversation or inner_conversation(row.agent),
-                f"it cannot be read any more: {error}",
-            )
+            await self._write_end(row.id, home, f"it cannot be read any more: {error}")
             return
         passed = collapse_due_times(schedule, row.due, now)
         alarm = Alarm(
@@ -329,6 +355,7 @@ class ReminderService:
             due=passed.last,
             missed=passed.missed,
             next=passed.next,
+            intended=row.intended,
         )
         try:
             await self._internal.submit(alarm)
@@ -352,8 +379,16 @@ class ReminderService:
             if written.is_new:
                 return fact
 
-    async def _write_end(self, reminder: str, place: ConversationId, reason: str) -> None:
-        fact = ReminderEnded(reminder=reminder, reason=single_line(reason, MAX_REMINDER_CHARS))
+    async def _write_end(
+        self,
+        reminder: str,
+        place: ConversationId,
+        reason: str,
+        outcome: ReminderOutcome = "dropped",
+    ) -> None:
+        fact = ReminderEnded(
+            reminder=reminder, reason=single_line(reason, MAX_REMINDER_CHARS), outcome=outcome
+        )
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
@@ -377,8 +412,8 @@ def _find_role_excess(fact: ReminderSet, role: str, rows: Sequence[PendingRemind
     """Return why a reminder is above the cap of a role: each firing is a request that costs money.
     Empty: it is not.
     """
-    schedule, time = parse_schedule(fact.schedule), fact.due
-    most, every_s = ROLE_CAPS[role]
+    time, (most, every_s) = fact.due, ROLE_CAPS[role]
+    schedule = parse_schedule(fact.schedule) if fact.schedule else OnceSchedule(time=time)
     for _ in range(COMPARED_TIMES if not isinstance(schedule, OnceSchedule) else 0):
         later = collapse_due_times(schedule, time, time).next
         if later is None:
@@ -396,8 +431,8 @@ def _find_role_excess(fact: ReminderSet, role: str, rows: Sequence[PendingRemind
     if count < most:
         return ""
     return (
-        f"Somebody with the role {role} may have {most} reminders at a time, and has {count} "
-        "already; cancel one first."
+        f"Somebody with the role {role} may have {most} reminders and intentions at a time, and "
+        f"has {count} already; drop one first."
     )
 
 
@@ -407,13 +442,22 @@ def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
 
 
 def format_due(reminder: PendingReminder, timezone: str) -> str:
-    """Return the next time in the time zone of its schedule, else in `timezone`."""
+    """Return the next time, or the end, in the time zone of its schedule, else in `timezone`."""
     try:
         schedule = parse_schedule(reminder.schedule)
         place = schedule.timezone if isinstance(schedule, CronSchedule) else timezone
     except ScheduleError:  # e.g. a time zone that exists no more
         place = timezone
     return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"
+
+
+def describe_wait(reminder: PendingReminder, timezone: str) -> str:
+    """Return for the model what it waits for."""
+    due = format_due(reminder, timezone)
+    if reminder.schedule:
+        return f"{due}, {describe_schedule_text(reminder.schedule)}"
+    word = f" with {reminder.word!r}" if reminder.word else ""
+    return f"on {reminder.on}{word} until {due}" if reminder.on else f"open until {due}"
 
 
 def _is_same_reminder(
@@ -423,7 +467,7 @@ def _is_same_reminder(
     same delay.
     """
     if not isinstance(previous, ReminderSet) or replace(
-        previous, reminder="", turn=fact.turn, due=fact.due, schedule=""
+        previous, reminder="", turn=fact.turn, due=fact.due, schedule="", readers=fact.readers
     ) != replace(fact, schedule=""):
         return False
     later = (fact.due - previous.due) - (now - then)
@@ -434,7 +478,8 @@ def _is_same_reminder(
     )
 
 
-def _to_row(fact: ReminderSet) -> PendingReminder:
+def to_row(fact: ReminderSet) -> PendingReminder:
+    """Return a reminder as the store has it until it is fired."""
     return PendingReminder(
         id=fact.reminder,
         agent=fact.agent,
@@ -444,4 +489,7 @@ def _to_row(fact: ReminderSet) -> PendingReminder:
         text=fact.text,
         sender=fact.by,
         asked_by=fact.asked_by,
+        intended=fact.intended,
+        on=fact.on,
+        word=fact.word,
     )

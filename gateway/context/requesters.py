@@ -1,7 +1,7 @@
 """Requesters: the people on whose behalf a turn may act, beside the authors of its new messages."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from gateway.context.history import HistoryTurn
 from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import MESSAGE_KINDS, ReminderSet, Seq, TurnRecord
 from gateway.core.identity import AccessPolicy, author_role, role_of
-from gateway.core.labels import rank_integrity
+from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, rank_integrity
 from gateway.core.permissions import lowest_role
 from gateway.core.tool import Requester
 from gateway.store import LogEntry, StoreReader
@@ -90,19 +90,51 @@ async def find_reminder_roles(
     """Return the least role of those who may have caused each reminder, then and now. Empty: the
     agent's own.
     """
-    found = dict[Seq, str]()
-    for entry in entries:
-        if isinstance(entry.fact, Alarm):
-            reminder_set = await reader.entry_by_key(f"reminded:{entry.fact.reminder}")
-            fact = reminder_set.fact if reminder_set is not None else None
-            own, role = not entry.fact.asked_by, "guest"
-            if isinstance(fact, ReminderSet):
-                own, role = (
-                    not fact.by and not fact.role,
-                    await _role_of_setter(reader, access_policy, fact),
-                )
-            found[entry.seq] = "" if own else role
-    return found
+    return {
+        entry.seq: await _find_reminder_role(
+            await find_reminder(reader, entry.fact.reminder),
+            reader,
+            access_policy,
+            unknown="guest" if entry.fact.asked_by else "",
+        )
+        for entry in entries
+        if isinstance(entry.fact, Alarm)
+    }
+
+
+async def find_reminder(reader: StoreReader, reminder: str) -> ReminderSet | None:
+    """Return the fact that set a reminder. None: the log has not got it."""
+    found = await reader.entry_by_key(f"reminded:{reminder}")
+    return found.fact if found is not None and isinstance(found.fact, ReminderSet) else None
+
+
+async def label_reminders(
+    reader: StoreReader, access_policy: AccessPolicy, ids: Iterable[str], inner: ConversationId
+) -> Label:
+    """Return the label of reminders in the inner conversation. Where nobody recorded who may read
+    one that is not the agent's own alone, the agent may repeat it to itself only.
+    """
+    label = TRUSTED_LABEL
+    for one in ids:
+        fact = await find_reminder(reader, one)
+        if role := await _find_reminder_role(fact, reader, access_policy):
+            known = fact.readers if fact is not None else None
+            readers = (inner,) if known is None else known
+            label |= label_of_role(role, "a reminder") | Label(readers=readers)
+    return label
+
+
+async def _find_reminder_role(
+    fact: ReminderSet | None,
+    reader: StoreReader,
+    access_policy: AccessPolicy,
+    *,
+    unknown: str = "guest",
+) -> str:
+    if fact is None:
+        return unknown
+    own = not fact.by and not fact.role
+    return "" if own else await _role_of_setter(reader, access_policy, fact)
 
 
 async def _role_of_setter(

@@ -340,7 +340,9 @@ class ConnectionChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Internal event: the time of a reminder has come, or the agent means to look at a room now."""
+    """Internal event: the time of a reminder or intention has come, or the line that it waits for;
+    or the agent means to look at a room now.
+    """
 
     id: EventId
     text: str
@@ -364,6 +366,13 @@ class Alarm:
     attended: bool = False
     """True: the agent's inner conversation had this room attended
     (`gateway.core.facts.RoomAttended`). False: it is a reminder."""
+    intended: bool = False
+    """True: the agent means to do it. False: it is to be told."""
+    source: str = ""
+    """Title of the room with the line that it waited for, which is the cause of its entry. Empty:
+    its time has come."""
+    readers: tuple[str, ...] = ()
+    """`Label.readers` of that line."""
     kind: Literal["alarm"] = "alarm"
 
 

@@ -415,8 +415,8 @@ class OwnerTold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderSet:
-    """A new reminder. Each occurrence is an `Alarm`, whose `next` is the time of the following
-    one.
+    """A new reminder, or an intention of the agent. Each occurrence is an `Alarm`, whose `next` is
+    the time of the following one.
     """
 
     reminder: str
@@ -430,7 +430,8 @@ class ReminderSet:
     asked_by: str
     """Their display name. Untrusted."""
     schedule: str
-    """Schedule in the form of `gateway.context.schedule`."""
+    """Schedule in the form of `gateway.context.schedule`. Empty: it has no time, and ends at
+    `due`."""
     due: Time
     """First occurrence."""
     turn: TurnId | None = None
@@ -438,15 +439,28 @@ class ReminderSet:
     role: str = ""
     """Lowest role of the people who may have caused it: actions that follow from it have these
     rights at most. Empty: only the agent itself."""
+    readers: tuple[str, ...] | None = None
+    """`Label.readers` of the request that set it. None: not recorded."""
+    intended: bool = False
+    """True: the agent means to do it. False: it is to be told."""
+    on: str = ""
+    """Address of the room whose talk it waits for, its threads included. Empty: it waits for its
+    time; without one it is work that is open now."""
+    word: str = ""
+    """With `on`: text that a line must contain, in any case. Empty: every line is meant."""
     kind: Literal["reminded"] = "reminded"
+
+
+ReminderOutcome = Literal["dropped", "done", "expired"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderEnded:
-    """Cancellation of a reminder that would have come again."""
+    """End of a reminder or intention that would have come again."""
 
     reminder: str
     reason: str
+    outcome: ReminderOutcome = "dropped"
     kind: Literal["reminder_ended"] = "reminder_ended"
 
 

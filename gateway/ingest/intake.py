@@ -20,6 +20,7 @@ from gateway.access.policy import AccessDecision, decide
 from gateway.access.texts import format_person, format_room
 from gateway.commands.dispatcher import CommandDispatcher, CommandResult
 from gateway.config.reload import LiveSettings
+from gateway.context.intentions import IntentionWatch
 from gateway.core.clock import Clock
 from gateway.core.events import (
     ChannelName,
@@ -297,6 +298,7 @@ class Intake:
         stats: GatewayStats,
         places: PrivacyCache,
         judge: EventJudge,
+        intentions: IntentionWatch,
         dispatcher: CommandDispatcher,
         greeter: Greeter | None,
         limits: UsageLimiter | None,
@@ -307,7 +309,7 @@ class Intake:
         """
         self._store, self._clock, self._stats = store, clock, stats
         self._places, self._titles = places, places.titles
-        self._judge, self._dispatcher = judge, dispatcher
+        self._judge, self._intentions, self._dispatcher = judge, intentions, dispatcher
         self._greeter, self._limits, self._owners = greeter, limits, owners
         self._loop_guard = BotLoopGuard()
         store.subscribe(judge.on_link, ConnectionChanged)
@@ -422,9 +424,14 @@ class Intake:
         event, handled, place = await self._handle(event)
         now = self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
+        judged, alarms = handled.judgement, list[NewEntry]()
+        if isinstance(event, Message):
+            judged, alarms = await self._intentions.judge(event, judged, noticed)
+            handled = replace(handled, judgement=judged)
         entries = [
             noticed,
-            NewEntry(fact=handled.judgement, at=now, conversation=place, cause=noticed),
+            NewEntry(fact=judged, at=now, conversation=place, cause=noticed),
+            *alarms,
         ]
         if isinstance(event, Message) and handled.judgement.fate != "refused":
             known = self._places.find_new_audience(event)

@@ -228,8 +228,8 @@ _DMN = (
     "excluded.state"
 )
 _REMINDED = (
-    "INSERT INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
-    "VALUES {} ON CONFLICT DO NOTHING"
+    "INSERT INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by, "
+    "intended, awaited, word) VALUES {} ON CONFLICT DO NOTHING"
 )
 _REMINDS_AGAIN = "UPDATE reminder SET due = $1 WHERE id = $2"
 _REMINDER_OVER = "DELETE FROM reminder WHERE id = $1"
@@ -321,10 +321,11 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
         case ReminderSet():
             place = fact.at.conversation if fact.at is not None else ""
             details = (fact.schedule, fact.text, fact.by, fact.asked_by)
+            waits = (int(fact.intended), fact.on, fact.word)
             yield Statement(
                 "reminder",
                 _REMINDED,
-                (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *details),
+                (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *details, *waits),
             )
         case Alarm() if fact.reminder and fact.next is not None:
             yield Statement("reminder", _REMINDS_AGAIN, (_to_utc_text(fact.next), fact.reminder))

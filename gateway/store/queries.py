@@ -367,7 +367,8 @@ CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = $1"
 DMN_STATE = "SELECT state FROM dmn_state WHERE agent = $1"
 PENDING_REMINDERS = """
-SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
+SELECT id, agent, conversation, due, schedule, text, sender, asked_by, intended, awaited, word
+FROM reminder
 WHERE (CAST($1 AS text) IS NULL OR conversation = $1) ORDER BY due, id
 """
 CURRENT_FACTS = (

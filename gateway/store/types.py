@@ -236,7 +236,7 @@ class PendingCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReminder:
-    """A reminder that is still to come."""
+    """A reminder or intention that is still to come: see `gateway.core.facts.ReminderSet`."""
 
     id: str
     agent: str
@@ -249,11 +249,14 @@ class PendingReminder:
     sender: SenderId
     """The person who asked for it; empty: the agent itself."""
     asked_by: str
+    intended: bool = False
+    on: str = ""
+    word: str = ""
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
         """Make a reminder of the table's columns in their order."""
-        name, agent, place, due, schedule, text, sender, asked_by = row
+        name, agent, place, due, schedule, text, sender, asked_by, intended, awaited, word = row
         return cls(
             id=name,
             agent=agent,
@@ -263,6 +266,9 @@ class PendingReminder:
             text=text,
             sender=SenderId(sender),
             asked_by=asked_by,
+            intended=bool(intended),
+            on=awaited,
+            word=word,
         )
 
 

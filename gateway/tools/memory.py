@@ -1,15 +1,16 @@
 """Tools of an agent's memory: journal, notes, recall, evidence and reminders."""
 
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from gateway.context.evidence import EvidenceStore
+from gateway.context.intentions import IntentionWatch
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.recall import RecallSearch
-from gateway.context.reminders import MAX_LISTED, ReminderService, format_due
+from gateway.context.reminders import MAX_LISTED, ReminderService, describe_wait, format_due
 from gateway.context.schedule import (
     OnceSchedule,
     SpokenTime,
@@ -18,7 +19,7 @@ from gateway.context.schedule import (
     parse_schedule,
 )
 from gateway.core.clock import Clock
-from gateway.core.events import Address, SenderId
+from gateway.core.events import Address, ConversationId, SenderId
 from gateway.core.facts import is_inner
 from gateway.core.labels import TRUSTED_LABEL, label_of_role
 from gateway.core.permissions import OUT, OWN, lowest_role, proven_role
@@ -158,11 +159,19 @@ class MemoryTools:
 
 
 class ReminderTools:
-    """Tools for reminders. Each returns a text for the model, or raises ToolCallRefused."""
+    """Tools for reminders and intentions. Each returns a text for the model, or raises
+    ToolCallRefused.
+    """
 
-    def __init__(self, reminders: ReminderService, clock: Clock) -> None:
+    def __init__(
+        self,
+        reminders: ReminderService,
+        clock: Clock,
+        watch: IntentionWatch,
+    ) -> None:
         self._reminders = reminders
         self._clock = clock
+        self._watch = watch
 
     @tool(
         "Set a reminder: at its time you are told its text here. Give `at`, `every` or `cron`.",
@@ -190,7 +199,80 @@ class ReminderTools:
             Field(description="E.g. Europe/Zurich."),
         ] = "",
     ) -> str:
-        """Set a reminder for the requester with the least role; of several, for the last one."""
+        spoken = SpokenTime(at=at, every=every, cron=cron, timezone=timezone)
+        reminder = await self._set(context, text, spoken)
+        then = (
+            ""
+            if isinstance(parse_schedule(reminder.schedule), OnceSchedule)
+            else f", then {describe_schedule_text(reminder.schedule)}"
+        )
+        return f"Reminder {reminder.id} is set for {self._format_ahead(reminder)}{then}."
+
+    @tool(
+        "Keep a promise or plan: you are given it here to do at its time, or when somebody writes "
+        "in a room. Call it for whatever you promise.",
+        effect=OWN,
+    )
+    async def intend(
+        self,
+        context: ToolContext,
+        *,
+        what: Annotated[str, Field(description="What to do, in one line.")],
+        when: Annotated[
+            str, Field(description="E.g. 18:30 or in 2h. With `on`: until when to watch.")
+        ] = "",
+        on: Annotated[
+            str, Field(description="Room to watch, and a word if one matters: `#build: failed`.")
+        ] = "",
+    ) -> str:
+        event, word = await self._resolve_event(on, context) if on.strip() else ("", "")
+        spoken = SpokenTime(at=when.strip())
+        one = await self._set(context, what, spoken, intended=True, on=event, word=word)
+        if one.schedule:
+            return f"Intention {one.id} is set for {self._format_ahead(one)}."
+        wait = describe_wait(one, self._reminders.timezone)
+        return f"Intention {one.id} is set: {wait}. Finish it once it is done."
+
+    @tool(
+        "List what you intend and the reminders of this conversation, or finish or drop one.",
+        effect=OWN,
+    )
+    async def intentions(
+        self,
+        context: ToolContext,
+        *,
+        action: Literal["list", "finish", "drop"] = "list",
+        id: Annotated[str, Field(description="Id of the one to end.")] = "",  # noqa: A002 - the model's word
+        note: Annotated[str, Field(description="What came of it.")] = "",
+    ) -> str | ToolOutput:
+        at = _place_of(context)
+        place = at.conversation if at is not None else None
+        if action == "list":
+            return await self._list(context.agent, place)
+        by = f"for {context.requesters[-1].name}" if context.requesters else "by the agent"
+        done = action == "finish"
+        ended = await self._reminders.end(
+            id,
+            agent=context.agent,
+            place=place,
+            reason=note.strip() or f"{'done' if done else 'dropped'} {by}",
+            outcome="done" if done else "dropped",
+        )
+        if not ended:
+            raise ToolCallRefused("There is none with that id here; `list` names them.")
+        return "It is done." if done else "It is dropped."
+
+    async def _set(
+        self,
+        context: ToolContext,
+        text: str,
+        spoken: SpokenTime,
+        *,
+        intended: bool = False,
+        on: str = "",
+        word: str = "",
+    ) -> PendingReminder:
+        """Set it for the requester with the least role; of several, for the last one."""
         roles = [proven_role(one.role, verified=one.verified) for one in context.requesters]
         least_role = lowest_role(roles) if roles else ""
         requester = next(
@@ -201,77 +283,59 @@ class ReminderTools:
             ),
             None,
         )
-        reminder = await self._reminders.set(
+        label = context.request.label
+        return await self._reminders.set(
             agent=context.agent,
             at=_place_of(context),
             by=requester.id if requester is not None else SenderId(""),
             asked_by=requester.name if requester is not None else "",
             text=text,
-            spoken=SpokenTime(at=at, every=every, cron=cron, timezone=timezone),
+            spoken=spoken,
             turn=context.turn,
-            role=""
-            if context.request.label == TRUSTED_LABEL and not context.requesters
-            else context.least_role,
+            role="" if label == TRUSTED_LABEL and not context.requesters else context.least_role,
             requester_role=least_role,
-        )
-        ahead = format_duration(round((reminder.due - self._clock.now()) / timedelta(seconds=1)))
-        then = (
-            ""
-            if isinstance(parse_schedule(reminder.schedule), OnceSchedule)
-            else f", then {describe_schedule_text(reminder.schedule)}"
-        )
-        return (
-            f"Reminder {reminder.id} is set for "
-            f"{format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
+            readers=label.readers,
+            intended=intended,
+            on=on,
+            word=word,
         )
 
-    @tool("List the reminders of this conversation.", effect=OWN, parallel=True)
-    async def list_reminders(self, context: ToolContext) -> str | ToolOutput:
-        place = _place_of(context)
-        found = await self._reminders.list(
-            context.agent, place.conversation if place is not None else None
-        )
+    async def _resolve_event(self, written: str, context: ToolContext) -> tuple[str, str]:
+        """Return the type of talk that is meant, and the word. Raises ToolCallRefused."""
+        name, _, word = written.rpartition(":")
+        for room, text in ((written, ""), (name, word.strip())):
+            found = await self._watch.find_rooms(room, context.agent, context.at)
+            if len(found) == 1:
+                return found[0].conversation, text
+            if found:
+                named = ", ".join(one.conversation for one in found)
+                raise ToolCallRefused(f"Several are called so; name one by its address: {named}.")
+        raise ToolCallRefused("You hear no room of that name that everybody here may read.")
+
+    async def _list(self, agent: str, place: ConversationId | None) -> str | ToolOutput:
+        found = await self._reminders.list(agent, place)
         lines = [self._format_line(one) for one in found[:MAX_LISTED]]
         if len(found) > MAX_LISTED:
             lines.append(f"(and {len(found) - MAX_LISTED} later ones)")
         if not lines:
-            return "There are no reminders here."
+            return "There is nothing that you intend here, and no reminder."
         label = label_of_role(await self._reminders.least_role(found[:MAX_LISTED]), "a reminder")
-        text = "\n".join(lines)
         return ToolOutput(
-            text=text,
+            text="\n".join(lines),
             kind="reminders",
             origin="what people asked for",
             is_untrusted=True,
             label=label,
         )
 
-    @tool("Cancel a reminder of this conversation.", effect=OWN)
-    async def cancel_reminder(
-        self,
-        context: ToolContext,
-        *,
-        id: Annotated[str, Field(description="From list_reminders.")],  # noqa: A002 - the model's word
-    ) -> str:
-        place = _place_of(context)
-        done = await self._reminders.cancel(
-            id,
-            agent=context.agent,
-            place=place.conversation if place is not None else None,
-            reason=f"cancelled for {context.requesters[-1].name}"
-            if context.requesters
-            else "cancelled by the agent",
-        )
-        if not done:
-            raise ToolCallRefused("There is no such reminder here; list_reminders names them.")
-        return "It is cancelled."
+    def _format_ahead(self, one: PendingReminder) -> str:
+        ahead = format_duration(round((one.due - self._clock.now()) / timedelta(seconds=1)))
+        return f"{format_due(one, self._reminders.timezone)}, in {ahead}"
 
-    def _format_line(self, reminder: PendingReminder) -> str:
-        requester_note = f", asked for by {reminder.asked_by}" if reminder.asked_by else ""
-        return (
-            f"{reminder.id}: {format_due(reminder, self._reminders.timezone)}, "
-            f"{describe_schedule_text(reminder.schedule)}{requester_note}: {reminder.text}"
-        )
+    def _format_line(self, one: PendingReminder) -> str:
+        requester_note = f", asked for by {one.asked_by}" if one.asked_by else ""
+        wait = describe_wait(one, self._reminders.timezone)
+        return f"{one.id}: {wait}{requester_note}: {one.text}"
 
 
 def _place_of(context: ToolContext) -> Address | None:

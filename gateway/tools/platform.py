@@ -32,7 +32,7 @@ from channels.base import (
 )
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
-from gateway.access.policy import decide, is_room_allowed
+from gateway.access.policy import decide, is_room_allowed, list_open_rooms
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks
 from gateway.context.digest import DigestBuilder
 from gateway.context.requesters import was_asked_for
@@ -55,7 +55,7 @@ from gateway.core.facts import (
     RoomAttended,
     is_inner,
 )
-from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
+from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, run_in_thread, tool
@@ -343,11 +343,7 @@ class MessagingTools:
 
     def list_places(self, agent: str) -> list[Address]:
         """Return the rooms that are listed by name, where the agent may speak unasked."""
-        named = [
-            Address(channel=channel, room=room)
-            for channel, rooms in self._access_policy.open_rooms.items()
-            for room in sorted(rooms - {ANY_ROOM})
-        ]
+        named = list_open_rooms(self._access_policy)
         return [at for at in named if self._is_bound(at, agent)][:MAX_PLACES]
 
 

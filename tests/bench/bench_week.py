@@ -244,7 +244,7 @@ def _does(
         return Answer(calls=(call("stay_silent"),))
     if dice < 0.2:
         return Answer(calls=(call("yield_to_user"),))
-    return Answer(calls=(call("list_reminders"),)) if dice < 0.4 else None
+    return Answer(calls=(call("intentions"),)) if dice < 0.4 else None
 
 
 DAILY_TURNS, DAILY_USD = 20, 0.30

@@ -9,6 +9,7 @@ from gateway.access.place_names import PlaceTitles
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
+from gateway.context.intentions import IntentionWatch
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, PresenceLevel
 from gateway.core.identity import AccessPolicy
@@ -17,6 +18,7 @@ from gateway.core.redaction import Redactor
 from gateway.ingest.intake import EventJudge, Intake
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
+from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.approvals import Approvals
@@ -95,12 +97,23 @@ def emits(
         bindings=bindings,
         presence=presence or FixedPresence(clock, access_policy),
     )
+    intentions = IntentionWatch(
+        store,
+        clock,
+        bindings=bindings,
+        places=places,
+        access_policy=access_policy,
+        internal=InternalIntake(
+            store, clock, attention, bindings, presence or FixedPresence(clock, access_policy)
+        ),
+    )
     intake = Intake(
         store,
         clock,
         stats=stats,
         places=places,
         judge=judge,
+        intentions=intentions,
         dispatcher=CommandDispatcher(context),
         greeter=None if people is None else people.greeter,
         limits=None if people is None else people.limits,

@@ -86,6 +86,17 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(
         command="remind cancel", given={"id": "@reminder@"}, says="Reminder @reminder@ is cancelled"
     ),
+    Say(
+        text="look later",
+        calls=(("intend", '{"what": "look at the tickets", "when": "in 5 h"}'),),
+        says=_ANSWER,
+    ),
+    Use(command="intentions list", says="(?P<intention>[0-9A-Z]{6}): .*look at the tickets"),
+    Use(
+        command="intentions drop",
+        given={"id": "@intention@"},
+        says="Intention @intention@ is dropped",
+    ),
     Use(command="new", says="I started over"),
 )
 APPROVALS: Final[Sequence[Line]] = (

@@ -67,7 +67,7 @@ def thinks(case: Case, clock: JumpingClock) -> PlayedModel:
             rounds.get(ask.place, 0) if ask.results or _told_behind(ask) else 0
         )
         if done <= case.rounds:
-            return Say(text="Let me see.", calls=(("list_reminders", "{}"),), takes_s=case.takes_s)
+            return Say(text="Let me see.", calls=(("intentions", "{}"),), takes_s=case.takes_s)
         rounds[ask.place] = 0
         answered = words(ask.request, "assistant")
         return Say(

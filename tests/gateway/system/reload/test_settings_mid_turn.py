@@ -145,7 +145,7 @@ def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
                 it.said["agents"][0] |= {"model": "other", "bindings": [{"prompt": "Edition two."}]}
                 it.said["tools"]["max_rounds"] = 0
                 reloading.append(asyncio.create_task(it.reload()))
-                return Answer(calls=(("c1", "list_reminders", "{}"),), delay_s=0.5)
+                return Answer(calls=(("c1", "intentions", "{}"),), delay_s=0.5)
 
             it.api.default = first
             await it.ask("reverie, what is to come?")
