@@ -367,6 +367,8 @@ class _TurnLoop:
         """Take the text of an answer as the reply although it calls tools that are not allowed any
         more.
         """
+        if self._max_rounds == 1:
+            self._progress.current = replace(self._progress.current, wants_more=True)
         if text := join_surrogates(answer.text).strip():
             return TurnOutcome(outcome="replied", text=text)
         if self._request.drop_tools():

@@ -72,6 +72,9 @@ class TurnOutcome:
     used_tools: bool = False
     """True: a tool worked on a task (`ToolSpec.is_task`). Calls that were refused, failed or
     repeated do not count."""
+    wants_more: bool = False
+    """True: after its only round of tools it called more instead of answering, so its task is open:
+    the next turn goes on with it."""
     is_over_budget: bool = False
     """True: the next request would have cost more than is left."""
     model: str = ""

@@ -205,7 +205,8 @@ class ToolsConfig(ConfigSection):
     off: tuple[str, ...] = Field(default=(), strict=False)
     """Globs of tools that no agent gets."""
     max_rounds: int = Field(default=8, ge=0, le=100)
-    """Model responses with tool calls in one turn; then the model must answer. 0: no tool runs."""
+    """Model responses with tool calls in one turn; then the model must answer. 0: no tool runs.
+    Left out, 1 for models of llama.cpp with a window of at most 16,384 tokens."""
     unasked_role: ToolRole = "member"
     """Role of an agent in autonomous work, at most: never more than the lowest role among the
     authors of its request."""

@@ -271,7 +271,7 @@ class TurnRunner:
                                     turn,
                                     turn,
                                     key=context.agent.id,
-                                    max_tool_rounds=context.live.settings.tools.max_rounds,
+                                    max_tool_rounds=context.max_tool_rounds,
                                     progress=turn.progress,
                                     evidence=turn,
                                     fits=turn.size_hints(),
@@ -1219,7 +1219,7 @@ def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
     has_no_model = has_failed and outcome.cause in PUT_OFF_TEXTS
     return TurnResult(
         has_failed=has_failed,
-        used_tools=outcome.used_tools,
+        used_tools=outcome.used_tools or outcome.wants_more,
         has_yielded=outcome.yielded,
         was_interrupted=outcome.outcome == "interrupted",
         model="failed"

@@ -53,6 +53,8 @@ MAX_UNREAD_LINES: Final = 50
 of thousands costs one bounded prompt; addressed ones wait for the next turn."""
 MAX_RECALL_LINES: Final = 10
 """Newest lines that recall uses as its query."""
+SMALL_WINDOW_TOKENS: Final = 16_384
+"""Largest window of a model of llama.cpp that counts as small."""
 NO_UNREAD: Final = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 
@@ -82,6 +84,15 @@ class AgentContext:
     def is_small_model(self) -> bool:
         """True for a very small model, which needs plain prompts."""
         return self.model.model.family == "local"
+
+    @property
+    def max_tool_rounds(self) -> int:
+        """Answers with tool calls in one turn: as configured, else one for a small model, which
+        keeps to one step better than to a chain. What it leaves open, the next turn goes on with.
+        """
+        tools, model = self.live.settings.tools, self.model.model
+        is_small = model.family == "llamacpp" and model.context_tokens <= SMALL_WINDOW_TOKENS
+        return 1 if is_small and "max_rounds" not in tools.model_fields_set else tools.max_rounds
 
     async def view(self, conversation: ConversationId) -> HistoryView:
         """Return what a turn there sees of the earlier ones."""

@@ -172,6 +172,24 @@ def test_who_does_not_stop_fails() -> None:
     assert (ended.outcome, ended.text) == ("replied", "Bye.")
 
 
+@pytest.mark.parametrize(
+    ("rounds", "then", "wants_more"),
+    [
+        (1, [Say(text="It is 4.")], False),
+        (1, [Say(text="It is 4.", calls=(LOOK,))], True),
+        (1, [Say(calls=(LOOK,)), Say(text="It is 4.")], True),
+        (2, [Say(calls=(LOOK,)), Say(text="It is 4.", calls=(LOOK,))], False),
+    ],
+)
+def test_who_has_one_round_and_calls_more_has_a_task_that_is_open(
+    rounds: int, then: list[Say], wants_more: bool
+) -> None:
+    tools = Drawer()
+    ended, _ = run(Say(calls=(LOOK,)), *then, tools=tools, max_tool_rounds=rounds)
+    assert (ended.outcome, ended.text) == ("replied", "It is 4.")
+    assert (len(tools.used), ended.wants_more) == (rounds, wants_more)
+
+
 async def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to() -> None:
     async def news(_: int) -> str:
         return "[x] bob (guest): two plus two?"

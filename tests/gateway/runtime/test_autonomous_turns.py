@@ -20,6 +20,7 @@ from gateway.runtime.loop import AgentLoop
 from gateway.store import Store
 from tests.kits.scripted_turn import Say
 from tests.kits.tasks import LooseTasks
+from tests.kits.tools import set_tools
 from tests.kits.turns import INNER, ROOM, WHEN, Desk, Idle, at_desk
 
 LOOK = Say(calls=(("c", "look_up"),))
@@ -114,6 +115,33 @@ def test_a_turn_that_nobody_asked_for_leaves_one_line(tmp_path: Path) -> None:
     rest = Say(calls=(("y", "yield_to_user"),), arguments='{"note": "Ann\\n waits."}')
     silent = Say(calls=(("s", "stay_silent"),), arguments='{"note": "Asked."}')
     at_desk(tmp_path, story, rest, Say(text="I see."), Say(text="Hi."), silent)
+
+
+@pytest.mark.parametrize(
+    ("family", "window", "rounds", "done"),
+    [
+        ("llamacpp", 16_384, None, 1),
+        ("llamacpp", 16_384, 2, 2),
+        ("llamacpp", 32_768, None, 2),
+        ("openai", 16_384, None, 2),
+    ],
+)
+def test_a_small_model_takes_one_step_a_turn_and_goes_on(
+    tmp_path: Path, family: str, window: int, rounds: int | None, done: int
+) -> None:
+    step = Say(text="One step.", calls=(("c", "jot"),))
+
+    async def story(desk: Desk) -> None:
+        desk.model.family, desk.model.context_tokens = family, window
+        if rounds is not None:
+            set_tools(desk.means.live, max_rounds=rounds)
+        await desk.say("ann", "do it")
+        report = await desk.take()
+        assert (report.used_tools, len(desk.drawer.used)) == (done == 1, done)
+        assert [one.post.text for one in desk.posts] == ["One step." if done == 1 else "Done."]
+        assert not (await desk.take(continuing=True)).used_tools
+
+    at_desk(tmp_path, story, step, step)
 
 
 def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
