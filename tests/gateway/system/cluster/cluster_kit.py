@@ -360,12 +360,15 @@ class ClusterStorm(Storm):
     # What operators see
 
     async def readiness(self) -> dict[str, int]:
-        """Process -> status of its `/ready`."""
+        """Process -> status of its `/ready`; 0 while it does not listen."""
         found = dict[str, int]()
         async with httpx.AsyncClient(trust_env=False) as client:
             for one in self.running:
-                port = re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", one.log_now)[-1]
-                found[one.name] = (await client.get(f"http://127.0.0.1:{port}/ready")).status_code
+                found[one.name] = 0  # e.g. one that the others removed, and that starts again
+                for port in re.findall(r"http://127\.0\.0\.1:(\d+)/metrics", one.log_now)[-1:]:
+                    with contextlib.suppress(httpx.ConnectError):
+                        ready = await client.get(f"http://127.0.0.1:{port}/ready")
+                        found[one.name] = ready.status_code
         return found
 
     async def status(self, *arguments: str) -> tuple[int | None, Json]:
@@ -631,7 +634,9 @@ async def cluster_storm(
 
 
 async def _operators_see_all(it: ClusterStorm) -> None:
-    assert set((await it.readiness()).values()) == {200}
+    async with asyncio.timeout(PATIENCE_S):
+        while set((await it.readiness()).values()) != {200}:
+            await asyncio.sleep(0.2)
     for name in ("", it.running[-1].name):
         code, told = await it.status(*(["--name", name] if name else []))
         assert code == 0
