@@ -192,6 +192,11 @@ def test_what_looks_like_one_is_an_identifier() -> None:
     assert set(extract_identifiers([SPOKEN])) >= FOUND
 
 
+def test_who_counts_names_nothing_until_a_number_comes_again() -> None:
+    counted = [f"ann: {number}" for number in range(150, 190)]
+    assert extract_identifiers([*counted, "bob: room 187, code 4711"]) == ["187", "4711"]
+
+
 @pytest.mark.parametrize(
     "piece",
     [

@@ -10,7 +10,7 @@ from agent import view
 from agent.journal import JournalEntry
 from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
 from agent.models.base import ModelRequest, TextPart, ToolResult
-from agent.prompt import PromptInput, PromptTurn, build_request
+from agent.prompt import PromptInput, PromptTurn, build_request, render_partial_result
 from agent.tokens.counter import estimate_tokens
 from agent.view import (
     HEAD_END,
@@ -20,6 +20,7 @@ from agent.view import (
     FoldedTurns,
     TurnForm,
     ViewMarks,
+    build_stubs,
     estimate_turn_size,
     extract_exact_names,
     find_safe_cut,
@@ -442,6 +443,19 @@ def test_a_trimmed_turn() -> None:
     assert told.messages[2].parts[-1] == TextPart(
         text="[2026-01-01 10:01] bob (member): and b.py?"
     )  # behind what came before
+
+
+@given(st.booleans())
+def test_what_was_shown_only_in_part_keeps_its_first_line(fenced: bool) -> None:
+    whole = EvidenceRef(handle="e5", kind="page", origin="a", chars=9_000, sha256="ab" * 32)
+    text = "Opening hours\n" + "Monday to Friday\n" * 60
+    shown = render_partial_result(whole, "look", text, call="c1" if fenced else "")
+    record = ToolCallRecord(id="c1", name="look", arguments="{}", result=shown, source=whole)
+    turn = PromptTurn(seq=1, input_text="x", reply="y", steps=(TurnStep(text="", calls=(record,)),))
+    (stub,) = build_stubs(turn).values()
+    assert "Opening hours" in stub.result
+    assert "Monday" not in stub.result
+    assert ("<<<untrusted" in stub.result) is fenced
 
 
 def test_the_newest_results_are_spared() -> None:
