@@ -113,6 +113,8 @@ class TurnHandle:
         """Author and text of each message to the agent that it has read."""
         self.is_drafting = False
         """Its answer is being written, without any tool so far."""
+        self.is_corrected = False
+        """Somebody whom it may be about to answer has written again, and it has not read that."""
         self.running_calls = 0
         """Calls of tools under way."""
         self._task: asyncio.Task[Any] | None = None
@@ -130,7 +132,7 @@ class TurnHandle:
 
     def take_news(self) -> bool:
         """Return whether news were announced since the last call."""
-        had_news, self._has_news = self._has_news, False
+        had_news, self._has_news, self.is_corrected = self._has_news, False, False
         return had_news
 
     def revise(self, message: MessageId, author: SenderId, text: str) -> None:
@@ -147,13 +149,11 @@ class TurnHandle:
                 self.interrupt()
 
     def is_corrected_by(self, authors: Mapping[MessageId, SenderId]) -> bool:
-        """Return whether one of these messages is new to it and may change what is being written
-        for its author.
+        """Return whether one of these messages is new to it and may change what it writes for its
+        author.
         """
         known = {author for author, _ in self.heard.values()}
-        return self.is_drafting and any(
-            author in known for one, author in authors.items() if one not in self.heard
-        )
+        return any(author in known for one, author in authors.items() if one not in self.heard)
 
     def forget(self, message: MessageId) -> None:
         """Take in that a message was deleted. A turn that has read no other message to the agent
@@ -435,12 +435,13 @@ class AgentLoop(ABC):
 
         `elsewhere`: another process takes the turn. `authors`: of the messages to the agent.
         Whoever a running turn writes an answer to may correct what they asked: then it is begun
-        anew.
+        anew, at once or when it begins to write.
         """
         handle, begun_anew = self.turn_handle(conversation), self._begun_anew.get(conversation, 0)
         is_steered = arrivals == "steer" and urgency >= URGENT and begun_anew < MAX_BEGUN_ANEW
         if is_steered and handle is not None and handle.is_corrected_by(authors):
-            self._begun_anew[conversation], arrivals = begun_anew + 1, "interrupt"
+            self._begun_anew[conversation], handle.is_corrected = begun_anew + 1, True
+            arrivals = "interrupt" if handle.is_drafting else arrivals
         if conversation in self._running:
             self._late_urgency[conversation] = max(
                 urgency, self._late_urgency.get(conversation, AMBIENT)

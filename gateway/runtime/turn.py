@@ -797,6 +797,10 @@ class Turn(TurnHost):
 
     def answer_grew(self, text: str) -> None:
         self.handle.is_drafting = bool(text.strip()) and not self.progress.current.steps
+        if self.handle.is_drafting and self.handle.is_corrected:
+            # Not here, in the turn itself: it may be about to write its record.
+            asyncio.get_running_loop().call_soon(self.handle.interrupt)
+            return
         if may_begin_prefix(text, self._own_names):
             return
         text = strip_line_prefix(text, self._own_names)

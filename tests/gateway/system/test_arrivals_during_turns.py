@@ -187,11 +187,15 @@ def test_whenever_they_come(case: Case) -> None:
 class Writer(PlayedModel):
     """Writes all words that it has not answered, for ten seconds."""
 
+    thinks_s = 0.0
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.asked.append(
             Ask(at_s=0.0, place=ConversationId(""), heard="", results=(), request=request)
         )
         answered = words(request, "assistant")
+        if self.thinks_s:
+            await self._clock.sleep(self.thinks_s)
         for part in (
             "So, about ",
             " ".join(w for w in words(request, "user") if w not in answered),
@@ -204,16 +208,19 @@ class Writer(PlayedModel):
 
 
 @pytest.mark.parametrize(
-    ("mode", "says", "answers"),
+    ("mode", "says", "answers", "thinks_s"),
     [
-        ("steer", [(0.0, "ann"), (3.0, "ann")], ["word0 word1"]),
-        ("steer", [(0.0, "ann"), (3.0, "bob")], ["word0", "word1"]),
-        ("queue", [(0.0, "ann"), (3.0, "ann")], ["word0", "word1"]),
+        ("steer", [(0.0, "ann"), (3.0, "ann")], ["word0 word1"], 0.0),
+        ("steer", [(0.0, "ann"), (3.0, "ann")], ["word0 word1"], 5.0),
+        ("steer", [(0.0, "ann"), (3.0, "bob")], ["word0", "word1"], 0.0),
+        ("steer", [(0.0, "ann"), (3.0, "bob")], ["word0", "word1"], 5.0),
+        ("queue", [(0.0, "ann"), (3.0, "ann")], ["word0", "word1"], 5.0),
         # Who goes on writing gets an answer in between all the same.
         (
             "steer",
             [(0.0, "ann"), *[(3.0, "ann")] * 6],
             ["word0 word1 word2", "word3 word4 word5 word6"],
+            0.0,
         ),
     ],
 )
@@ -221,13 +228,17 @@ class Writer(PlayedModel):
 async def test_a_line_of_whoever_asked_begins_an_answer_anew_that_is_still_being_written(
     clock: JumpingClock,
     tmp_path: Path,
+    *,
     mode: str,
     says: list[tuple[float, str]],
     answers: list[str],
+    thinks_s: float,
 ) -> None:
     case = Case(mode=mode, says=[], rounds=0, takes_s=0.0, coalesce_s=0.0)
 
-    async with Gateway(configured(case, tmp_path), Writer(clock), clock=clock) as gateway:
+    writer = Writer(clock)
+    writer.thinks_s = thinks_s
+    async with Gateway(configured(case, tmp_path), writer, clock=clock) as gateway:
         await clock.sleep(1)
         for number, (gap_s, who) in enumerate(says):
             await clock.sleep(gap_s)
