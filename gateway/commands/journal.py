@@ -24,7 +24,7 @@ from gateway.context.memory import (
     find_last_effective_dream,
     format_as_list_item,
     load_dreams,
-    render_memory_change,
+    load_memory_change,
 )
 from gateway.context.search import (
     HitBuilder,
@@ -317,16 +317,11 @@ async def _find_handwritten(
 
 async def _render_last_dream(context: CommandContext, agent: str, text: str) -> list[str]:
     """Return what the last dream changed in the file, which says `text` now."""
-    dreams = await load_dreams(context.store, agent)
-    last = find_last_effective_dream(dreams, approvals=False)
-    if last is None:
+    found = await load_memory_change(context.store, agent, text=text)
+    if found is None:
         return []
-    since = next((one.fact.upto for one in dreams if one.fact.upto < last.fact.upto), Seq(0))
-    forgotten = await context.store.entries(after=since, kinds=["forgotten"], limit=1)
-    changes = render_memory_change(last, text, shows_gone=not forgotten)
-    if not changes:
-        return []
-    head = _("Last dream, {time} UTC:").format(time=f"{last.at:%Y-%m-%d %H:%M}")
+    dream, changes = found
+    head = _("Last dream, {time} UTC:").format(time=f"{dream.at:%Y-%m-%d %H:%M}")
     return [head, "```", *(escape_invisible(context.redactor(one)) for one in changes), "```"]
 
 

@@ -132,6 +132,26 @@ def render_memory_change(
     return [*shown, _("(and {count} more lines)").format(count=more)] if more else shown
 
 
+async def load_memory_change(
+    reader: StoreReader, agent: str, *, text: str | None = None, most: int = MAX_SHOWN_CHANGES
+) -> tuple[DreamRecord, list[str]] | None:
+    """Return the last dream that changed the file, and what it changed (`render_memory_change`).
+    For an owner alone. Raises StoreError.
+
+    `text`: the file now. None: not known. None is returned if nothing of it may be shown.
+    """
+    dreams = await load_dreams(reader, agent)
+    last = find_last_effective_dream(dreams, approvals=False)
+    if last is None:
+        return None
+    since = next((one.fact.upto for one in dreams if one.fact.upto < last.fact.upto), Seq(0))
+    forgotten = await reader.entries(after=since, kinds=["forgotten"], limit=1)
+    if text is None:
+        text = "" if forgotten else last.fact.after
+    changes = render_memory_change(last, text, most, shows_gone=not forgotten)
+    return (last, changes) if changes else None
+
+
 def remove_note_lines(text: str, noted: str) -> str:
     """Return the file without the lines that hold exactly a note's words. Pure."""
     wanted = [words for line in noted.split("\n") if (words := normalize_text(line))]
