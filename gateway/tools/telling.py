@@ -420,9 +420,9 @@ class OwnerTelling:
 
     async def _render(self, told: Told, now: datetime) -> str:
         """Return what is told in Markdown, below where it comes from and because of whom."""
-        fact, names = told.fact, list(told.fact.names)
-        names += [_("others")] if fact.others else []
-        people = ", ".join(names)
+        fact, people = told.fact, ", ".join(told.fact.names)
+        if fact.others:
+            people = _("{people} and others").format(people=people) if people else _("others")
         if fact.about is None:
             origin = _("From me, after words of {people}") if people else _("From me")
         elif await self._places.is_direct(fact.about.conversation):

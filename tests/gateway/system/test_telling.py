@@ -6,11 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.core.clock import ManualClock
-from gateway.core.facts import Judgement, OwnerTold, is_inner
+from gateway.core.events import Address, RoomId
+from gateway.core.facts import Judgement, OwnerTold, PartSendEnded, Seq, TurnId, is_inner
+from gateway.core.labels import TRUSTED_LABEL
+from gateway.tools.telling import Told, find_same, is_relayed
 from tests.kits.gateway import TELEGRAM, Gateway, on_platforms
 from tests.kits.played_model import REST, Ask, PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulated
+from tests.kits.simulated_time import BEGIN, JumpingClock, simulated
 
 NOTICED = [{"type": "*", "urgency": "normal", "keyword": "failed"}]
 """What is worth a look."""
@@ -22,7 +27,7 @@ def tell(text: str, **more: str) -> tuple[str, str]:
 
 
 class Mind:
-    """Does what is written down for the words that it hears; greets otherwise, and rests by
+    """Does what is written down for the words that it hears; else it greets, and rests by
     itself."""
 
     def __init__(self, *rules: tuple[str, Say]) -> None:
@@ -32,10 +37,9 @@ class Mind:
 
     def __call__(self, ask: Ask) -> Say:
         self.results += ask.results
-        if not ask.results:
-            for words, say in self.rules:
-                if words in ask.heard.rpartition("] ")[2] or words in ask.heard:
-                    return say
+        for words, say in () if ask.results else self.rules:
+            if words in ask.heard:
+                return say
         return REST if is_inner(ask.place) else Say(text="Yes.")
 
 
@@ -44,10 +48,21 @@ def gateway(tmp: Path, clock: ManualClock, mind: Callable[[Ask], Say], **more: A
     return Gateway(made, PlayedModel(clock, mind), clock=clock)
 
 
-async def greets(it: Gateway, who: str = "olga", on: str = TELEGRAM) -> None:
+async def greets(it: Gateway, who: str = "olga") -> None:
     """An owner has a chat with the agent."""
-    await it.say("hello", sender=who, on=on)
+    await it.say("hello", sender=who, on=TELEGRAM)
     await it.clock.sleep(10)
+
+
+async def has_told(it: Gateway, text: str, *, who: str = "ann", room: str | None = "#two") -> None:
+    """Somebody has an owner told this."""
+    await it.say(f"reverie: {text}", sender=who, room=room, on="irc.libera")
+    await it.clock.sleep(20)
+
+
+def asked_to(*texts: str, **more: str) -> tuple[tuple[str, Say], ...]:
+    """It tells what it is asked to tell."""
+    return tuple((text, Say(calls=(tell(text, **more),))) for text in texts)
 
 
 def told(it: Gateway, room: str = "olga") -> list[str]:
@@ -79,17 +94,237 @@ async def test_what_it_notices_by_itself_it_tells_at_once_with_room_and_person(
         assert all(one.label.integrity == "guest" for one in record)
 
 
+ANN, BOB = (f"From `#two`, after words of `{who}` (guest)" for who in ("ann", "bob"))
+
+
 @simulated
 async def test_a_guest_may_have_an_owner_told_from_their_room(
     tmp_path: Path, clock: JumpingClock
 ) -> None:
-    mind = Mind(("tell olga", Say(calls=(tell("The disk is full.", who="Olga"),))))
+    mind = Mind(*asked_to("the disk is full", who="Olga"))
     async with gateway(tmp_path, clock, mind) as it:
         await greets(it)
-        await it.say("reverie: tell olga that the disk is full", sender="ann", room="#two")
-        await clock.sleep(60)
+        await has_told(it, "the disk is full")
         assert mind.results == ["olga is told now."]
-        assert told(it) == ["From `#two`, after words of `ann` (guest):\n> The disk is full."]
+        assert told(it) == [f"{ANN}:\n> the disk is full"]
+
+
+@simulated
+async def test_what_can_wait_is_told_together_when_the_owner_writes(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(*asked_to("lunch is at noon", "the printer is back", urgency="digest"))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        await has_told(it, "lunch is at noon")
+        await has_told(it, "the printer is back", who="bob")
+        await clock.sleep(3600)
+        assert (told(it), set(mind.results)) == ([], {"olga is told with what else can wait."})
+        await it.say("what is new?", sender="olga", on=TELEGRAM)
+        await clock.sleep(20)
+        assert it.sent("olga")[1:] == [
+            f"{ANN}, 06:00:\n> lunch is at noon\n\n{BOB}, 06:00:\n> the printer is back",
+            "Yes.",
+        ]
+        assert "lunch is at noon" in str(it.model.asked[-1].request.conversation)  # type: ignore[union-attr]
+
+
+@simulated
+async def test_what_waits_is_told_after_four_hours_and_survives_a_kill(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(*asked_to("lunch is at noon", urgency="digest"))
+    it = gateway(tmp_path, clock, mind)
+    it.start()
+    await greets(it)
+    await has_told(it, "lunch is at noon")
+    await it.kill()
+    async with it:
+        await clock.sleep(3 * 3600)
+        assert told(it) == []
+        await it.kill()
+        it.start()
+        await clock.sleep(2 * 3600)
+        assert told(it) == [f"{ANN}, 06:00:\n> lunch is at noon"]
+        await it.kill()
+        it.start()
+        await clock.sleep(24 * 3600)
+        assert len(told(it)) == 1
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+@simulated
+async def test_it_is_told_behind_a_turn_of_that_chat_and_once_after_a_kill_in_it(
+    tmp_path: Path, clock: JumpingClock, *, cut_off: bool
+) -> None:
+    mind = Mind(*asked_to("the disk is full"), ("think", Say(text="Done.", takes_s=100.0)))
+    it = gateway(tmp_path, clock, mind)
+    it.start()
+    await greets(it)
+    await it.say("think", sender="olga", on=TELEGRAM)
+    await clock.sleep(5)
+    await has_told(it, "the disk is full")
+    assert len(await told_facts(it, "held")) == 1
+    assert f"{ANN}:\n> the disk is full" not in told(it)
+    if cut_off:
+        await it.kill()
+        it.start()
+    await clock.sleep(300)
+    assert (told(it)[-1], told(it).count(f"{ANN}:\n> the disk is full")) == (
+        "Done." if cut_off else f"{ANN}:\n> the disk is full",
+        1,
+    )
+    assert len(await told_facts(it)) == 1
+    await it.end()
+
+
+@simulated
+async def test_the_seventh_of_a_day_is_told_with_what_can_wait(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    texts = [f"job {number} has stopped" for number in range(1, 9)]
+    mind = Mind(*asked_to(*texts))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        for number, text in enumerate(texts):
+            await has_told(it, text, who=f"ann{number // 2}")
+        assert len(told(it)) == 6
+        assert mind.results[-1] == "olga is told with what else can wait."
+        await clock.sleep(4 * 3600)
+        assert len(told(it)) == 7
+        assert all(text in told(it)[-1] for text in texts[-2:])
+        await clock.sleep(24 * 3600)
+        await greets(it)  # or nobody knows that she is there
+        mind.rules = [*asked_to("a new day")]
+        await has_told(it, "a new day")
+        assert mind.results[-1] == "olga is told now."
+
+
+@simulated
+async def test_nothing_is_told_while_people_sleep_or_it_is_quiet(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    presence = {"sleep": "22:00-06:00", "timezone": "UTC"}
+    mind = Mind(*asked_to("the disk is full", "the disk is well again"))
+    async with gateway(tmp_path, clock, mind, attention={"presence": presence}) as it:
+        await greets(it)
+        await clock.sleep(17 * 3600)
+        await has_told(it, "the disk is full")
+        assert mind.results == ["olga is not to be disturbed now, and is told later."]
+        await clock.sleep(6 * 3600)
+        assert told(it) == []
+        await clock.sleep(3600)
+        assert told(it) == [f"{ANN}, 2026-03-02 23:00:\n> the disk is full"]
+        await it.say("!dmn quiet 2h", sender="olga", on=TELEGRAM)
+        await clock.sleep(10)
+        await has_told(it, "the disk is well again")
+        await it.say("hello", sender="olga", on=TELEGRAM)
+        await clock.sleep(3600)
+        assert not any("well again" in text for text in told(it))
+        await clock.sleep(2 * 3600)
+        assert told(it)[-1].endswith("> the disk is well again")
+
+
+@simulated
+async def test_nothing_is_told_twice(tmp_path: Path, clock: JumpingClock) -> None:
+    mind = Mind(("look", Say(calls=(tell("The disk is full!"), tell("the disk IS full")))))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        for _ in range(2):
+            await has_told(it, "look")
+        assert told(it) == [f"{ANN}:\n> The disk is full!"]
+        assert mind.results[1].startswith("You told that at 06:00.")
+        await clock.sleep(6 * 86400)
+        await has_told(it, "look")
+        assert len(told(it)) == 1
+        await clock.sleep(2 * 86400)
+        await greets(it)
+        await has_told(it, "look")
+        assert len(told(it)) == 2
+
+
+@simulated
+async def test_a_person_can_have_two_things_told_a_day_and_an_admin_more(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    texts = ["one has stopped", "two have stopped", "three have stopped"]
+    access = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"], "admin": ["irc.libera:adam"]}}
+    mind = Mind(*asked_to(*texts))
+    async with gateway(tmp_path, clock, mind, access=access) as it:
+        await greets(it)
+        for text in texts:
+            await has_told(it, text)
+        assert (len(told(it)), "is the limit" in mind.results[-1]) == (2, True)
+        for room in ("#one", "#three", None):  # everywhere
+            await has_told(it, texts[2], room=room)
+        assert len(told(it)) == 2
+        mind.rules = [*asked_to("four", "five", "six")]
+        for text in ("four", "five", "six"):
+            await has_told(it, text, who="adam", room=None)
+        assert told(it)[2:] == [
+            f"From `adam` (admin), in private:\n> {text}" for text in ("four", "five", "six")
+        ]
+
+
+@simulated
+async def test_only_owners_who_have_a_chat_are_told_each_by_name(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    owners = [f"{TELEGRAM}:olga", f"{TELEGRAM}:omar", f"{TELEGRAM}:otto"]
+    access = {"dm": "open", "roles": {"owner": owners}}
+    mind = Mind(*asked_to("one", who="Omar"), *asked_to("two", who="otto"))
+    async with gateway(tmp_path, clock, mind, access=access) as it:
+        await has_told(it, "one")
+        assert mind.results[-1].startswith("No owner has a chat with you")
+        await greets(it, "omar")
+        await greets(it)
+        await has_told(it, "two")
+        assert mind.results[-1] == "No owner is called so. You may tell: olga, omar."
+        await has_told(it, "one")
+        assert (told(it), told(it, "omar")) == ([], [f"{ANN}:\n> one"])
+        mind.rules = [*asked_to("three")]
+        await it.say("three", sender="olga", on=TELEGRAM)
+        await clock.sleep(10)
+        assert mind.results[-1] == "You are in that chat now: your answer is posted there."
+
+
+@simulated
+async def test_by_itself_it_says_of_which_room_it_tells_where_it_was_shown_several(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    vague, named = tell("It failed."), tell("It failed.", about="#two")
+    wrong = tell("It failed.", about="#three")
+    mind = Mind(("## irc.libera/#one", Say(calls=(vague, wrong, named))))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        await it.say("this failed", sender="ann", room="#one", on="irc.libera")
+        await it.say("that failed", sender="bob", room="#two", on="irc.libera")
+        await clock.sleep(600)
+        asked = "Name in `about` the room that it is about: irc.libera/#one, irc.libera/#two."
+        assert mind.results[:2] == [asked, asked]
+        assert told(it) == ["From `#two`, after words of `bob` (guest) and others:\n> It failed."]
+
+
+@simulated
+async def test_of_a_private_chat_the_person_is_named_and_the_answer_reaches_them(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(*asked_to("i am ill"))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        await has_told(it, "i am ill", room=None)
+        assert told(it) == ["From `ann` (guest), in private:\n> i am ill"]
+        answer = ("send_message", json.dumps({"address": "ann", "text": "Olga says get well soon"}))
+        mind.rules = [("get well", Say(calls=(answer, ("yield_to_user", "{}"))))]
+        await it.say("tell her: get well soon!", sender="olga", on=TELEGRAM)
+        await clock.sleep(20)
+        assert it.sent("ann")[-1] == "Olga says get well soon"
+        assert not await it.facts("approval_asked")
+
+
+def answers(text: str, room: str = "#two") -> Say:
+    call = ("send_message", json.dumps({"address": room, "text": text}))
+    return Say(calls=(call, ("yield_to_user", "{}")))
 
 
 @simulated
@@ -121,3 +356,110 @@ async def test_a_line_that_names_an_owner_who_is_not_there_is_looked_at_and_told
         await it.say("Olga should know of the disk", sender="bob", room="#two", on=TELEGRAM)
         await clock.sleep(600)
         assert len(model.asked) > asked
+
+
+@pytest.mark.parametrize("how", ["right behind it", "by a reply"])
+@simulated
+async def test_what_an_owner_answers_reaches_the_room_without_a_tap(
+    tmp_path: Path, clock: JumpingClock, how: str
+) -> None:
+    mind = Mind(*asked_to("the disk is full"))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        await has_told(it, "the disk is full")
+        reply_to = None
+        if how == "by a reply":
+            await it.say("what is the time?", sender="olga", on=TELEGRAM)
+            await clock.sleep(20)
+            (key,) = {one.post for one in await told_facts(it)}
+            sent = [one for one in await it.facts("part") if isinstance(one, PartSendEnded)]
+            (reply_to,) = [one.ids[0] for one in sent if one.post == key]
+        mind.rules = [("Ben looks", answers("Olga says: Ben looks at the disk at 6"))]
+        await it.say(
+            "tell them Ben looks at it at 6", sender="olga", on=TELEGRAM, reply_to=reply_to
+        )
+        await clock.sleep(20)
+        assert "From `#two`" in it.model.asked[-1].heard or how != "by a reply"  # type: ignore[union-attr]
+        assert it.sent("#two")[-1] == "Olga says: Ben looks at the disk at 6"
+        assert not await it.facts("approval_asked")
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "behind"),
+    [
+        ("Ben looks at it, the code is 4711", "#two", True),  # of her chat
+        ("Ben looks at it", "irc.libera/#three", True),  # another room
+        ("Ben looks at it", "irc.libera/#two", False),  # it answers something else
+    ],
+)
+@simulated
+async def test_what_says_more_or_goes_elsewhere_is_asked_about(
+    tmp_path: Path, clock: JumpingClock, text: str, room: str, *, behind: bool
+) -> None:
+    mind = Mind(*asked_to("the disk is full"))
+    async with gateway(tmp_path, clock, mind) as it:
+        await it.say("the code is 4711", sender="olga", on=TELEGRAM)
+        await clock.sleep(20)
+        await has_told(it, "the disk is full")
+        if not behind:
+            await greets(it)
+        mind.rules = [("Ben looks", answers(text, room))]
+        await it.say("tell them Ben looks at it", sender="olga", on=TELEGRAM)
+        await clock.sleep(20)
+        assert len(await it.facts("approval_asked")) == 1
+        assert text not in it.sent(room)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same_place", "is_same"),
+    [
+        ("The disk is full.", "the DISK is full", False, True),
+        ("disk full is the", "the disk is full", False, True),
+        ("the disk is full", "the disk of ci is nearly full", False, False),
+        ("the deploy of 15:00 failed", "the deploy of 16:00 failed", True, False),
+        ("the deploy of 15:00 failed", "the deploy of 15:00 has failed", True, True),
+        ("Ann waits for an answer", "Ann asks for an answer", True, True),
+        ("Ann waits for an answer", "Ann asks for an answer", False, False),
+        ("Ann waits for an answer", "Bob has built a new shelf", True, False),
+        ("!!!", "???", True, False),
+        ("!!!", "!!!", True, True),
+        ("磁盘已满", "磁盘已满。", False, True),
+    ],
+)
+def test_the_same_is_told_in_nearly_the_same_words(
+    before: str, after: str, *, same_place: bool, is_same: bool
+) -> None:
+    chat, here, there = (Address(channel=TELEGRAM, room=RoomId(one)) for one in ("o", "a", "b"))
+    fact = OwnerTold(
+        tell="x",
+        agent="reverie",
+        to=chat,
+        who="olga",
+        text=before,
+        about=here,
+        people=(),
+        names=(),
+        others=False,
+        urgency="now",
+        turn=TurnId("t"),
+        label=TRUSTED_LABEL,
+        state="posted",
+    )
+    told = [Told(Seq(1), BEGIN, fact)]
+    assert (find_same(after, here if same_place else there, told, to=chat) is not None) is is_same
+    assert find_same(after, here, told, to=here) is None  # another owner
+
+
+@pytest.mark.parametrize(
+    ("text", "is_relayed_"),
+    [
+        ("Ben looks at it", True),
+        ("Olga says: Ben looks at the deploy", True),
+        ("Ben looks at it tomorrow", False),
+        ("Ben looks at it. " * 20, False),  # their number could say something
+    ],
+)
+def test_an_answer_says_what_the_owner_says_and_what_they_know(
+    text: str, *, is_relayed_: bool
+) -> None:
+    assert is_relayed(text, "tell them Ben looks at it", ["the deploy", "olga"]) is is_relayed_
