@@ -185,7 +185,7 @@ class OwnerTelling:
         if chat.at == context.at:
             raise ToolCallRefused("You are in that chat now: your answer is posted there.")
         place = self._find_place(about, context)
-        people = await self._find_people(place, context)
+        people, others = await self._find_people(place, context)
         now, agent = self._clock.now(), context.agent
         async with self._lock:
             told = await find_told(self._store, agent, since=now - REMEMBERED)
@@ -211,8 +211,7 @@ class OwnerTelling:
                 about=place,
                 people=tuple(one.key for one in people if not one.is_trusted),
                 names=tuple(one.shown for one in people[:MAX_NAMED]),
-                others=_are_others_behind(people, context.request.label)
-                or (is_inner(context.at.conversation) and len(self._digests[agent].shown) > 1),
+                others=others or len(people) > MAX_NAMED,
                 urgency=urgency,
                 turn=context.turn,
                 label=context.request.label,
@@ -289,31 +288,42 @@ class OwnerTelling:
 
     async def _find_people(
         self, place: Address | None, context: ToolContext
-    ) -> Sequence["_Person"]:
-        """Return who asked for it, or else whose words there are new to the turn."""
+    ) -> tuple[Sequence["_Person"], bool]:
+        """Return who asked for it, or else whose words there are new to the turn; and whether the
+        turn rests on words of others, too.
+        """
         if place is None:
-            return []
-        if context.requesters:
-            return _unique(
-                _Person.of(place, Sender(id=one.id, name=one.name), one.role)
-                for one in context.requesters
-            )
+            return [], _is_lower(context.request.label, [])
         if place != context.at:
-            senders = self._digests[context.agent].shown[place.conversation]
-        else:
-            unread = await self._store.unread_entries(place.conversation, most=MAX_ROOM_LINES)
-            senders = find_senders(unread.messages)
-            alarms = [one.fact for one in unread.messages if isinstance(one.fact, Alarm)]
-            for alarm in alarms:
-                reminded = await self._store.entry_by_key(f"reminded:{alarm.reminder}")
-                if reminded is not None and isinstance(reminded.fact, ReminderSet):
-                    one = reminded.fact
-                    senders = (*senders, Sender(id=one.by, name=one.asked_by, verified=True))
-        return _unique(
-            _Person.of(place, one, role_of(self._access_policy, place, one))
-            for one in senders
-            if one.id
+            shown = self._digests[context.agent].shown
+            people = self._identify(place, shown[place.conversation])
+            return people, len(shown) > 1 or _is_lower(context.request.label, people)
+        unread = await self._store.unread_entries(place.conversation, most=MAX_ROOM_LINES)
+        heard = [*find_senders(unread.messages), *await self._find_reminded(unread.messages)]
+        people = _unique(
+            _Person.of(place, Sender(id=one.id, name=one.name), one.role)
+            for one in context.requesters
         )
+        present = self._identify(place, heard)
+        people = people or present
+        others = {one.key for one in present} - {one.key for one in people}
+        return people, bool(others) or _is_lower(context.request.label, people)
+
+    def _identify(self, place: Address, senders: Iterable[Sender]) -> Sequence["_Person"]:
+        return _unique(
+            _Person.of(place, one, role_of(self._access_policy, place, one)) for one in senders
+        )
+
+    async def _find_reminded(self, entries: Iterable[LogEntry]) -> list[Sender]:
+        """Return who set the reminders among the entries."""
+        alarms = [one.fact for one in entries if isinstance(one.fact, Alarm)]
+        found = [await self._store.entry_by_key(f"reminded:{one.reminder}") for one in alarms]
+        facts = [one.fact for one in found if one is not None]
+        return [
+            Sender(id=one.by, name=one.asked_by, verified=True)
+            for one in facts
+            if isinstance(one, ReminderSet) and one.by
+        ]
 
     async def run(self) -> None:
         """Post what is due, until cancelled. Without anything held it waits without waking. Raises
@@ -473,10 +483,10 @@ def _unique(people: Iterable[_Person]) -> Sequence[_Person]:
     return [*{one.key: one for one in people if one.role != "blocked"}.values()]
 
 
-def _are_others_behind(people: Sequence[_Person], label: Label) -> bool:
-    """Return whether the request holds words of others than the people who are named."""
+def _is_lower(label: Label, people: Sequence[_Person]) -> bool:
+    """Return whether the request holds words of somebody with less rights than these people."""
     lowest = lowest_role([one.role for one in people]) if people else "owner"
-    return len(people) > MAX_NAMED or rank_integrity(label.integrity) < rank_integrity(lowest)
+    return rank_integrity(label.integrity) < rank_integrity(lowest)
 
 
 def _have_caused_enough(people: Sequence[_Person], told: Iterable[Told], now: datetime) -> bool:

@@ -18,6 +18,7 @@ from tests.attacks.attacks_permissions import RIGHTS
 from tests.attacks.attacks_private_rooms import ROOMS
 from tests.attacks.attacks_prompt_injection import WORDS
 from tests.attacks.attacks_shell import BOMBS, SHELL
+from tests.attacks.attacks_telling import TELLING, TWINS
 from tests.attacks.attacks_web import WEB
 from tests.attacks.hostile_kit import MIA, OLGA, Attack, Fate, Town, town
 from tests.kits.shell import let_nobody_in
@@ -94,6 +95,26 @@ async def test_nothing_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @story
 async def test_no_bomb_goes_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await nothing_succeeds(tmp_path, monkeypatch, BOMBS)
+
+
+TOLD_AT_ONCE = {"dmn": {"tell": {"per_day": 1_000}}}
+
+
+@story
+async def test_nothing_is_told_to_whom_it_is_not_for_or_in_the_name_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nothing_succeeds(tmp_path, monkeypatch, TELLING, mind=TOLD_AT_ONCE)
+
+
+@story
+async def test_what_may_be_told_and_answered_is_so_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with town(tmp_path, monkeypatch, mind=TOLD_AT_ONCE) as it:
+        fates = await suffered(it, TWINS)
+        assert not [one for one in it.shown if "!approve" in one.body]
+    assert [one.held for one in fates if not one.won] == []
 
 
 @story
@@ -219,9 +240,12 @@ async def test_where_nothing_holds_they_do_succeed(monkeypatch: pytest.MonkeyPat
 
 
 async def nothing_succeeds(
-    folder: Path, patch: pytest.MonkeyPatch, attacks: Sequence[Attack]
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    attacks: Sequence[Attack],
+    mind: dict[str, Any] | None = None,
 ) -> None:
-    async with town(folder, patch) as it:
+    async with town(folder, patch, mind=mind) as it:
         fates = await suffered(it, attacks)
         print(table(attacks, fates))
         out = {pair for pair in it.puppet.read if not may_know(*pair)}
