@@ -280,7 +280,7 @@ class OwnerTelling:
         found = [one for one in titles.find_places(about, shown) if one in shown]
         found = found if about.strip() else shown
         if len(found) > 1 or (about.strip() and not found):
-            named = ", ".join(titles.trusted_label(one.conversation) for one in shown)
+            named = ", ".join(titles.heading(one.conversation) for one in shown)
             raise ToolCallRefused(
                 f"Name in `about` the room that it is about: {named or 'none is shown'}."
             )

@@ -19,6 +19,8 @@ from tests.kits.simulated_time import BEGIN, JumpingClock, simulated
 
 NOTICED = [{"type": "*", "urgency": "normal", "keyword": "failed"}]
 """What is worth a look."""
+NAMED = '"#{0}" (irc.libera/#{0})'
+"""A room, as a digest names it."""
 OLGA_CHAT = f"{TELEGRAM}/olga"
 
 
@@ -294,13 +296,14 @@ async def test_by_itself_it_says_of_which_room_it_tells_where_it_was_shown_sever
 ) -> None:
     vague, named = tell("It failed."), tell("It failed.", about="#two")
     wrong = tell("It failed.", about="#three")
-    mind = Mind(("## irc.libera/#one", Say(calls=(vague, wrong, named))))
+    mind = Mind((NAMED.format("one"), Say(calls=(vague, wrong, named))))
     async with gateway(tmp_path, clock, mind) as it:
         await greets(it)
         await it.say("this failed", sender="ann", room="#one", on="irc.libera")
         await it.say("that failed", sender="bob", room="#two", on="irc.libera")
         await clock.sleep(600)
-        asked = "Name in `about` the room that it is about: irc.libera/#one, irc.libera/#two."
+        rooms = f"{NAMED.format('one')}, {NAMED.format('two')}"
+        asked = f"Name in `about` the room that it is about: {rooms}."
         assert mind.results[:2] == [asked, asked]
         assert told(it) == ["From `#two`, after words of `bob` (guest) and others:\n> It failed."]
 
