@@ -631,8 +631,11 @@ class Agents:
 
     async def _route(self, arrival: ReadyConversation, *, in_place: bool) -> None:
         place, agent = arrival.conversation, self.agent_for(arrival.conversation)
-        if arrival.awaits_quiet and not await self.store.unread_urgency(place):
-            return  # it was read meanwhile by a turn that somebody asked for
+        if arrival.awaits_quiet:
+            if in_place and arrival.urgency < NORMAL:
+                return  # without tools it cannot stay silent
+            if not await self.store.unread_urgency(place):
+                return  # it was read meanwhile by a turn that somebody asked for
         in_place = in_place or await self.places.is_private(place)
         target = place if in_place else inner_conversation(agent.id)
         self._notice(arrival, target)

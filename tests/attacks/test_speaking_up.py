@@ -100,8 +100,11 @@ async def test_words_of_a_closed_room_reach_no_other_through_a_reason(
         await it.say("what is new?", sender="gus", room="#two", on=TELEGRAM)
         await clock.sleep(HOUR_S)
         (said,) = it.sent("#two")
+        (turn,) = [one for one in await it.turns() if one.cause == "attended"]
     assert ("marzipan" in said) == (not is_attack)
     assert ("marzipan" in repr(model.asked_in(TWO))) == (not is_attack)
+    assert ('room: "the line of gus at 06:00")' in turn.heard) == is_attack
+    assert turn.label.readers == ()
 
 
 @pytest.mark.parametrize("asker", ["gus", "olga"])
