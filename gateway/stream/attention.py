@@ -347,6 +347,11 @@ def is_talk_alone(reasons: Sequence[DueReason]) -> bool:
     return all(one.rule.startswith(SPEAKS_UP) for one in reasons)
 
 
+def was_ordered(reasons: Sequence[DueReason]) -> bool:
+    """Return whether something is due there by a rule of the operator, or by an intention."""
+    return any(one.rule.startswith(("attention.rules", "intention ")) for one in reasons)
+
+
 def describe_reason(rule: str) -> str:
     """Return in words, for the agent, why an entry with this `Judgement.rule` is due."""
     if rule.startswith("attention.rules"):

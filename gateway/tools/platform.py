@@ -61,6 +61,7 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
+from gateway.stream.attention import was_ordered
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -186,6 +187,12 @@ class MessagingTools:
         at = self._resolve_shown(room, digest.rooms)
         if self.locks.is_busy(at.conversation):
             raise ToolCallRefused("Your own turn runs there just now and sees what is pending.")
+        bound = self._bindings.find(at)
+        is_silent = bound.speaks_up == "never" and bound.listen != "all"
+        if is_silent and not was_ordered(await self._store.due_reasons(at.conversation)):
+            raise ToolCallRefused(
+                "You speak there only when you are asked. An owner may be told by `tell`."
+            )
         recent = await self._store.newest_entries(
             _RECENT_ATTENDS, kinds=["attended"], conversation=inner
         )

@@ -72,18 +72,22 @@ async def test_a_flood_of_questions_makes_six_turns_an_hour_at_most(
 async def test_nobody_makes_it_speak_in_a_room_where_it_never_does(
     clock: JumpingClock, tmp_path: Path, is_attack: bool
 ) -> None:
-    """Not by questions there, and not by words in a room that it looks at."""
+    """Not by questions there, not by naming an owner, and not by words in a room that it looks
+    at."""
     never = {"match": {"room": "#two"}, "private": False}
     bindings = [never, SPEAKS] if is_attack else [SPEAKS]
-    it_is = Say(text="it")
-    model = Obedient(clock, "in #two", TWO, "say it", what_is_it=it_is, say_it=it_is)
+    model = Obedient(clock, "what is it", TWO, what_is_it=Say(text="it"))
     async with gateway(tmp_path, clock, model, bindings) as it:
+        await it.say("thanks!", sender="olga", on=TELEGRAM)
         for _ in range(12):
             await it.say("what is it?", sender="gus", room="#two", on=TELEGRAM)
-            await it.say("who can say it in #two?", sender="gus", room="#one", on=TELEGRAM)
-            await clock.sleep(700)
+            await it.say("who says in #two what is it?", sender="gus", room="#one", on=TELEGRAM)
+            await clock.sleep(400)
+            await it.say("Olga, what is it?", sender="gus", room="#two", on=TELEGRAM)
+            await clock.sleep(400)
         assert bool(it.sent("#two")) == (not is_attack)
         assert bool(model.asked_in(TWO)) == (not is_attack)
+        assert '## "#two"' in repr(model.asked)  # it sees that the owner was named
 
 
 @pytest.mark.parametrize("is_attack", [True, False])
