@@ -88,7 +88,7 @@ class FileTools:
 
     @tool(
         "Read a text file of yours, or another place's in /files. Each line is shown behind its "
-        "number and a tab, which are not in the file.",
+        "number and a tab.",
         ALLOW_MEMBERS,
         effect=OWN,
         task=True,

@@ -51,7 +51,7 @@ class MemoryTools:
 
     @tool(
         "Write into your journal: what happened, what you found out, what you plan. It is not "
-        "posted; from a private chat, it is found in private only.",
+        "posted, and what is private stays private.",
         effect=OWN,
         ephemeral=True,
     )
@@ -65,8 +65,8 @@ class MemoryTools:
         return await self._journal.write_entry(context, title, text)
 
     @tool(
-        "Keep a fact for good, such as a name, a preference or a promise. It is not posted; from a "
-        "private chat, it is found in private only.",
+        "Keep a fact for good, such as a name or a preference. It is not posted, and what is "
+        "private stays private.",
         effect=OWN,
     )
     async def remember(

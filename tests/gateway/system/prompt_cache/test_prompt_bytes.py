@@ -16,7 +16,7 @@ from tests.kits.gateway import Gateway
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
-MAX_PREFIX_TOKENS = 3_000
+MAX_PREFIX_TOKENS = 3_040
 """Of the protocol and all built-in tools, which stand in every request: words that earn nothing
 there cost the most."""
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
