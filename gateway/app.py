@@ -41,6 +41,7 @@ from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.recall import AmbientRecall, RecallSearch
+from gateway.context.recap import RecapBuilder
 from gateway.context.reminders import ReminderService
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
@@ -491,6 +492,7 @@ class GatewayServices:
         )
         evidence = EvidenceStore(store, clock, places, self.media)
         recall_search = RecallSearch(store, places, memory, journal, redactor)
+        recaps = RecapBuilder(store, places, redactor, clock, live)
         ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
 
         # What is sent.
@@ -593,7 +595,7 @@ class GatewayServices:
                 "itself": [
                     messaging,
                     self.telling,
-                    MemoryTools(journal, recall_search, forgetter, evidence),
+                    MemoryTools(journal, recall_search, recaps, forgetter, evidence),
                     ReminderTools(reminders, clock, self.intentions),
                     skills,
                 ],
@@ -620,6 +622,7 @@ class GatewayServices:
             presence=presence,
             evidence=evidence,
             ambient_recall=ambient_recall,
+            recaps=recaps,
             dreams=DreamRunner(dreamer, journal, internal),
             registry=self.tool_registry,
             skills=skills,

@@ -22,9 +22,18 @@ from gateway.access.approval_texts import (
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.context import CommandCall, CommandContext, find_hidden, sees_everything
+from gateway.commands.context import (
+    CommandCall,
+    CommandContext,
+    agent_of,
+    find_hidden,
+    find_visibility,
+    sees_everything,
+)
 from gateway.commands.definition import command, declared_commands, find_available, make_arg
 from gateway.commands.parser import escape_code, find_nearest
+from gateway.context.recap import RecapBuilder
+from gateway.context.schedule import ScheduleError
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
 from gateway.core.facts import Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
@@ -32,7 +41,7 @@ from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
-from gateway.core.text_safety import shorten
+from gateway.core.text_safety import escape_markdown, shorten
 from gateway.store import LogEntry, SpendingSum, ledger
 from gateway.store.archive import has_left
 from gateway.store.effects import CommandEffect, done, refuse
@@ -301,6 +310,46 @@ async def _explain_last_answer(call: CommandCall, context: CommandContext) -> st
             entry=asked.seq,
         )
     return _("I have answered nobody here lately.")
+
+
+async def _suggest_since(_typed: CommandCompletion, _context: CommandContext) -> list[str]:
+    return ["1h", "8h", "08:00", "yesterday", "7d"]
+
+
+@command(
+    "recap",
+    "Tell what happened since a time: who wrote where, and what I did by myself.",
+    group="this conversation",
+    args=(
+        make_arg(
+            "since",
+            "E.g. 2h, 08:00, yesterday or 2026-03-04.",
+            rest=True,
+            suggests=_suggest_since,
+        ),
+    ),
+    private=True,
+)
+async def handle_recap(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Tell what may be known here; to an owner in a direct chat, all. Without a time: since that
+    person last wrote here before the present talk, or of a day.
+    """
+    recaps = RecapBuilder(
+        context.store, context.places, context.redactor, context.clock, context.live
+    )
+    here, sender = call.command.at.conversation, call.command.sender
+    try:
+        since = await recaps.since(call.arguments.get("since", ""), here, sender.id)
+    except ScheduleError:
+        return refuse(_("Write since when: 2h, 3d, 08:00, yesterday, or 2026-03-04T07:00."))
+    sight = await find_visibility(call, context)
+    told, _label = await recaps.build(agent_of(call, context), here, sight, since)
+    if not told:
+        text = _("Nothing has happened since {time} that I may tell here.")
+        return done(text.format(time=format_time(since)))
+    head = _("Since {time}:").format(time=format_time(since))
+    lines = [f"- {escape_markdown(line, len(line))}" for line in told.splitlines()]
+    return done("\n".join([head, *lines]))
 
 
 @command(

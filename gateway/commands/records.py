@@ -3,16 +3,17 @@ sums.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Final
+from zoneinfo import ZoneInfo
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
+from gateway.context.schedule import parse_past_moment
 from gateway.core.events import Usage
 from gateway.core.facts import AuditRecord, Seq
-from gateway.core.fields import Duration
 from gateway.core.format import format_table
 from gateway.core.identity import normalize_person_key
 from gateway.core.text_safety import escape_unprintable
@@ -24,7 +25,6 @@ DEFAULT_AUDIT_ROWS: Final = 50
 """Entries shown by default."""
 AUDIT_PAGE: Final = 500
 """Entries read at once."""
-_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 _AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
 
 AuditRow = tuple[Seq, datetime, AuditRecord]
@@ -35,7 +35,7 @@ AuditRow = tuple[Seq, datetime, AuditRecord]
     "Show administrative commands: who, where, what, and the result; the newest last.",
     group="how I run",
     args=(
-        make_arg("since", "2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)."),
+        make_arg("since", "2h, 3d, 08:00, yesterday, or 2026-03-04T07:00 (UTC)."),
         make_arg("by", "Only of this person: channel:id, or operator."),
         make_arg("limit", f"The newest few only (default {DEFAULT_AUDIT_ROWS}).", number=True),
     ),
@@ -45,7 +45,8 @@ async def show_audit(call: CommandCall, context: CommandContext) -> CommandEffec
     """Not recorded itself: it changes nothing, and would be all that it shows."""
     given, limit = call.arguments, int(call.arguments.get("limit", DEFAULT_AUDIT_ROWS))
     try:
-        since = parse_since(given["since"], context.clock.now()) if "since" in given else None
+        now, utc = context.clock.now(), ZoneInfo("UTC")
+        since = parse_past_moment(given["since"], now, utc) if "since" in given else None
     except ValueError as error:
         return refuse(str(error))
     found = await read_audit_rows(context.store, since=since, by=given.get("by"), limit=limit)
@@ -100,20 +101,6 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
         )
         lines.append(tuple(map(escape_unprintable, cells)))
     return format_table(lines)
-
-
-def parse_since(text_or_date: str, now: datetime) -> datetime:
-    """Parse a duration before now, or a date. Raises ValueError with a message for people."""
-    text = text_or_date.strip()
-    try:
-        if "-" in text or "T" in text:
-            at = datetime.fromisoformat(text)
-            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-        return now - timedelta(seconds=_DURATION.validate_python(text))
-    except (ValidationError, ValueError, OverflowError) as error:
-        raise ValueError(
-            f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00"
-        ) from error
 
 
 SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = (

@@ -38,6 +38,7 @@ TOOL_NAMES: Final = (
         "read_file",
         "read_room",
         "recall",
+        "recap",
         "remember",
         "remind",
         "rest_until",

@@ -217,7 +217,7 @@ class EvidenceStore:
                 return await self._find_result(
                     entry.seq, turn, int(second), visibility, entry.conversation
                 )
-            case TurnRecord(text=text) if kind == "m" and text:
+            case TurnRecord() as turn if kind == "m" and (text := turn.text or turn.note):
                 return build_handle_content(
                     f"m{entry.seq}", "message", to_single_line(f"you, {entry.conversation}"), text
                 )

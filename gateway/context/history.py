@@ -37,6 +37,7 @@ from gateway.core.facts import (
     TurnId,
     TurnRecord,
     ViewFolded,
+    is_inner,
 )
 from gateway.core.labels import TRUSTED_LABEL, Label, join
 from gateway.core.ratelimit import LruDict
@@ -93,15 +94,19 @@ class HistoryTurn:
     """Time of its end."""
 
     @classmethod
-    def from_record(cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False) -> Self:
-        """Return the turn that a record describes. `simple`: the model takes no tools."""
+    def from_record(
+        cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False, inner: bool = False
+    ) -> Self:
+        """Return the turn that a record describes. `simple`: the model takes no tools. `inner`: it
+        is of the inner conversation, which reads what its turns noted.
+        """
         assert isinstance(ended, TurnRecord)
         if (
             ended.failure == "conversation"
         ):  # the provider may fail at it again, whatever is asked next
             ended = replace(ended, heard=FAULTY_GAP, steps=(), media=())
         # The message about a failure is the gateway's, not the agent's.
-        reply = "" if ended.outcome == "failed" else ended.text
+        reply = "" if ended.outcome == "failed" else ended.text or (ended.note if inner else "")
         exchange = PromptTurn(
             seq=seq, input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple
         )
@@ -249,7 +254,10 @@ class HistoryView:
         """Return the view after one more entry of its log. None: it must be read again."""
         match entry.fact:
             case TurnRecord():
-                newest = HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
+                inner = entry.conversation is not None and is_inner(entry.conversation)
+                newest = HistoryTurn.from_record(
+                    entry.seq, entry.fact, entry.at, simple=simple, inner=inner
+                )
                 return replace(self, turns=(*self.turns, newest))
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
                 return self.with_fold(entry.fact, entry.seq)
@@ -294,8 +302,9 @@ class HistoryStore:
         self, conversation: ConversationId, *, simple: bool
     ) -> tuple[HistoryView, bool, Seq]:
         found = await self._store.view_entries(conversation)
+        inner = is_inner(conversation)
         turns = [
-            HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple)
+            HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple, inner=inner)
             for turn in found.turns
         ]
         folded = found.fold.fact if found.fold is not None else None

@@ -1,18 +1,67 @@
-"""What happened since a time: the one line of an autonomous turn, and its telling by room and
-person. Pure.
+"""What happened since a time, told by room and person; and the one line that an autonomous turn
+leaves for it.
+
+`render_recap` and `compose_note` are pure. `RecapBuilder` reads what may be told in a place from
+the log: sums and a bounded number of the newest turns, however long the time.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 from agent.journal import to_single_line
 from agent.tools import ENDING_TOOLS, unwrap_call
-from gateway.core.events import ToolCallRecord, TurnStep
+from gateway.config.reload import LiveSettings
+from gateway.context.schedule import parse_past_moment
+from gateway.context.search import quote_text, sanitize_name
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ConversationId, Message, SenderId, ToolCallRecord, TurnStep
+from gateway.core.facts import (
+    MESSAGE_KINDS,
+    URGENT,
+    ApprovalEnded,
+    ApprovalRequested,
+    CodeIssued,
+    RoomAttended,
+    Seq,
+    TurnId,
+    inner_conversation,
+    is_inner,
+)
+from gateway.core.i18n import _, ngettext
+from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, readers_of
+from gateway.core.redaction import Redactor
+from gateway.core.scopes import Visibility
+from gateway.core.text_safety import escape_frame
 from gateway.core.tool_spec import ToolCall
+from gateway.store import LineCount, LogEntry, StoreReader, TurnEnd
+from gateway.stream.routing import PrivacyCache
 
 MAX_NOTE_CHARS: Final = 200
 """Longest note of a turn."""
+SHORT_LINES: Final = 5
+"""Lines of a recap that is told unasked."""
+LONG_LINES: Final = 15
+"""Lines of a recap that was asked for."""
+MAX_MESSAGES: Final = 5_000
+"""Newest messages that are counted."""
+MAX_TURNS: Final = 500
+"""Newest turns that are read."""
+MAX_PLACES: Final = 100
+"""Places with the newest messages that are told of."""
+_MAX_WAITING: Final = 100
+"""Newest approvals that are searched for those that wait."""
+_MAX_OWN_MESSAGES: Final = 200
+"""Messages of a place that are searched for a person's last one."""
+_MAX_PEOPLE: Final = 3
+_MAX_DEEDS: Final = 3
+"""Actions of the agent in one place that are told, the newest."""
+_MAX_TITLE_CHARS: Final = 80
+_MAX_QUOTE_CHARS: Final = 160
 _MAX_DETAIL_CHARS: Final = 100
 _ENDING: Final = frozenset(spec.name for spec in ENDING_TOOLS)
 _ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -55,3 +104,341 @@ def _describe_action(name: str, given: Mapping[str, object]) -> str:
     where = to_single_line(str(given.get(target) or ""), _MAX_DETAIL_CHARS)
     what = to_single_line(str(given.get(detail) or ""), _MAX_DETAIL_CHARS)
     return f"{f'{verb} {where}'.rstrip()}{f': {what}' if what else ''}"
+
+
+class Deed(NamedTuple):
+    """Something that the agent did by itself."""
+
+    seq: Seq
+    text: str
+    """In words, with quotations. On one line."""
+    label: Label
+    handle: str = ""
+    """Handle of the whole text, for `fetch_evidence`. Empty: it has none."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlaceNews:
+    """What happened in one place."""
+
+    title: str
+    """As people call it. Safe inside of a line, as all texts here are."""
+    lines: int = 0
+    """Messages of people."""
+    addressed: int = 0
+    """Number of those to the agent."""
+    people: Sequence[str] = ()
+    """Who wrote them, those with the most first."""
+    answered: int = 0
+    failed: int = 0
+    """Turns that answered people, and that could not."""
+    deeds: list[Deed] = field(default_factory=list)
+    newest: int = 0
+    """Position of the newest message or turn."""
+    label: Label = TRUSTED_LABEL
+    """Of title and names."""
+
+    @property
+    def weight(self) -> tuple[bool, int, int, int]:
+        """Sorts places, the most important last."""
+        return bool(self.deeds), self.answered + self.failed, self.addressed, self.newest
+
+
+def render_recap(
+    places: Sequence[PlaceNews],
+    waiting: Sequence[str] = (),
+    *,
+    most: int,
+    handles: bool = False,
+) -> tuple[list[str], list[PlaceNews]]:
+    """Return at most `most` lines, the most important first, and the places that they name. No
+    lines: nothing happened.
+
+    `waiting`: what waits for the reader, in words; one line of its own.
+    """
+    told = sorted(
+        (one for one in places if one.lines or one.answered or one.failed or one.deeds),
+        key=lambda one: one.weight,
+        reverse=True,
+    )
+    last = [_("Waits: {what}").format(what="; ".join(waiting))] if waiting else []
+    room = most - len(last)
+    shown = told if len(told) <= room else told[: room - 1]
+    if rest := told[len(shown) :]:
+        last.insert(0, _render_rest(rest))
+    return [*(_render_place(one, handles=handles) for one in shown), *last], list(shown)
+
+
+def _render_place(news: PlaceNews, *, handles: bool) -> str:
+    parts = [_render_people(news)] if news.lines else []
+    if news.answered:
+        text = ngettext("{count} answer", "{count} answers", news.answered)
+        parts.append(text.format(count=news.answered))
+    if news.failed:
+        text = ngettext("{count} not answered", "{count} not answered", news.failed)
+        parts.append(text.format(count=news.failed))
+    deeds = sorted(news.deeds)
+    parts += [
+        f"{one.text} [{one.handle}]" if handles and one.handle else one.text
+        for one in deeds[-_MAX_DEEDS:]
+    ]
+    if more := deeds[:-_MAX_DEEDS]:
+        parts.append(_("before that {count} more").format(count=len(more)))
+    return f"{news.title}: {'; '.join(parts)}"
+
+
+def _render_people(news: PlaceNews) -> str:
+    names, more = ", ".join(news.people[:_MAX_PEOPLE]), len(news.people) - _MAX_PEOPLE
+    if more > 0:
+        names = _("{people} and {count} more").format(people=names, count=more)
+    return _format_lines(news.lines) + f" ({names})" * bool(names)
+
+
+def _render_rest(rest: Sequence[PlaceNews]) -> str:
+    count, lines = len(rest), _format_lines(sum(one.lines for one in rest))
+    text = ngettext("and {count} more place: {lines}", "and {count} more places: {lines}", count)
+    return text.format(count=count, lines=lines)
+
+
+def _format_lines(count: int) -> str:
+    return ngettext("{count} line", "{count} lines", count).format(count=count)
+
+
+class RecapBuilder:
+    """Tells what happened, for all agents."""
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        places: PrivacyCache,
+        redactor: Redactor,
+        clock: Clock,
+        live: LiveSettings,
+    ) -> None:
+        self._reader = reader
+        self._places = places
+        self._redactor = redactor
+        self._clock = clock
+        self._live = live
+
+    async def since(self, written: str, here: ConversationId, person: SenderId | None) -> datetime:
+        """Return the time that is meant by these words; without any, when that person last wrote
+        here before the present talk, or a day ago.
+
+        Raises ScheduleError and StoreError.
+        """
+        now, settings = self._clock.now(), self._live.settings
+        if written.strip():
+            return parse_past_moment(written, now, ZoneInfo(settings.dmn.timezone))
+        later = now
+        for one in reversed(
+            await self._reader.newest_entries(
+                _MAX_OWN_MESSAGES, kinds=MESSAGE_KINDS, conversation=here
+            )
+        ):
+            if isinstance(one.fact, Message) and one.fact.sender.id == person:
+                if (later - one.at).total_seconds() >= settings.attention.presence.idle:
+                    return one.at
+                later = one.at
+        return now - timedelta(days=1)
+
+    async def build(
+        self,
+        agent: str,
+        here: ConversationId,
+        sight: Visibility,
+        since: datetime,
+        *,
+        most: int = LONG_LINES,
+        handles: bool = False,
+    ) -> tuple[str, Label]:
+        """Return the recap in at most `most` lines, with its label. Empty: nothing happened that
+        may be told here.
+
+        `sight`: what may be shown here. Names and quotations in it are untrusted. Raises
+        StoreError.
+        """
+        after = await self._reader.first_entry_since(since) - 1
+        counts, is_cut = await self._reader.count_lines(after, most=MAX_MESSAGES)
+        turns = await self._reader.turns_since(after, most=MAX_TURNS)
+        attended = await self._reader.newest_entries(MAX_TURNS, after=after, kinds=["attended"])
+        inner = inner_conversation(agent)
+        own = [one for one in turns if one.agent in ("", agent)]
+        oldest = _find_oldest(counts, own, attended)
+        visible = await self._find_visible(here, sight, oldest)
+        news = {place: await self._describe_place(place, scope) for place, scope in visible.items()}
+        _add_lines(news, counts)
+        _add_turns(news, own, sight)
+        _add_attended(news, attended, inner, sight)
+        reasons = {one.fact.turn for one in attended if isinstance(one.fact, RoomAttended)}
+        by_itself = PlaceNews(title=_("By itself"), deeds=_own_deeds(own, inner, reasons, sight))
+        waiting, label = await self._find_waiting(here) if sight.sees_everything else ([], [])
+        lines, shown = render_recap(
+            [*news.values(), by_itself], waiting, most=most, handles=handles
+        )
+        if lines and is_cut:
+            text = _("(Only the newest {count} messages were counted.)")
+            lines.append(text.format(count=MAX_MESSAGES))
+        told = [one.label for place in shown for one in sorted(place.deeds)[-_MAX_DEEDS:]]
+        return (
+            self._redactor("\n".join(lines)),
+            join([*(one.label for one in shown), *told, *label]),
+        )
+
+    async def _find_visible(
+        self, here: ConversationId, sight: Visibility, oldest: Mapping[ConversationId, Seq]
+    ) -> dict[ConversationId, str]:
+        """Return the places that may be told of here, each with its scope. What was said in a
+        direct chat stands above in it.
+        """
+        skipped = {here} if await self._places.is_direct(here) else set()
+        places = [one for one in oldest if not is_inner(one) and one not in skipped][:MAX_PLACES]
+        scopes = {one: await self._places.scope(one, oldest[one]) for one in places}
+        sight = await self._places.with_memberships(sight, scopes.values())
+        return {one: scope for one, scope in scopes.items() if sight.can_see(scope, oldest[one])}
+
+    async def _describe_place(self, place: ConversationId, scope: str) -> PlaceNews:
+        titles = self._places.titles
+        await titles.load([place])
+        label = Label(readers=readers_of(scope))
+        if not titles.has_trusted_names(Address.parse(place)):
+            label |= label_of_role("guest", "the name of a place")
+        title = escape_frame(titles.title(place), '[]"')
+        return PlaceNews(title=to_single_line(title, _MAX_TITLE_CHARS), label=label)
+
+    async def _find_waiting(self, here: ConversationId) -> tuple[list[str], list[Label]]:
+        """Return what waits for owners, in words, and its labels."""
+        now, labels = self._clock.now(), list[Label]()
+        entries = await self._reader.newest_entries(
+            _MAX_WAITING, kinds=["approval_asked", "approval_ended"]
+        )
+        ended = {one.fact.approval for one in entries if isinstance(one.fact, ApprovalEnded)}
+        asked = [one.fact for one in entries if isinstance(one.fact, ApprovalRequested)]
+        open_ = [one for one in asked if one.until > now and one.approval not in ended]
+        waiting = list[str]()
+        if open_:
+            named = ", ".join(f"{sanitize_name(one.tool)} {one.approval}" for one in open_)
+            text = ngettext("{count} approval ({named})", "{count} approvals ({named})", len(open_))
+            waiting.append(text.format(count=len(open_), named=named))
+            labels += [one.label for one in open_]
+        codes = [one.fact for one in await self._reader.current_facts("code_given")]
+        people = [
+            sanitize_name(one.name)
+            for one in codes
+            if isinstance(one, CodeIssued) and one.what in ("pair", "room") and one.until > now
+        ]
+        if people:
+            text = ngettext("{count} code, of {people}", "{count} codes, of {people}", len(people))
+            waiting.append(
+                text.format(count=len(people), people=_list_names(people)),
+            )
+            labels.append(label_of_role("guest", "a name"))
+        due = [place for place, _urgency in await self._reader.due_conversations(URGENT)]
+        titles = [
+            escape_frame(self._places.titles.title(one), '[]"')
+            for one in due
+            if one != here and not is_inner(one)
+        ]
+        if titles:
+            waiting.append(_("an answer in {places}").format(places=_list_names(titles)))
+            labels.append(label_of_role("guest", "the name of a place"))
+        return waiting, labels
+
+
+def _list_names(names: Sequence[str]) -> str:
+    shown, more = ", ".join(names[:_MAX_PEOPLE]), len(names) - _MAX_PEOPLE
+    return _("{people} and {count} more").format(people=shown, count=more) if more > 0 else shown
+
+
+def _find_oldest(
+    counts: Sequence[LineCount], turns: Sequence[TurnEnd], attended: Sequence[LogEntry]
+) -> dict[ConversationId, Seq]:
+    """Return each place with its oldest entry: what may be told of that may be told of all."""
+    found = dict[ConversationId, Seq]()
+    for place, seq in (
+        *((one.conversation, one.oldest) for one in counts),
+        *((one.conversation, one.seq) for one in reversed(turns)),
+        *(
+            (one.fact.at.conversation, one.seq)
+            for one in attended
+            if isinstance(one.fact, RoomAttended)
+        ),
+    ):
+        found[place] = min(seq, found.get(place, seq))
+    return found
+
+
+def _add_lines(news: Mapping[ConversationId, PlaceNews], counts: Sequence[LineCount]) -> None:
+    people = dict[ConversationId, Counter[str]]()
+    roles = dict[tuple[ConversationId, str], Label]()
+    for one in counts:
+        if (place := news.get(one.conversation)) is None:
+            continue
+        name = sanitize_name(one.name)
+        people.setdefault(one.conversation, Counter())[name] += one.lines
+        key = one.conversation, name
+        roles[key] = roles.get(key, TRUSTED_LABEL) | label_of_role(one.role, "a name")
+        place.lines += one.lines
+        place.addressed += one.addressed
+        place.newest = max(place.newest, one.newest)
+    for where, counted in people.items():
+        names = [name for name, _count in counted.most_common()]
+        news[where].people = names if names != [news[where].title] else ()
+        news[where].label |= join(roles[where, name] for name in names[:_MAX_PEOPLE])
+
+
+def _add_turns(
+    news: Mapping[ConversationId, PlaceNews], turns: Sequence[TurnEnd], sight: Visibility
+) -> None:
+    for one in turns:
+        if (place := news.get(one.conversation)) is None:
+            continue
+        place.newest = max(place.newest, one.seq)
+        if one.cause == "addressed":
+            place.answered += one.outcome == "replied"
+            place.failed += one.outcome == "failed"
+        elif one.text and one.outcome == "replied":
+            verb = _("reminded: {text}") if one.cause == "alarm" else _("wrote: {text}")
+            place.deeds.append(_quote_deed(one, verb, one.text))
+        elif one.note and sight.can_read(one.label.readers):
+            place.deeds.append(_quote_deed(one, _("noted: {text}"), one.note))
+
+
+def _add_attended(
+    news: Mapping[ConversationId, PlaceNews],
+    attended: Sequence[LogEntry],
+    inner: ConversationId,
+    sight: Visibility,
+) -> None:
+    for one in attended:
+        fact = one.fact
+        if not isinstance(fact, RoomAttended) or one.conversation != inner:
+            continue
+        if (place := news.get(fact.at.conversation)) is None:
+            continue
+        place.newest = max(place.newest, one.seq)
+        if fact.reason and sight.can_read(fact.label.readers):
+            quoted = quote_text(fact.reason, (), _MAX_QUOTE_CHARS)
+            text = _("attended, because {reason}").format(reason=quoted)
+            place.deeds.append(Deed(one.seq, text, fact.label))
+        else:
+            place.deeds.append(Deed(one.seq, _("attended"), TRUSTED_LABEL))
+
+
+def _own_deeds(
+    turns: Sequence[TurnEnd], inner: ConversationId, told: Collection[TurnId], sight: Visibility
+) -> list[Deed]:
+    """Return the notes of inner turns, without those turns of which a place tells."""
+    return [
+        _quote_deed(one, "{text}", one.note)
+        for one in turns
+        if one.conversation == inner
+        and one.note
+        and one.turn not in told
+        and sight.can_read(one.label.readers)
+    ]
+
+
+def _quote_deed(turn: TurnEnd, words: str, quoted: str) -> Deed:
+    text = words.format(text=quote_text(quoted, (), _MAX_QUOTE_CHARS))
+    return Deed(turn.seq, text, turn.label, f"m{turn.seq}")

@@ -352,6 +352,29 @@ def parse_moment(text: str, now: datetime, zone: ZoneInfo) -> datetime:
     return first
 
 
+def parse_past_moment(text: str, now: datetime, zone: ZoneInfo) -> datetime:
+    """Return the time since which something is asked for: so long ago, or the last such day or time
+    of day.
+
+    Raises ScheduleError, also for a future time.
+    """
+    written = " ".join(text.lower().split()).removesuffix(" ago")
+    seconds = _parse_duration(written)
+    if seconds is not None:
+        return now - timedelta(seconds=min(seconds, MAX_AHEAD.total_seconds()))
+    today = now.astimezone(zone).date()
+    written = written.replace("yesterday", (today - timedelta(days=1)).isoformat())
+    day = _DAY.search(written)
+    if day is not None and day[0] == written:
+        written += " midnight"
+    found = _parse_iso(text.strip(), zone) or _parse_day_and_time(written, now, zone)
+    if found is not None and found > now:  # the next such time of day, or weekday, was taken
+        found -= timedelta(days=1 if day is None else 7 * (day[1][:3] in _WEEKDAYS))
+    if found is not None and found <= now:
+        return found.astimezone(UTC)
+    raise ScheduleError("Write since when: 2h, 3d, 08:00, yesterday, or 2026-03-04T07:00.")
+
+
 def _parse_relative(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     seconds = _parse_duration(re.sub(r"^in\s+", "", text.lower()))
     if seconds is None:

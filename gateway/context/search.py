@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
 from gateway.core.events import ConversationId, Message, MessageEdited
-from gateway.core.facts import NoteWritten, Seq, TurnRecord
+from gateway.core.facts import NoteWritten, Seq, TurnRecord, is_inner
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, readers_of
 from gateway.core.permissions import lowest_role
 from gateway.core.redaction import Redactor
@@ -223,7 +223,11 @@ class HitBuilder:
             if fact.outcome == "failed" or await self._is_cut(one):
                 return None
             return _build_hit(
-                one, scope, f"{origin}, {place}", self._redactor(fact.text), fact.label
+                one,
+                scope,
+                f"{origin}, {place}",
+                self._redactor(fact.text or fact.note),
+                fact.label,
             )
         if not isinstance(fact, Message | MessageEdited):
             return None
@@ -250,6 +254,8 @@ class HitBuilder:
         """Return the place as seen from the context: its title, and the address that tools take."""
         if conversation == context.at.conversation:
             return "here"
+        if is_inner(conversation):
+            return "by yourself"
         label, titled = (
             self._places.titles.trusted_label(conversation),
             self._places.titles.title(conversation),

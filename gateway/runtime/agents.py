@@ -38,6 +38,7 @@ from gateway.context.history import HistoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.recall import AmbientRecall
+from gateway.context.recap import RecapBuilder
 from gateway.context.requesters import BLOCKED_REASON
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
@@ -141,10 +142,10 @@ class Agent(AgentLoop):
         self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live)
         self._guidance = TurnGuidance(
             self,
-            store=agents.store,
             presence=agents.presence,
             places=agents.places,
             bindings=agents.bindings,
+            recaps=agents.recaps,
             registry=agents.registry,
             skills=agents.skills,
         )
@@ -418,6 +419,7 @@ class Agents:
         presence: PresenceTracker,
         evidence: EvidenceStore,
         ambient_recall: AmbientRecall,
+        recaps: RecapBuilder,
         dreams: DreamRunner,
         registry: ToolRegistry,
         skills: SkillTools,
@@ -450,6 +452,7 @@ class Agents:
         self.presence = presence
         self.evidence = evidence
         self.ambient_recall = ambient_recall
+        self.recaps = recaps
         self.dreams = dreams
         self.registry = registry
         self.skills = skills

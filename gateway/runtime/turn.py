@@ -510,6 +510,8 @@ class Turn(TurnHost):
         self._tracker = tracker
         self._is_compaction = is_compaction
         self._directives = ""
+        self._meanwhile = ""
+        """What happened while the owner was away."""
         self.thread_title: str | None = (
             None  # of the thread that its answer opens; None: the model is not asked for it
         )
@@ -600,6 +602,13 @@ class Turn(TurnHost):
         )
         self._directives = await self._read_directives()
         self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
+        if not self.autonomous:
+            self._meanwhile, label = await context.guidance.meanwhile(
+                self.conversation, new.unread, history, prompt.visibility
+            )
+            self.request.add(label)
+            if self._meanwhile:
+                self._directives = f"{load_prompt('returned')}\n{self._directives}".strip()
 
     async def _read_directives(self) -> str:
         """Return the instructions for this turn only; usually empty."""
@@ -934,7 +943,9 @@ class Turn(TurnHost):
             history=await context.history.load_exchanges(history, seeing=self._with_past_images),
             input_text=rendered.text,
             images=await context.history.media.load_images(rendered.media),
-            aside=self.recalled.text if rendered.text else "",
+            aside="\n\n".join(filter(None, [self._meanwhile, self.recalled.text]))
+            if rendered.text
+            else "",
             now="\n".join(filter(None, [self._directives, nudge])) if rendered.text else "",
             tool_surface=self._surface,
             has_late_tools=context.guidance.has_late_tools,

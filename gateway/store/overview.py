@@ -8,7 +8,7 @@ statement uses an index.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Self
 
 from gateway.core.api_models import TurnSummary, token_fields
@@ -16,7 +16,7 @@ from gateway.core.clock import id_created_at
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
-from gateway.store.reader import StoreReader, open_reading
+from gateway.store.reader import StoreReader, open_reading, to_log_time
 from gateway.store.schema import StoreLocation
 from gateway.store.spending import (
     DAILY_SPENDING,
@@ -405,12 +405,6 @@ class OverviewReader(StoreReader):
         """
         return int((await self._rows(COUNT_MISSED, after, upto))[0][0])
 
-    async def first_entry_since(self, at: datetime) -> Seq:
-        """Return the position of the first entry not older than that; after all of them if there is
-        none.
-        """
-        return Seq((await self._rows(FIRST_ENTRY_SINCE, _to_log_time(at)))[0][0])
-
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool
     ) -> list[SpendingBucket]:
@@ -422,16 +416,12 @@ class OverviewReader(StoreReader):
             ]
         return [
             SpendingBucket.from_row(row)
-            for row in await self._rows(HOURLY_SPENDING[by], _to_log_time(since))
+            for row in await self._rows(HOURLY_SPENDING[by], to_log_time(since))
         ]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Return each saved state of an agent from then on, oldest first: time, agent, and mode."""
         return [
             (datetime.fromisoformat(at), agent, mode)
-            for at, agent, mode in await self._rows(DMN_MODES, _to_log_time(since))
+            for at, agent, mode in await self._rows(DMN_MODES, to_log_time(since))
         ]
-
-
-def _to_log_time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds")

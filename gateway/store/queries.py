@@ -263,6 +263,29 @@ TURNS_BETWEEN = (
 )
 SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET $4"
 
+COUNT_LINES = f"""
+WITH judged AS (
+    SELECT cause, json_extract(body, '$.role') AS role, json_extract(body, '$.fate') AS fate
+    FROM log {using("log_kind")} WHERE kind = 'judged' AND seq > $1 ORDER BY seq DESC LIMIT $2
+)
+SELECT said.conversation, json_extract(said.body, '$.sender.name'), judged.role, count(*),
+    count(*) FILTER (WHERE said.kind <> 'room'), min(said.seq), max(said.seq),
+    (SELECT count(*) FROM judged)
+FROM judged CROSS JOIN log AS said WHERE said.seq = judged.cause
+    AND said.kind IN ('direct', 'mention', 'reply', 'room') AND judged.fate IN ('due', 'context')
+GROUP BY said.conversation, json_extract(said.body, '$.sender.name'), judged.role
+ORDER BY max(said.seq) DESC
+"""  # noqa: S608 - constants only
+TURNS_SINCE = (
+    "SELECT seq, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'), "  # noqa: S608 - the same
+    "json_extract(body, '$.cause'), json_extract(body, '$.outcome'), json_extract(body, "
+    "'$.within') IS NOT NULL, substr(json_extract(body, '$.text'), 1, 400), coalesce("
+    "json_extract(body, '$.note'), ''), json_extract(body, '$.label') FROM log "
+    f"{using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS NOT NULL AND seq > $1 AND "
+    "NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND "
+    "log.seq BETWEEN first AND last) ORDER BY seq DESC LIMIT $2"
+)
+
 ENTRY_LOCATIONS = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind

@@ -51,6 +51,7 @@ from gateway.store.sqlite_log import SqliteLog
 from gateway.store.types import (
     BadSearchQuery,
     ConnectionState,
+    LineCount,
     LogEntry,
     LogError,
     NotificationTypeCount,
@@ -62,9 +63,16 @@ from gateway.store.types import (
     StoreError,
     StoreGrowth,
     StoreUnreadable,
+    TurnEnd,
     UnreadEntries,
     read_entries,
 )
+
+
+def to_log_time(at: datetime) -> str:
+    """Return a time as the log writes it."""
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
 
 GROWTH_DAYS = 7.0
 """Days from which the growth is told."""
@@ -295,6 +303,12 @@ class StoreReader:
         )
         return read_entries(rows)
 
+    async def first_entry_since(self, at: datetime) -> Seq:
+        """Return the position of the first entry not older than that; after all of them if there is
+        none.
+        """
+        return Seq((await self._rows(queries.FIRST_ENTRY_SINCE, to_log_time(at)))[0][0])
+
     async def last_position(self) -> Seq:
         """Return the log's last position; 0 if it is empty."""
         return Seq((await self._rows(LAST_POSITION))[0][0])
@@ -470,6 +484,20 @@ class StoreReader:
         return (
             entry.fact if entry is not None and isinstance(entry.fact, ChannelCardPinned) else None
         )
+
+    async def count_lines(self, after: int, *, most: int) -> tuple[list[LineCount], bool]:
+        """Return the accepted messages after a position, counted by place and person, and whether
+        older ones were left out. Reads the newest `most` judgements.
+        """
+        rows = await self._rows(queries.COUNT_LINES, after, most)
+        return [LineCount(*row[:-1]) for row in rows], bool(rows) and rows[0][-1] >= most
+
+    async def turns_since(self, after: int, *, most: int) -> list[TurnEnd]:
+        """Return what the newest turns after a position did, oldest first, without those that were
+        rewound.
+        """
+        rows = await self._rows(queries.TURNS_SINCE, after, most)
+        return [TurnEnd.from_row(row) for row in reversed(rows)]
 
     async def last_topic_change(self, conversation: ConversationId) -> MembershipChanged | None:
         """Return the last change of the topic, with its author; None: none was reported."""
@@ -710,7 +738,7 @@ class StoreReader:
         """Return the size of the store and how it grew in the last days."""
         since = now - timedelta(days=GROWTH_DAYS)
         ((last, first, left, oldest, whole, free),) = await self._rows(
-            self._reading.dialect.growth, since.astimezone(UTC).isoformat(timespec="microseconds")
+            self._reading.dialect.growth, to_log_time(since)
         )
         days = (
             min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1))

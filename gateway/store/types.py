@@ -18,12 +18,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from pydantic import TypeAdapter
 
 from gateway.core.events import ChannelName, ConversationId, Post, SenderId
-from gateway.core.facts import FACT, Fact, Judgement, Seq, fact_kinds
+from gateway.core.facts import FACT, Fact, Judgement, Seq, TurnId, fact_kinds
+from gateway.core.labels import Label
 
 logger = logging.getLogger("reverie.store")
+_LABEL: Final = TypeAdapter(Label)
 _KNOWN_KINDS = frozenset(fact_kinds())
 
 
@@ -232,6 +236,44 @@ class PendingCounts:
             oldest=Seq(oldest),
             since=datetime.fromisoformat(since),
         )
+
+
+class LineCount(NamedTuple):
+    """Messages of one person in one place."""
+
+    conversation: ConversationId
+    name: str
+    """Display name of the person. Untrusted."""
+    role: str
+    """Their role when they wrote."""
+    lines: int
+    addressed: int
+    """Number of those to the agent."""
+    oldest: Seq
+    newest: Seq
+
+
+class TurnEnd(NamedTuple):
+    """What a turn did: fields of its `TurnRecord`, and their meaning."""
+
+    seq: Seq
+    conversation: ConversationId
+    turn: TurnId
+    agent: str
+    cause: str
+    outcome: str
+    is_within: bool
+    """True: it belongs to a turn of another conversation (`TurnRecord.within`)."""
+    text: str
+    """The beginning."""
+    note: str
+    label: Label
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Make it of a row of `queries.TURNS_SINCE`."""
+        *fields, label = row
+        return cls._make([*fields, _LABEL.validate_json(label)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,11 @@ from gateway.context.evidence import EvidenceStore
 from gateway.context.intentions import IntentionWatch
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.recall import RecallSearch
+from gateway.context.recap import RecapBuilder
 from gateway.context.reminders import MAX_LISTED, ReminderService, describe_wait, format_due
 from gateway.context.schedule import (
     OnceSchedule,
+    ScheduleError,
     SpokenTime,
     describe_schedule_text,
     format_duration,
@@ -21,6 +23,7 @@ from gateway.context.schedule import (
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, SenderId
 from gateway.core.facts import is_inner
+from gateway.core.format import format_time
 from gateway.core.labels import TRUSTED_LABEL, label_of_role
 from gateway.core.permissions import OUT, OWN, lowest_role, proven_role
 from gateway.core.tool import ToolContext, ToolOutput, tool
@@ -41,11 +44,13 @@ class MemoryTools:
         self,
         journal: JournalStore,
         recall: RecallSearch,
+        recaps: RecapBuilder,
         forgetter: NoteForgetter,
         evidence: EvidenceStore,
     ) -> None:
         self._journal = journal
         self._recall = recall
+        self._recaps = recaps
         self._forgetter = forgetter
         self._evidence = evidence
 
@@ -105,6 +110,39 @@ class MemoryTools:
     ) -> ToolOutput:
         found, label = await self._recall(context, query)
         return ToolOutput(text=found, kind="messages", is_untrusted=True, label=label)
+
+    @tool(
+        "See what happened since a time: who wrote where, what you did by yourself and why, and "
+        "what waits.",
+        effect=OWN,
+        parallel=True,
+        polls=True,
+    )
+    async def recap(
+        self,
+        context: ToolContext,
+        *,
+        since: Annotated[
+            str,
+            Field(description="E.g. 2h, 08:00, yesterday. Default: since they last wrote."),
+        ] = "",
+    ) -> ToolOutput:
+        here = context.at.conversation
+        person = context.requesters[-1].id if context.requesters else None
+        try:
+            begin = await self._recaps.since(since, here, person)
+        except ScheduleError as error:
+            raise ToolCallRefused(str(error)) from error
+        text, label = await self._recaps.build(
+            context.agent, here, context.visibility, begin, handles=True
+        )
+        what = text or "Nothing happened that may be told here."
+        return ToolOutput(
+            text=f"Since {format_time(begin)}:\n{what}",
+            kind="recap",
+            is_untrusted=True,
+            label=label,
+        )
 
     @tool(
         "Delete notes that you made with remember or journal. Messages stay.",

@@ -20,7 +20,7 @@ from gateway.context.compaction import CompactionOutcome, CompactionStats, Compa
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.evidence import EvidenceStore
-from gateway.context.history import HistoryStore
+from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
@@ -42,14 +42,16 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import URGENT, Judgement, Seq, TurnRecord, dedup_key, inner_conversation
+from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.redaction import Redactor
+from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolSpec
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import AgentContext, TurnGuidance
-from gateway.store import NewEntry, OutboxPost, Store
+from gateway.store import NewEntry, OutboxPost, Store, UnreadEntries
 from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
@@ -197,8 +199,14 @@ class Guidance(TurnGuidance):
             await self._desk.before()
         return self._desk.guidance
 
-    async def reachable_places(self, conversation: ConversationId) -> str:  # noqa: ARG002 - as the product's
-        return ""
+    async def meanwhile(
+        self,
+        conversation: ConversationId,  # noqa: ARG002 - as the product's
+        unread: UnreadEntries,  # noqa: ARG002 - the same
+        view: HistoryView,  # noqa: ARG002 - the same
+        sight: Visibility,  # noqa: ARG002 - the same
+    ) -> tuple[str, Label]:
+        return "", TRUSTED_LABEL
 
     async def skill_catalogue(self, tools: ToolDispatcher) -> str:  # noqa: ARG002 - as the product's
         return ""

@@ -8,14 +8,14 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 from gateway.cli.main import main
-from gateway.commands.records import AUDIT_PAGE, parse_since
+from gateway.commands.records import AUDIT_PAGE
 from gateway.core.facts import FACT, AuditRecord, DmnStateSaved, Fact, Seq, fact_kinds
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -364,25 +364,12 @@ def test_many_are_looked_through_page_by_page(
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "at"),
-    [
-        ("2h", datetime(2026, 3, 4, 3, 6, 7, tzinfo=UTC)),
-        (" 90 ", datetime(2026, 3, 4, 5, 4, 37, tzinfo=UTC)),
-        ("2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
-        ("2026-03-01T02:00+01:00", datetime(2026, 3, 1, 1, tzinfo=UTC)),
-    ],
-)
-def test_times_that_it_understands(said: str, at: datetime) -> None:
-    assert parse_since(said, NOW) == at
-
-
-@pytest.mark.parametrize("said", ["yesterday", "2026-13-01", "9" * 400, "1e400d", "-2h"])
-def test_times_that_it_does_not(
+@pytest.mark.parametrize("said", ["2026-13-01", "9" * 400, "1e400d", "-2h"])
+def test_times_that_it_does_not_understand(
     said: str, store_of_audit: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (line,) = shown(capsys, store_of_audit, "audit", f"--since={said}", code=1)
-    assert line.startswith("not a duration or a date")
+    assert "Write since when" in line or "no such day" in line
 
 
 # `reverie cache`, as a person and a program run it

@@ -249,7 +249,7 @@ def test_the_table_is_whole() -> None:
 
 
 GUEST = {"help", "about", "whoami", "seen", "status", "more", "again", "version", "link"}
-GUEST |= {"intentions"}
+GUEST |= {"intentions", "recap"}
 MEMBER = {"usage", "tools"}
 OWN = {"files", "new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
 ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN

@@ -34,7 +34,7 @@ from gateway.config.validation import explain_unconnectable
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId, PresenceLevel
-from gateway.core.facts import URGENT
+from gateway.core.facts import URGENT, Seq
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.runtime.models import TokenCounters
 from gateway.store import Store
@@ -492,7 +492,7 @@ async def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path)
     following.set_level("present")
     following.set_level(None)
     assert told == ["away", "present", "away"]
-    following.record_message(spoken(1, clock.now()))
+    following.record_message(spoken(1, clock.now()), Seq(1))
     assert told[-1:] == ["present"]
     clock.advance(600)
     use(idle=900, away=14_400)

@@ -19,6 +19,7 @@ from gateway.context.evidence import UNKNOWN_HANDLE, EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.recall import RecallSearch
+from gateway.context.recap import RecapBuilder
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -175,6 +176,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
                 MemoryTools(
                     journal,
                     RecallSearch(store, places, memory, journal, redactor=Redactor()),
+                    RecapBuilder(store, places, Redactor(), clock, live_settings()),
                     NoteForgetter(store, clock, places, journal, memory, redactor=Redactor()),
                     evidences,
                 )

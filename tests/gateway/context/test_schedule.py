@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import assume, example, given
@@ -25,6 +26,7 @@ from gateway.context.schedule import (
     format_schedule,
     next_time,
     parse_cron,
+    parse_past_moment,
     parse_schedule,
     parse_spoken_time,
 )
@@ -523,3 +525,40 @@ def test_whatever_is_written_is_understood_or_refused(
     else:
         assert NOW < first <= NOW + MAX_AHEAD + timedelta(seconds=1)
         assert parse_schedule(format_schedule(schedule)) == schedule
+
+
+@pytest.mark.parametrize(
+    ("written", "hours_ago"),
+    [
+        ("2h", 2), ("45m", 0.75), ("half an hour", 0.5), ("2 hours ago", 2), ("3d", 72),
+        ("08:00", 8.5), ("9am", 7.5), ("18:00", 22.5), ("noon", 4.5),
+        ("today", 16.5), ("yesterday", 40.5), ("Yesterday 18:00", 22.5),
+        ("sunday", 16.5), ("monday", 160.5), ("monday 9:00", 151.5),
+        ("2026-11-20", 64.5), ("2026-11-20 07:00", 57.5), ("2026-11-20T07:00", 57.5),
+        ("2026-11-20T07:00Z", 56.5), (" 2026-11-20T07:00+02:00 ", 58.5),
+    ],
+)  # fmt: skip
+def test_a_time_that_has_passed(written: str, hours_ago: float) -> None:
+    now = datetime(2026, 11, 22, 15, 30, tzinfo=UTC)  # a Sunday, 16:30 there
+    then = parse_past_moment(written, now, ZoneInfo("Europe/Zurich"))
+    assert (now - then) / timedelta(hours=1) == hours_ago
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "gestern",
+        "90",
+        "tomorrow",
+        "2027-01-01",
+        "2026-13-01",
+        "25:00",
+        "9" * 400,
+        "1e400d",
+        "-2h",
+    ],
+)
+def test_no_time_that_has_passed(written: str) -> None:
+    with pytest.raises(ScheduleError):
+        parse_past_moment(written, datetime(2026, 11, 22, 15, 30, tzinfo=UTC), ZoneInfo("UTC"))

@@ -17,6 +17,7 @@ from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.recall import AmbientRecall
+from gateway.context.recap import RecapBuilder
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -143,6 +144,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 ambient_recall=AmbientRecall(
                     store, places, memory, journal, clock, Redactor(), live
                 ),
+                recaps=RecapBuilder(store, places, Redactor(), clock, live),
                 registry=tooling,
                 skills=skills,
                 reader=ConversationReader(store, who, media, Redactor()),

@@ -43,6 +43,7 @@ from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.recall import AmbientRecall, RecallSearch
+from gateway.context.recap import RecapBuilder
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -398,12 +399,9 @@ class World(NoApprovals):
         forgetter = NoteForgetter(
             store, clock, places, self.journal, self.memory, redactor=Redactor()
         )
-        tools = [
-            *self.tools(),
-            *tools_of(
-                MemoryTools(self.journal, recall, forgetter, evidence), rooms, messaging, files
-            ),
-        ]
+        recaps = RecapBuilder(store, places, Redactor(), clock, live)
+        memory = MemoryTools(self.journal, recall, recaps, forgetter, evidence)
+        tools = [*self.tools(), *tools_of(memory, rooms, messaging, files)]
         hands = dispatcher(tools, self)
         hands.__class__ = Seen
         assert isinstance(hands, Seen)

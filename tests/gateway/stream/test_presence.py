@@ -15,7 +15,6 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     ChannelName,
-    ConversationId,
     Message,
     MessageId,
     PresenceLevel,
@@ -26,11 +25,9 @@ from gateway.core.events import (
 from gateway.core.facts import Judgement, Seq
 from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
-from gateway.store.types import PendingCounts
 from gateway.stream.presence import (
     PresenceTracker,
     level_by_silence,
-    render_away_note,
     shows_presence,
 )
 from tests.kits.settings import live_settings
@@ -81,30 +78,32 @@ def test_what_is_ordered_holds_until_it_is_taken_back() -> None:
     clock = ManualClock(NOON)
     made, told = tracker(clock)
     made.set_level("sleeping")
-    made.record_message(spoken(1, clock.now()))
+    made.record_message(spoken(1, clock.now()), Seq(1))
     made.set_level(None)
     assert told == ["sleeping", "present"]
 
 
-def test_their_coming_back_is_told_once_and_soon() -> None:
+def test_who_comes_back_is_known_to_have_been_away() -> None:
     clock = ManualClock(NOON)
     made, _ = tracker(clock)
-    for minutes, absence in (
-        (0, None), (14, None), (16, timedelta(minutes=16)), (1, None), (200, timedelta(minutes=200)),
-    ):  # fmt: skip
+    for number, (minutes, absence) in enumerate(
+        ((0, None), (14, None), (16, 16), (1, 16), (200, 200))
+    ):
         clock.advance(60 * minutes)
-        made.record_message(spoken(1, clock.now()))
-        assert made.take_absence() == absence
-    clock.advance(3_600)
-    made.record_message(spoken(1, clock.now()))
-    clock.advance(900)
-    assert made.take_absence() is None, "they have been back for long"
+        made.record_message(spoken(1, clock.now()), Seq(number))
+        back = made.last_return
+        assert (back and (back.at - back.gone_since) / timedelta(minutes=1)) == absence
+        assert back is None or (back.seq, back.at) == (Seq(number), clock.now()) or minutes == 1
+    back = made.last_return
+    assert back is not None
+    assert made.is_recent(back, clock.now() + timedelta(minutes=14))
+    assert not made.is_recent(back, clock.now() + timedelta(minutes=15))
 
 
 async def test_the_passing_of_time_is_told() -> None:
     clock = ManualClock(NOON)
     made, told = tracker(clock)
-    made.record_message(spoken(1, clock.now()))
+    made.record_message(spoken(1, clock.now()), Seq(1))
     running = asyncio.create_task(made.run())
     for _ in range(60):
         await asyncio.sleep(0)
@@ -158,32 +157,6 @@ def test_whose_words_show_that_people_are_there(
     assert shows_presence(message, role, named=named) is shows
 
 
-def pending(name: str, urgent: int = 0, ambient: int = 0) -> PendingCounts:
-    place = ConversationId(name)
-    return PendingCounts(
-        conversation=place,
-        urgent=urgent,
-        normal=0,
-        low=0,
-        ambient=ambient,
-        oldest=Seq(1),
-        since=NOON,
-    )
-
-
-def test_what_the_agent_is_told_when_its_person_is_back() -> None:
-    rooms = [pending("irc.libera/#python", 2, 39), pending("x/#a", 0, 1)]
-    assert render_away_note(timedelta(hours=3, minutes=20), rooms) == (
-        "Your owner was away for 3 h 20 min. Unread elsewhere: irc.libera/#python 41 lines (2 for "
-        "you), x/#a 1 line."
-    )
-    assert render_away_note(timedelta(days=2, seconds=5), []) == "Your owner was away for 2 d."
-    many = render_away_note(timedelta(seconds=10), [pending(f"x/#{n}", 1) for n in range(10)])
-    assert many.startswith("Your owner was away for 1 min.")
-    assert many.endswith("x/#7 1 line (1 for you), and 2 more places.")
-    assert "\n" not in render_away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
-
-
 async def log(store: Store, messages: Iterable[Message], *, refused: bool = False) -> None:
     entries = []
     for message in messages:
@@ -232,4 +205,22 @@ async def test_after_a_restart_they_are_as_near_as_before(
         await after.load(store)
     assert before.level == after.level == level
     assert told == ([] if level == "present" else [level])
-    assert after.take_absence() is None
+    assert after.last_return == before.last_return
+
+
+@pytest.mark.parametrize(
+    ("minutes", "gone"),
+    [([-70, -10], 60), ([-70, -12, -10], 58), ([-70, -30, -20], None), ([-10], None)],
+)
+async def test_a_restart_remembers_who_has_just_come_back(
+    tmp_path: Path, minutes: list[int], gone: int | None
+) -> None:
+    clock = ManualClock(NOON)
+    after, _ = tracker(clock)
+    async with await Store.open(tmp_path / "s.db", clock) as store:
+        theirs = [spoken(n, NOON + timedelta(minutes=at)) for n, at in enumerate(minutes)]
+        await log(store, theirs)
+        await after.load(store)
+        back = after.last_return
+        assert (back and (back.at - back.gone_since) / timedelta(minutes=1)) == gone
+        assert back is None or (await store.entry(back.seq)) is not None

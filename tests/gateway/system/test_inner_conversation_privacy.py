@@ -5,7 +5,6 @@ Each story is told again with the filter taken out, and the secret must then com
 filter kept it.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Final
 
 import pytest
 
-from agent.models.scripted import Script, ScriptRule
 from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
@@ -25,7 +23,6 @@ from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.gateway.system.test_inner_conversation import QUICK
 from tests.kits.channels import story
-from tests.kits.gateway import running
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import heard, judged, opened, said
@@ -104,46 +101,6 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                 assert digest is not None
                 assert "an outage" in digest.text
                 assert SECRET not in digest.text, "it leaks"
-
-        told()
-
-    told_twice(tmp_path, run, nothing_is_private)
-
-
-def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
-    def run(tmp: Path) -> None:
-        tmp.mkdir()
-        quick = {
-            **QUICK,
-            "attention": {"coalesce": 0, "presence": {"idle": 0.1, "away": 3600}},
-            "dmn": {**QUICK["dmn"], "resting": 3600, "foraging": 3600, "engaged": 3600},
-            "access": {
-                **QUICK["access"],
-                "roles": {"owner": ["console:olga"], "member": ["console:ann"]},
-            },
-        }
-        rules = (
-            ScriptRule(match="Your owner was away", reply="welcome back"),
-            ScriptRule(match=".", reply="yes"),
-        )
-
-        @story
-        async def told() -> None:
-            rule = [{"type": "console.direct.ann", "urgency": "normal"}]
-            settings = {**quick, "attention": {**quick["attention"], "rules": rule}}
-            async with running(tmp, Script(rules=rules), **settings) as gateway:
-                await gateway.say("hello", sender="olga")
-                await gateway.screen.until(1)
-                await gateway.say("psst", sender="ann")
-                await gateway.say("a line", sender="bob", room="lobby")
-                # She is silent for longer than `idle`, by the clock: there is no event to wait for.
-                await asyncio.sleep(0.15)
-                await gateway.say("here I am", sender="olga")
-                await gateway.screen.until(2)
-                assert gateway.sent("olga")[-1] == "welcome back"
-                now = next(one.now for one in reversed(gateway.scripted.requests) if one.now)
-                assert "console/lobby 1 line" in now
-                assert "console/ann" not in now, "it leaks"
 
         told()
 

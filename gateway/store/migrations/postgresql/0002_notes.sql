@@ -1,0 +1,8 @@
+-- As `../0002_notes.sql`.
+CREATE OR REPLACE VIEW said (seq, text) AS
+SELECT seq, text_words(CASE kind
+    WHEN 'noted' THEN json_extract(body, '$.title') || chr(10) || json_extract(body, '$.text')
+    WHEN 'turn_ended' THEN json_extract(body, '$.text') || coalesce(chr(10) || nullif(json_extract(body, '$.note'), ''), '')
+    ELSE json_extract(body, '$.text')
+END) FROM log
+WHERE kind IN ('direct', 'mention', 'reply', 'room', 'edited', 'turn_ended', 'noted');
