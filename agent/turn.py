@@ -401,9 +401,7 @@ class _TurnLoop:
         self._request.set_reminder(
             ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
             # The calls of this answer stand right above, and are not in the request yet.
-            list_queries(
-                self._request.request.conversation, self._lookups, self._duplicates.repeated_count
-            ),
+            list_queries(self._request.request.conversation, self._lookups),
         )
         arrivals = join_surrogates(
             await self._host.fetch_arrivals(self._request.remaining_tokens())

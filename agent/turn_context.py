@@ -786,8 +786,6 @@ class DuplicateCalls:
         """Newest result of each call, and the number of times that it was carried out, by key."""
         self._call_counts: dict[str, int] = {}
         """Number of times that each call was made, by its key."""
-        self.repeated_count = 0
-        """Calls that were answered from an earlier result."""
 
     def find_result(self, call: ToolCall) -> ToolResult | None:
         """Return the result of the same call if it would bring the same again, or an error if it
@@ -802,7 +800,6 @@ class DuplicateCalls:
         found = self._results.get(name)
         if found is None or (found[0].is_error and found[1] < MAX_FAILED_CALLS):
             return None
-        self.repeated_count += 1
         return replace(found[0], id=call.id)
 
     def record_result(self, call: ToolCall, result: ToolResult) -> None:
@@ -827,13 +824,9 @@ def call_key(call: ToolCall) -> str:
     return f"{inner.name} {arguments}"
 
 
-def list_queries(
-    conversation: Iterable[ModelMessage], lookups: Collection[str], repeated: int
-) -> str:
+def list_queries(conversation: Iterable[ModelMessage], lookups: Collection[str]) -> str:
     """Return a list of what the calls of these tools in view have asked for, the newest last, each
     once. Empty: there are none.
-
-    `repeated`: calls of this turn that got an earlier result.
     """
     calls = [
         unwrap_call(part)
@@ -842,11 +835,7 @@ def list_queries(
         if isinstance(part, ToolCall)
     ]
     queries = list(dict.fromkeys([_name_query(one) for one in calls if one.name in lookups]))
-    asked = ", ".join(queries[-MAX_LISTED_QUERIES:])
-    repeats = f"({repeated} calls were repeated and got the first result again.)"
-    return "\n".join(
-        [*([f"Already asked: {asked}"] if asked else []), *([repeats] * bool(repeated))]
-    )
+    return f"Already asked: {', '.join(queries[-MAX_LISTED_QUERIES:])}" if queries else ""
 
 
 def _name_query(call: ToolCall) -> str:

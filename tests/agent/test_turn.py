@@ -444,9 +444,7 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
     assert (first.now, first.aside) == ("", "")
     assert second.now == third.now == load_prompt("synthesise")
     assert second.aside == ""  # it stands right above
-    assert third.aside == (
-        'Already asked: know "x y"\n(1 calls were repeated and got the first result again.)'
-    )
+    assert third.aside == 'Already asked: know "x y"'
     assert second.tools == third.tools == first.tools
 
 
