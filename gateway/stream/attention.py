@@ -31,6 +31,7 @@ from gateway.access.policy import AccessDecision
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.events import (
+    Address,
     Alarm,
     ConnectionChanged,
     ConversationId,
@@ -278,8 +279,8 @@ def _default_urgency(
             return AMBIENT, "membership is ambient"
         case PlaceRenamed():
             return AMBIENT, "a name is ambient"
-        case Alarm():
-            return NORMAL, "an alarm is normal"
+        case Alarm() | TaskFinished(at=Address()):  # of a job that somebody is to hear of
+            return NORMAL, "an alarm or the end of a job is normal"
         case DeliveryReport():
             return LOW, "a delivery report is low"
         case _:

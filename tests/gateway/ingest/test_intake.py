@@ -363,7 +363,7 @@ async def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(hous
         ReadyConversation(conversation=OWN, urgency=1, type="agent.finished"),
         ReadyConversation(
             conversation=AT.conversation,
-            urgency=1,
+            urgency=2,
             type="console.finished.lobby",
             handle_in_place=True,
         ),
@@ -371,7 +371,7 @@ async def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(hous
     pending = {
         one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()
     }
-    assert pending == {AT.conversation: (1, 1), OWN: (1, 1)}
+    assert pending == {AT.conversation: (2, 0), OWN: (1, 1)}
     with pytest.raises(ValueError, match="concerns nobody"):
         await house.inward.submit(replace(alone, agent=""))
 

@@ -161,6 +161,7 @@ def test_types(event: Notification, dotted: str) -> None:
         (ALARM, "all", 2, "due"),
         (replace(ALARM, at=AT), "off", 2, "noted"),
         (FINISHED, "all", 1, "due"),
+        (replace(FINISHED, what="job", at=AT), "ambient", 2, "due"),
         (FAILED, "all", 1, "due"),
         (replace(FAILED, state="uncertain"), "all", 1, "due"),
         (replace(FAILED, state="sent"), "all", 1, "noted"),
