@@ -66,6 +66,7 @@ INTEGRATION = (
     "gateway/tools/mcp/",
     "gateway/tools/test_sandbox.py",
     "gateway/tools/test_shell",
+    "life/",
     "packaging/",
     "servers/",
 )

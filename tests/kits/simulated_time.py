@@ -45,10 +45,10 @@ class JumpingClock(ManualClock):
 class _Selector(selectors.DefaultSelector):
     """Where a loop waits that has nothing to do."""
 
-    def __init__(self, clock: JumpingClock, grace_s: float) -> None:
+    def __init__(self, clock: JumpingClock, grace_s: float, lately_s: float) -> None:
         super().__init__()
         self._clock = clock
-        self._grace_s = grace_s
+        self._grace_s, self._lately_s = grace_s, lately_s
         self._busy_until_s = 0.0
         self.working = 0
         """What threads do that a coroutine waits for."""
@@ -60,7 +60,7 @@ class _Selector(selectors.DefaultSelector):
             return super().select(timeout)
         found = super().select(self._grace_s if time.monotonic() < self._busy_until_s else 0.0)
         if found:
-            self._busy_until_s = time.monotonic() + LATELY_S
+            self._busy_until_s = time.monotonic() + self._lately_s
         return found if found or self._clock.jump() else super().select(timeout)
 
 
@@ -68,8 +68,8 @@ class _Loop(asyncio.SelectorEventLoop):
     """Knows when nothing is left to do: no callback is ready, and no thread works for a
     coroutine."""
 
-    def __init__(self, clock: JumpingClock, grace_s: float) -> None:
-        self._waits = _Selector(clock, grace_s)
+    def __init__(self, clock: JumpingClock, grace_s: float, lately_s: float) -> None:
+        self._waits = _Selector(clock, grace_s, lately_s)
         super().__init__(self._waits)
 
     def works(self, done: "asyncio.Future[T]") -> "asyncio.Future[T]":
@@ -109,13 +109,15 @@ def simulate(
     begin: datetime = BEGIN,
     limit_s: float = 600.0,
     grace_s: float = 0.0,
+    lately_s: float = LATELY_S,
 ) -> T:
     """Run a story in simulated time. `limit_s`: of real time.
 
-    `grace_s`: how long after something went over a socket more is waited for.
+    `grace_s`: how long after something went over a socket more is waited for, at each step of the
+    next `lately_s`.
     """
     clock = JumpingClock(begin)
-    with _counted(), asyncio.Runner(loop_factory=lambda: _Loop(clock, grace_s)) as runner:
+    with _counted(), asyncio.Runner(loop_factory=lambda: _Loop(clock, grace_s, lately_s)) as runner:
         return runner.run(asyncio.wait_for(story(clock), limit_s))
 
 

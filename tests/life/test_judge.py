@@ -1,0 +1,88 @@
+"""The judge can fail: days made by hand, with what is wrong in them planted."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.life.judge import (
+    Day,
+    Line,
+    Request,
+    Rule,
+    answered,
+    idle,
+    never,
+    no_afterthought,
+    nothing_twice,
+    once,
+    shown,
+    silent,
+    told,
+    told_once,
+)
+from tests.life.world import moment
+from tests.servers.model_api import Answer
+
+OLGA = "alone:olga"
+
+
+def line(at: str, place: str, who: str, text: str, *, to_bot: bool = False) -> Line:
+    return Line(moment(at), place, who, text, to_bot)
+
+
+def request(at: str, place: str, text: str, now: str = "") -> Request:
+    messages = [{"role": "user", "content": text}, {"role": "system", "content": now}]
+    return Request(moment(at), place, {"system": "You are here.", "messages": messages}, Answer())
+
+
+ASKED = line("10:00", OLGA, "olga", "what happened?", to_bot=True)
+TELLS = line("10:00", OLGA, "reverie", "the disk is full")
+AGAIN = line("12:00", OLGA, "reverie", "the disk is full")
+SECRET = line("09:00", "family", "reverie", "a surprise party!")
+CASES: Sequence[tuple[Rule, Day, Day]] = [
+    (
+        told(OLGA, "disk", since=moment("09:55"), by=moment("10:05")),
+        Day(said=[TELLS]),
+        Day(said=[AGAIN]),
+    ),
+    (told_once(OLGA, "disk"), Day(said=[ASKED, TELLS, AGAIN]), Day(said=[TELLS, AGAIN])),
+    (nothing_twice(), Day(said=[TELLS]), Day(said=[TELLS, AGAIN])),
+    (never("surprise", outside=(OLGA,)), Day(said=[TELLS]), Day(said=[SECRET])),
+    (
+        never("surprise", outside=(OLGA,)),
+        Day(said=[], requests=[request("09:00", OLGA, "the surprise")]),
+        Day(said=[], requests=[request("09:00", "family", "the surprise")]),
+    ),
+    (
+        silent(OLGA, moment("11:00"), moment("13:00"), "why"),
+        Day(said=[TELLS]),
+        Day(said=[TELLS, AGAIN]),
+    ),
+    (answered(), Day(said=[ASKED, TELLS]), Day(said=[ASKED, AGAIN])),
+    (
+        once(),
+        Day(said=[ASKED, TELLS]),
+        Day(said=[ASKED, TELLS, line("10:01", OLGA, "reverie", "as I said")]),
+    ),
+    (
+        shown(OLGA, moment("10:00"), "disk"),
+        Day(said=[], requests=[request("10:00", OLGA, "what?", now="the disk")]),
+        Day(said=[], requests=[request("10:00", "#dev", "the disk"), request("10:00", OLGA, "?")]),
+    ),
+    (
+        no_afterthought(),
+        Day(said=[ASKED, TELLS], requests=[request("10:00", OLGA, "what happened?")]),
+        Day(said=[ASKED, TELLS], requests=[request("10:01", OLGA, "(nothing new)")]),
+    ),
+    (
+        idle(moment("00:00"), moment("+00:00")),
+        Day(said=[]),
+        Day(said=[], requests=[request("10:00", "inner", "")]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "right", "wrong"), CASES, ids=[rule.name for rule, *_ in CASES])
+def test_a_rule_finds_what_is_planted(rule: Rule, right: Day, wrong: Day) -> None:
+    assert rule.broken(right) == []
+    assert rule.broken(wrong) != []
