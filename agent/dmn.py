@@ -139,8 +139,9 @@ def due_conversations(state: DmnState, policy: DmnPolicy) -> tuple[ConversationI
     """Return where an autonomous turn would start at the next tick if there were no
     `blocking_reasons`, in order.
     """
-    foraging = policy.forage and state.mode is DmnMode.FORAGING
-    found = dict.fromkeys((*state.pending, *state.continuing, *(state.low if foraging else ())))
+    foraging = state.mode is DmnMode.FORAGING
+    left = max(0, policy.forage_per_day - state.foraged_today) if foraging else 0
+    found = dict.fromkeys((*state.pending, *state.continuing, *state.low[:left]))
     return tuple(conversation for conversation in found if conversation not in state.running)
 
 
@@ -362,6 +363,8 @@ def _start_turns(state: DmnState, due: tuple[ConversationId, ...], policy: DmnPo
     starts = []
     for conversation in due[:most]:
         goes_on = conversation in state.continuing and conversation not in state.pending
+        is_owed = goes_on or conversation in state.pending
+        state = replace(state, foraged_today=state.foraged_today + (not is_owed))
         state = _count_turn(_clear_pending(state, conversation), conversation)
         starts.append(StartTurn(conversation=conversation, autonomous=True, continuing=goes_on))
     return state, tuple(starts)
@@ -457,7 +460,8 @@ def _reset_daily(state: DmnState, at: datetime) -> DmnState:
         return state
     # A turn that runs over midnight counts for the new day; any turn in a room may be autonomous.
     over = len(state.running) - len(state.chats) if state.day else 0
-    return replace(state, day=today, turns_today=over, spent_today_usd=0.0, spent_up=False)
+    state = replace(state, day=today, turns_today=over, foraged_today=0)
+    return replace(state, spent_today_usd=0.0, spent_up=False)
 
 
 def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:

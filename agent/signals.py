@@ -58,8 +58,8 @@ class DmnPolicy:
     """Limit of autonomous turns per UTC day."""
     daily_cost_usd: float = 2.0
     """Limit of the cost of autonomous turns per UTC day. 0: no cost is allowed."""
-    forage: bool = False
-    """True: an agent in `foraging` also takes up low notifications."""
+    forage_per_day: int = 12
+    """Limit of turns per UTC day that only low notifications cause, in `foraging`. 0: none."""
     lanes: int = 8
     """Limit of turns that run side by side. If it is more than one, one lane is for direct chats
     alone."""
@@ -103,9 +103,11 @@ class DmnState:
     autonomous: int = 0
     """Autonomous turns since a person last spoke to the agent."""
     day: str = ""
-    """UTC date of the next three fields."""
+    """UTC date of the next four fields."""
     turns_today: int = 0
     """Autonomous turns of that day."""
+    foraged_today: int = 0
+    """Those of them that only low notifications caused."""
     spent_today_usd: float = 0.0
     """Cost of these turns."""
     spent_up: bool = False

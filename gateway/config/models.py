@@ -648,8 +648,10 @@ class DmnConfig(ConfigSection):
     """Autonomous turns per UTC day. 0: none."""
     daily_cost_usd: float = Field(default=2.0, ge=0)
     """Cost of autonomous turns per UTC day. 0: none that cost anything."""
-    forage: bool = False
-    """Look for work when there is nothing to answer."""
+    forage: bool = True
+    """Look at what is of low urgency when there is nothing to answer."""
+    forage_per_day: int = Field(default=12, ge=0)
+    """Turns per UTC day for such looks. 0: none."""
     dream_every: Duration = 64_800.0
     """Shortest time between two dreams, which turn notes into MEMORY.md. 0: never."""
     dream_tokens: int = Field(default=500, ge=0)

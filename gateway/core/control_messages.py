@@ -65,6 +65,9 @@ class DmnStatus(_ControlModel):
     turns_today: int
     """Autonomous turns; `spent_today_usd` is their cost."""
     daily_turns: int
+    foraged_today: int
+    """Those of `turns_today` that only low notifications caused."""
+    forage_per_day: int
     spent_today_usd: float
     daily_cost_usd: float
     errors: int

@@ -96,6 +96,7 @@ async def load_dmn_states(
             state,
             day=today,
             turns_today=max(turns, known),
+            foraged_today=state.foraged_today if state.day == today else 0,
             spent_today_usd=cost_usd,
             spent_up=spent_up,
         )
@@ -199,6 +200,8 @@ def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
         max_in_a_row=policy.max_autonomous_turns,
         turns_today=state.turns_today if today else 0,
         daily_turns=policy.daily_turns,
+        foraged_today=state.foraged_today if today else 0,
+        forage_per_day=policy.forage_per_day,
         spent_today_usd=state.spent_today_usd if today else 0.0,
         daily_cost_usd=policy.daily_cost_usd,
         errors=state.errors,
@@ -229,6 +232,11 @@ def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
         row=status.in_a_row,
         most_row=status.max_in_a_row,
     )
+    if status.forage_per_day:
+        looks = _("{count} of {most} looks at what is less urgent today").format(
+            count=status.foraged_today, most=status.forage_per_day
+        )
+        unasked = f"{unasked}, {looks}"
     if status.errors:
         unasked = f"{unasked}, {_('{count} failed in a row').format(count=status.errors)}"
     lists = (
@@ -313,7 +321,7 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
         max_autonomous_turns=dmn.max_autonomous_turns,
         daily_turns=dmn.daily_turns,
         daily_cost_usd=dmn.daily_cost_usd,
-        forage=dmn.forage,
+        forage_per_day=dmn.forage_per_day if dmn.forage else 0,
         lanes=dmn.parallel_turns or (LANES_OF_OWN_MODEL if is_here else LANES),
         dream_every_s=dmn.dream_every,
         dream_tokens=dmn.dream_tokens,

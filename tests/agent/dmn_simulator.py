@@ -377,6 +377,7 @@ class Shell:
         counts, day = self.counts, self.now.date().isoformat()
         counts.in_a_row += 1
         counts.by_day[day] = counts.by_day.get(day, 0) + 1
+        assert self.state.foraged_today <= self.policy.forage_per_day, "so many looks a day"
         assert counts.in_a_row <= self.policy.max_autonomous_turns, "so many in a row"
         assert counts.by_day[day] <= self.policy.daily_turns, "so many a day"
         spent = counts.usd_by_day.get(day, 0.0)

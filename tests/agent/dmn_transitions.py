@@ -35,7 +35,14 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=2)
 A, B, C, D = (ConversationId(f"x/{name}") for name in "abcd")
 INNER = ConversationId("agent/x")
-POLICY = DmnPolicy(inner=INNER, lanes=3, max_autonomous_turns=3, daily_turns=5, daily_cost_usd=1.0)
+POLICY = DmnPolicy(
+    inner=INNER,
+    lanes=3,
+    max_autonomous_turns=3,
+    daily_turns=5,
+    daily_cost_usd=1.0,
+    forage_per_day=0,
+)
 
 Step = Callable[[DmnState, Signal, DmnPolicy], tuple[DmnState, tuple[Effect, ...]]]
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from agent import dmn, signals
-from agent.signals import DmnMode, DmnPolicy, DmnState, Effect, Noticed, Signal, StartTurn
+from agent.signals import DmnMode, DmnPolicy, DmnState, Effect, Noticed, Signal, StartTurn, Tick
 from tests.agent.dmn_transitions import (
     CUT,
     IDLE,
@@ -56,15 +56,27 @@ def test_every_mode_stands_against_every_signal() -> None:
     assert seen == {(mode, kind) for mode in DmnMode for kind in signals.Signal.__args__}
 
 
-def test_a_foraging_agent_takes_up_low_notices_where_the_operator_wants_it() -> None:
-    keen = replace(POLICY, forage=True)
-    low = IDLE["low"]
-    after, effects = dmn.step(dmn.step(F, low, keen)[0], TICK, keen)
-    assert start(A, autonomous=True) in effects
-    assert after.low == ()
-    after, effects = dmn.step(dmn.step(R, low, keen)[0], TICK, keen)
-    assert start(A, autonomous=True) not in effects
-    assert after.low == (A,)
+def test_a_foraging_agent_takes_up_low_notices_so_many_times_a_day() -> None:
+    keen, low = (
+        replace(POLICY, forage_per_day=2, daily_turns=9, max_autonomous_turns=9),
+        IDLE["low"],
+    )
+    state = dmn.step(R, low, keen)[0]
+    assert dmn.step(state, TICK, keen)[0].low == (A,), "at rest it looks at nothing low"
+    for foraged in range(3):
+        state = replace(F, foraged_today=state.foraged_today, day=state.day)
+        state, effects = dmn.step(dmn.step(state, low, keen)[0], TICK, keen)
+        assert (start(A, autonomous=True) in effects) == (foraged < 2)
+        assert state.foraged_today == min(foraged + 1, 2)
+    owed = replace(state, mode=DmnMode.FORAGING, pending=(B,), running=())
+    after, effects = dmn.step(owed, TICK, keen)
+    assert start(B, autonomous=True) in effects, "what is owed is no look"
+    assert (after.low, after.foraged_today) == ((A,), 2)
+    morning = dmn.step(
+        replace(state, mode=DmnMode.FORAGING), Tick(at=NOW + timedelta(days=1)), keen
+    )
+    assert (start(A, autonomous=True) in morning[1], morning[0].foraged_today) == (True, 1)
+    assert signals.load_state(signals.dump_state(state)).foraged_today == 2
 
 
 def test_with_one_lane_a_room_may_have_it() -> None:

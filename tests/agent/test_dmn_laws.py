@@ -24,7 +24,7 @@ POLICIES = st.builds(
     max_autonomous_turns=st.sampled_from([3, 20, 1]),
     daily_turns=st.sampled_from([4, 7, 1, 0]),
     daily_cost_usd=st.sampled_from([0.5, 100.0, 0.0]),
-    forage=st.booleans(),
+    forage_per_day=st.sampled_from([0, 2, 12]),
     dream_tokens=st.just(10),
 )
 

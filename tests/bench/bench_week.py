@@ -304,7 +304,7 @@ def configuration(folder: Path, url: str) -> Settings:
             "daily_turns": DAILY_TURNS,
             "daily_cost_usd": DAILY_USD,
             "dream_tokens": 200,
-            "forage": True,
+            "forage_per_day": DAILY_TURNS,
         },
         tools={"off": FEW},
     )

@@ -87,7 +87,7 @@ llm:
     workspace_cache: {enabled: true, watch_debounce_ms: 500, max_age_seconds: 0}
 dmn:
   {engaged: 5s, working: 3s, foraging: 30s, resting: 300s, max_autonomous_turns: 20,
-   daily_turns: 200, daily_cost_usd: 2.0, forage: false}
+   daily_turns: 200, daily_cost_usd: 2.0, forage: true}
 attention: {coalesce: 1.5s, rules: [], thresholds: {}}
 access:
   dm: pairing

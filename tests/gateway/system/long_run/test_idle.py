@@ -33,10 +33,10 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
 @pytest.mark.parametrize(
     ("dmn", "talks"),
     [
-        ({}, False),
-        ({"forage": True}, True),
-        pytest.param({}, True, marks=pytest.mark.system),
-        pytest.param({"forage": True}, False, marks=pytest.mark.system),
+        ({"forage": False}, False),
+        ({}, True),
+        pytest.param({"forage": False}, True, marks=pytest.mark.system),
+        pytest.param({}, False, marks=pytest.mark.system),
     ],
     ids=["resting", "foraging, after a conversation", "resting, after a conversation", "foraging"],
 )
