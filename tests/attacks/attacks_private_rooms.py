@@ -143,7 +143,7 @@ async def reminded_of_many(it: Scene) -> Fate:
     told = await it.does(
         GUS, *(("remind", {"text": f"wake up {n}", "at": "in 20h"}) for n in range(40))
     )
-    return Fate(told.count("may have 2 reminders at a time") < 38, told[-400:])
+    return Fate(told.count("may have 2 reminders and intentions at a time") < 38, told[-400:])
 
 
 def floods(*calls: tuple[str, object], most: int) -> Run:
