@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 from agent.journal import to_single_line
 from agent.tools import ENDING_TOOLS, unwrap_call
 from gateway.config.reload import LiveSettings
+from gateway.context.memory import MEMORY_LABEL, load_memory_change
 from gateway.context.schedule import parse_past_moment
 from gateway.context.search import quote_text, sanitize_name
 from gateway.core.clock import Clock
@@ -272,6 +273,8 @@ class RecapBuilder:
         _add_attended(news, attended, inner, sight)
         reasons = {one.fact.turn for one in attended if isinstance(one.fact, RoomAttended)}
         by_itself = PlaceNews(title=_("By itself"), deeds=_own_deeds(own, inner, reasons, sight))
+        if sight.sees_everything:
+            by_itself.deeds += await self._find_dream(agent, since)
         waiting, label = await self._find_waiting(here) if sight.sees_everything else ([], [])
         lines, shown = render_recap(
             [*news.values(), by_itself], waiting, most=most, handles=handles
@@ -296,6 +299,21 @@ class RecapBuilder:
         scopes = {one: await self._places.scope(one, oldest[one]) for one in places}
         sight = await self._places.with_memberships(sight, scopes.values())
         return {one: scope for one, scope in scopes.items() if sight.can_see(scope, oldest[one])}
+
+    async def _find_dream(self, agent: str, since: datetime) -> list[Deed]:
+        """Return the last dream and the first line that it changed. For an owner alone."""
+        found = await load_memory_change(self._reader, agent, most=1)
+        if found is None or found[0].at < since:
+            return []
+        dream, changes = found
+        changed = to_single_line(" ".join(changes), _MAX_QUOTE_CHARS)
+        return [
+            Deed(
+                seq=dream.fact.upto,
+                text=_("dreamt; in MEMORY.md: {changes}").format(changes=changed),
+                label=MEMORY_LABEL,
+            )
+        ]
 
     async def _describe_place(self, place: ConversationId, scope: str) -> PlaceNews:
         titles = self._places.titles

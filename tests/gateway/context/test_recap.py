@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.tools import CALL_CAPABILITY
+from gateway.context.memory import MEMORY_LABEL
 from gateway.context.recap import (
     MAX_NOTE_CHARS,
     Deed,
@@ -31,6 +32,7 @@ from gateway.core.facts import (
     ApprovalVerdict,
     CodeIssued,
     Fact,
+    MemoryConsolidated,
     RoomAttended,
     Seq,
     TurnId,
@@ -204,6 +206,24 @@ async def test_what_the_agent_did_is_told_to_those_who_may_read_why(tmp_path: Pa
             "#staff: 1 line (Ulla)",
         ]
         assert label.readers == (STAFF.conversation,)
+
+
+async def test_an_owner_is_told_what_a_dream_changed_in_one_line(tmp_path: Path) -> None:
+    def dream(agent: str, after: str) -> MemoryConsolidated:
+        return MemoryConsolidated(
+            agent=agent, before="- Tom: tea\n", after=after, upto=Seq(0), reason="dreamt"
+        )
+
+    async with log(tmp_path) as (store, recaps):
+        await tell(store, dream("bob", "- of another agent\n"))
+        assert (await told(recaps, ALL))[0] == []
+        await tell(store, dream("ana", "- Tom: coffee\n- Ewa: back on Monday\n"))
+        lines, label = await told(recaps, ALL)
+        assert lines == ["By itself: dreamt; in MEMORY.md: - Tom: tea (and 2 more lines)"]
+        assert label == MEMORY_LABEL
+        assert (await told(recaps, IN_ROOM))[0] == []
+        later, _ = await recaps.build("ana", ROOM.conversation, ALL, NOW + timedelta(hours=1))
+        assert later == ""
 
 
 async def test_a_recap_is_made_of_the_newest_and_says_so(
