@@ -218,7 +218,7 @@ class FileTools:
             str,
             Field(
                 max_length=MAX_PATTERN_CHARS,
-                description="E.g. `*`, `**/*.{py,toml}` or `/files/**/*.md`.",
+                description="E.g. `**/*.{py,toml}` or `/files/**/*.md`.",
             ),
         ],
     ) -> ToolOutput:

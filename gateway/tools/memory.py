@@ -90,8 +90,7 @@ class MemoryTools:
         return await self._journal.remember(context, text)
 
     @tool(
-        "Search all earlier messages that you may see here, and your notes: up to ten results, the "
-        "newest first.",
+        "Search earlier messages and your notes: up to ten results, the newest first.",
         effect=OWN,
         parallel=True,
     )
@@ -112,8 +111,7 @@ class MemoryTools:
         return ToolOutput(text=found, kind="messages", is_untrusted=True, label=label)
 
     @tool(
-        "See what happened since a time: who wrote where, what you did by yourself and why, and "
-        "what waits.",
+        "See what happened since a time: who wrote where, what you did by yourself, what waits.",
         effect=OWN,
         parallel=True,
         polls=True,
@@ -157,7 +155,7 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_QUERY_CHARS,
-                description="Words that all occur in the note, or its handle, e.g. n12.",
+                description="Words of the note, or its handle, e.g. n12.",
             ),
         ],
     ) -> str | ToolOutput:
@@ -178,7 +176,7 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=200,
-                description="It stands beside the part, e.g. e12, t12.3, a12.1 or v12-34.",
+                description="It stands beside the part, e.g. e12 or t12.3.",
             ),
         ],
         offset: Annotated[int, Field(ge=0, description="Characters to skip.")] = 0,
@@ -222,7 +220,7 @@ class ReminderTools:
         text: Annotated[str, Field(description="What to do or say then, in one line.")],
         at: Annotated[
             str,
-            Field(description="2026-11-22T09:00, 18:30, tomorrow 9:00, monday or in 2h30m."),
+            Field(description="2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m."),
         ] = "",
         every: Annotated[
             str,
@@ -247,8 +245,8 @@ class ReminderTools:
         return f"Reminder {reminder.id} is set for {self._format_ahead(reminder)}{then}."
 
     @tool(
-        "Keep a promise or plan: you are given it here to do at its time, or when somebody writes "
-        "in a room. Call it for whatever you promise.",
+        "Keep a plan, and whatever you promise: you are given it here to do at its time, or when "
+        "somebody writes in a room.",
         effect=OWN,
     )
     async def intend(

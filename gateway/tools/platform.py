@@ -118,7 +118,7 @@ class MessagingTools:
         return await self.find_effect(to, context, text=text)
 
     @tool(
-        "For your owner, in a direct chat with you: post a message in another room or chat.",
+        "For your owner, in a direct chat with you: post in another place.",
         effect=_effect,
         task=True,
     )

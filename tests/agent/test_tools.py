@@ -85,7 +85,7 @@ def test_the_catalogue_says_what_each_takes() -> None:
         "- journal(text: string, title: string): Write into your journal: what happened, what you "
         "found out, what you plan"
     )
-    assert recall.startswith("- recall(query: string): Search all earlier messages")
+    assert recall.startswith("- recall(query: string): Search earlier messages and")
     assert render_catalogue(reversed(NOTE_TOOLS)) == render_catalogue(NOTE_TOOLS)
 
 
