@@ -36,6 +36,7 @@ from gateway.core.facts import (
 )
 from gateway.store import (
     BadSearchQuery,
+    DueReason,
     LogEntry,
     NewEntry,
     OutboxPart,
@@ -150,6 +151,8 @@ async def test_due_and_unread(store: Store) -> None:
     assert await store.due_conversations(AMBIENT) == [(A, NORMAL), (B, AMBIENT)]
     assert await store.due_conversations(LOW) == [(A, NORMAL)]
     assert await store.due_conversations(URGENT) == []
+    assert await store.due_reasons(A) == [DueReason(rule="default", urgency=NORMAL, entries=2)]
+    assert await store.due_reasons(B) == []
     for newest, shown in {
         0: [],
         1: [5],
@@ -565,6 +568,12 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         (queries.COMPACTION_LOCK, 1, "SEARCH compaction_locks_v1 USING PRIMARY KEY (session_id=?)"),
         (queries.NEWEST_TURNS, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE_CONVERSATIONS, 1, "SCAN unread USING COVERING INDEX unread_due"),
+        (
+            queries.DUE_REASONS,
+            2,
+            "SEARCH unread USING COVERING INDEX unread_due (conversation=? AND urgency>?)",
+        ),
+        (queries.DUE_REASONS, 2, "SEARCH judged USING INDEX log_cause (cause=?)"),
         (
             queries.UNREAD_ENTRIES,
             3,
