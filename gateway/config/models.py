@@ -362,10 +362,10 @@ class PresenceConfig(ConfigSection):
     """
 
     idle: Duration = 900.0
-    """Silence after which thresholds are one lower."""
+    """Silence after which thresholds are one lower, and an owner who returns is told what
+    happened."""
     away: Duration = 14_400.0
-    """Silence after which they are away, and are shown unread messages when they return. Not less
-    than `idle`."""
+    """Silence after which they are away. Not less than `idle`."""
     sleep: Annotated[str, AfterValidator(_check_hours)] | None = None
     """`HH:MM-HH:MM`. People silent at that time are asleep, and only urgent events wake the agent.
     None: never."""

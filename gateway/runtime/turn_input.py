@@ -183,7 +183,8 @@ class TurnGuidance:
             one.seq > back.seq and not one.record.autonomous and one.record.outcome != "interrupted"
             for one in view.turns
         )
-        if is_told or not self._presence.is_recent(back, unread.messages[0].at):
+        first = unread.messages[0]
+        if is_told or not (first.seq <= back.seq or self._presence.is_recent(back, first.at)):
             return "", TRUSTED_LABEL
         text, label = await self._recaps.build(
             self._agent.id, conversation, sight, back.gone_since, most=SHORT_LINES

@@ -18,7 +18,7 @@ import pytest
 from gateway.core.events import Attachment
 from gateway.core.facts import ApprovalRequested, TurnRecord, ViewFolded
 from gateway.stream.trace import explain_event
-from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Town, town
+from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Person, Town, town
 
 pytestmark = pytest.mark.boxed
 
@@ -290,6 +290,34 @@ async def test_an_owner_alone_is_asked_nothing(
             assert here.scene.file(name).read_text() == "tea"
             assert await here.approvals() == []
             assert await here.scene.refusals() == ""
+
+
+AT_ONCE = {"attention": {"presence": {"idle": 0.001, "away": 3600}}}
+"""Each message of an owner ends an absence."""
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_who_comes_back_is_told_of_strangers_without_their_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    """A guest is called like an instruction, and is named to the owner; or nobody was there."""
+    async with chats(tmp_path, monkeypatch, mind=AT_ONCE) as (it, chat):
+        here, there = chat("study", direct=True), chat("square")
+        await here.says(OLGA, HUSH)
+        if named:
+            word = here.scene.order(here.scene.act)
+            await there.says(Person("gus", word), HUSH)
+            await here.says(OLGA, "I am back")
+            assert word in it.puppet.newest[here.scene.place]
+            await held(here, "words of a guest are in view")
+        else:
+            await here.says(OLGA, here.scene.order(here.scene.act))
+            assert here.scene.acted
+        asked = len(await here.approvals())
+        own = f"own-{here.scene.mark}"
+        await here.says(OLGA, here.scene.order(("bash", {"command": f"touch /workspace/{own}"})))
+        assert here.scene.file(own).exists()
+        assert (len(await here.approvals()), asked) == (asked, int(named))
 
 
 async def test_private_words_leave_in_no_address_that_nobody_wrote(

@@ -31,6 +31,8 @@ def plays(ask: Ask) -> Say:
         return Say(text="This happened.")
     if "rotate" in ask.heard:
         return Say(text=HELP)
+    if "find your note" in ask.heard:
+        return Say(calls=(("recall", '{"query": "needs help"}'),))
     if "what happened" in ask.heard:
         since = {"since": "2h"} if "2h" in ask.heard else {}
         return Say(calls=(("recap", json.dumps(since)),))
@@ -181,3 +183,21 @@ def test_an_owner_alone_is_told_all(tmp_path: Path) -> None:
         assert line in tool
         assert line in command.replace("\\", "")
     assert re.search(r'wrote: "logrotate -f forces it" \[m\d+\]', tool)
+
+
+def test_what_a_turn_noted_is_read_by_the_next_and_found_by_its_owner(tmp_path: Path) -> None:
+    @simulated
+    async def story(clock: JumpingClock) -> None:
+        async with gateway(tmp_path, clock) as it:
+            await hour(it, clock)
+            await it.say("and rotate mine, too?", sender="tom", room="#one", on=IRC)
+            await clock.sleep(900)
+            said = last(it, "agent/reverie").request.conversation
+            assert any(one.role == "assistant" and "Tom needs help." in repr(one) for one in said)
+            for who, on, found in (("olga", TELEGRAM, True), ("jan", TELEGRAM, False)):
+                await it.say("find your note", sender=who, on=on)
+                await clock.sleep(30)
+                (result,) = last(it, f"{on}/{who}").results
+                assert ('you, by yourself: "Tom needs help."' in result) is found
+
+    story()
