@@ -88,7 +88,7 @@ _DULL: Final = frozenset(
     ]
 )
 _RECALLED = re.compile(r'^(?:m\d+ )?\[[^\]]+\] (?P<who>[^\n(]+?) \(\w+\),? ?[^:]*: "(?P<text>.*)"$')
-_ASIDES = ("Calls in this turn", "[RECALLED]")
+_ASIDES = ("Calls in this turn", "[RECALLED]", "[MEANWHILE]")
 _SHRUGS = re.compile(r"no idea|me neither|i do not know|good question", re.IGNORECASE)
 _MATTERS = re.compile(r"\b(?P<who>[A-Z]\w+) (?:should|must|needs to) know(?: that)?:? (?P<what>.+)")
 _BROKEN = re.compile(r"\b(failed|fails|broken|breaks|red|down|full)\b", re.IGNORECASE)
@@ -183,6 +183,7 @@ class Ask:
             if _begins_turn(one, steered=steered and index == len(messages) - 1)
         )
         told = [part["text"] for part in blocks_of(messages[last]) if part["type"] == "text"]
+        self.meanwhile = "".join(text for text in told if text.startswith(_ASIDES[2]))
         asides = [text for text in told if text.startswith(_ASIDES)]
         self.new = [text for text in told if not text.startswith(_ASIDES)][-1]
         self.calls = list[tuple[str, Json]]()
@@ -413,7 +414,7 @@ class Reasonable:
         if re.match(r"(thanks|thank you|good night|ok)\b", low):
             return self._end(ask, "")
         if "what happened" in low or "what did i miss" in low:
-            if "recap" in ask.tools:
+            if "recap" in ask.tools and not ask.meanwhile:
                 return Answer(calls=(self._call(ask, "recap"),))
             return Answer(text=self._happened(ask))
         if found := re.search(r"remind (?:me|us) (?:at ([\d:]+) )?(?:to|of|that) (.+)", low):
@@ -449,9 +450,9 @@ class Reasonable:
 
     def _happened(self, ask: Ask) -> str:
         """All that it was shown about it."""
-        told = [line for line in ask.now.splitlines() if line and "`" not in line]
-        told += [one.removeprefix("!") for one in ask.results]
-        return "\n".join(told) or "I have seen nothing of it."
+        away = [line for line in ask.now.splitlines() if line.startswith("Your owner was away")]
+        told = ask.meanwhile.splitlines()[1:] or [one.removeprefix("!") for one in ask.results]
+        return "\n".join(told or away) or "I have seen nothing of it."
 
     def _watch(self, ask: Ask, room: str, text: str) -> tuple[str, str, str]:
         if "intend" in ask.tools:
