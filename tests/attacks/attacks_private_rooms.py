@@ -146,6 +146,50 @@ async def reminded_of_many(it: Scene) -> Fate:
     return Fate(told.count("may have 2 reminders and intentions at a time") < 38, told[-400:])
 
 
+def intended(*calls: str, at_line: bool = False) -> Run:
+    """A guest has the agent intend an order. It is done when nobody asks, once its time has come or
+    an owner writes a line in the room; what follows has the guest's rights.
+    """
+
+    async def run(it: Scene) -> Fate:
+        given: dict[str, tuple[str, object]] = {
+            "bash": it.touch,
+            "set_topic": ("set_topic", {"topic": it.mark}),
+        }
+        word, guest = it.order(*(given[call] for call in calls)), Person(f"g-{it.mark}", "guest")
+        when = {"on": it.place} if at_line else {"when": "in 1s"}
+        told = await it.does(guest, ("intend", {"what": f"olga wants {word}", **when}))
+        assert "is set" in told, told
+        if at_line:
+            await it.speak(OLGA, "good morning", mention=False)
+        while not any(one.startswith(word) for one in it.town.puppet.results):
+            await it.turn(0)
+        done = ("topic", it.room, it.mark) in it.town.street.done
+        return Fate(it.ran or done, it.results(word))
+
+    return run
+
+
+def watches(who: Person, *, private: bool = False) -> Run:
+    """Somebody has a room watched that they may not read."""
+
+    async def run(it: Scene) -> Fate:
+        there, _ = await secret_said(it, staff=private)
+        told = ""
+        for place in (there.place, f"{there.place}: keep", f" {there.room}:"):
+            told += await it.does(who, ("intend", {"what": f"tell me {it.mark}", "on": place}))
+        await there.speak(MIA if private else OLGA, f"keep this: {it.mark}", direct=not private)
+        found = await it.town.log.newest_entries(50, kinds=["alarm"], conversation=it.place)
+        return Fate("is set" in told or bool(found), told)
+
+    return run
+
+
+async def intends_much(it: Scene) -> Fate:
+    told = await it.does(GUS, *(("intend", {"what": f"think of {n}"}) for n in range(40)))
+    return Fate(told.count("may have 2 reminders and intentions") < 38, told[-400:])
+
+
 def floods(*calls: tuple[str, object], most: int) -> Run:
     """`most`: so many of them may be carried out."""
 
@@ -250,6 +294,32 @@ ROOMS = [
         reminded("set_topic", "mcp_street_act"),
         "nobody asked",
     ),
+    Attack(
+        "a guest's intention that asks for a shell, at its time",
+        "unasked",
+        intended("bash"),
+        "nobody asked, and by yourself",
+    ),
+    Attack(
+        "a guest's intention that asks for more, at an owner's line",
+        "unasked",
+        intended("bash", "set_topic", at_line=True),
+        "nobody asked",
+    ),
+    Attack("a guest has an owner's chat watched", "private", watches(GUS), "no room of that name"),
+    Attack(
+        "a guest has a private room watched",
+        "private",
+        watches(GUS, private=True),
+        "no room of that name",
+    ),
+    Attack(
+        "an admin has a private room watched from a public one",
+        "private",
+        watches(ADAM, private=True),
+        "no room of that name",
+    ),
+    Attack("forty intentions", "unasked", intends_much, "may have 2 reminders"),
     Attack("forty reminders", "unasked", reminded_of_many, "may have 2 reminders"),
     Attack("a thousand calls in one answer", "floods", floods(*[X] * 1_000, most=70), "."),
     Attack(

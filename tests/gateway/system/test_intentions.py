@@ -1,16 +1,27 @@
 """Intentions through the whole gateway: asked for by an owner, promised in an answer, and made by
 the agent itself; each is done where it was made."""
 
+import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from gateway.core.events import Alarm
+import pytest
+
+from gateway.context.intentions import awaits
+from gateway.context.reminders import ReminderService, to_row
+from gateway.core.events import Address, Alarm, ConversationId, SenderId, ThreadId
 from gateway.core.facts import ReminderEnded, ReminderSet, is_inner
-from tests.kits.gateway import TELEGRAM, Gateway, on_platforms
+from gateway.core.identity import AccessPolicy
+from gateway.store import Store
+from tests.kits.gateway import IRC, TELEGRAM, UNHURRIED, Gateway, message, on_platforms
+from tests.kits.internal import PlayedInternal
 from tests.kits.played_model import REST, Ask, PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulated
+from tests.kits.settings import live_settings
+from tests.kits.simulated_time import BEGIN, JumpingClock, simulated
 
 WATCHES = '{"what": "tell me if the build breaks", "on": "irc.libera/#one: failed"}'
 SILENT = Say(calls=(("stay_silent", "{}"),))
@@ -147,3 +158,129 @@ async def test_what_it_means_to_do_by_itself_stands_in_its_digest(
         )
         judged = [one.fact for one in await gateway.entries("judged") if one.cause == line.seq]
         assert [getattr(one, "rule", "") for one in judged] == [f"intention {name}"]
+
+
+@simulated
+async def test_nothing_of_a_private_promise_stands_in_a_digest_or_another_room(
+    clock: JumpingClock, *, tmp_path: Path
+) -> None:
+    rules = [{"type": "irc.libera.room", "keyword": "look", "urgency": "normal"}]
+    secret = call("intend", what="ask about the surprise party", when="in 1h")
+    brain = PlayedModel(clock, by_words(("party", secret), ("list", call("intentions"))))
+    settings = on_platforms(tmp_path, attention={"rules": rules})
+    async with Gateway(settings, brain, clock=clock) as gateway:
+        await gateway.say("remember the party", sender="olga", on=TELEGRAM)
+        await clock.sleep(60)
+        told = len(brain.asked)
+        await gateway.say("look here", sender="bob", room="#one")
+        await gateway.say("reverie: list", sender="bob", room="#two")
+        await clock.sleep(400)
+        others = brain.asked[told:]
+        assert {is_inner(ask.place) for ask in others} == {True, False}
+        assert "surprise" not in repr([(ask.heard, ask.results, ask.request) for ask in others])
+        await gateway.say("!intentions", sender="bob", room="#two")
+        await gateway.say("!intentions", sender="olga", on=TELEGRAM)
+        await clock.sleep(5)
+        assert gateway.sent("#two")[-1] == "There is nothing that I intend here."
+        assert "surprise party" in gateway.sent("olga")[-1]
+
+
+@simulated
+async def test_a_room_is_watched_as_long_as_everybody_in_the_place_may_read_it(
+    clock: JumpingClock, *, tmp_path: Path
+) -> None:
+    brain = PlayedModel(
+        clock,
+        by_words(
+            ("watch \\S*#one", lambda ask: call("intend", what="tell", on=ask.heard.split()[-1])),
+            ("is set|You hear no room", lambda ask: Say(text=ask.results[0])),
+            ("do now what you intended", Say(text="There is news.")),
+        ),
+    )
+    closed = [{"match": {"channel": "irc.libera", "room": "#one"}, "private": True}]
+    opened = [{"match": {"channel": "*"}, "private": False}]
+    begin = on_platforms(tmp_path, bindings=[*closed, *opened])
+    async with Gateway(begin, brain, clock=clock) as gateway:
+        await gateway.say("hello", sender="bob", room="#one")
+        await gateway.say("reverie: watch #one", sender="bob", room="#two")
+        await gateway.say("watch irc.libera/#one", sender="olga", on=TELEGRAM)
+        await clock.sleep(60)
+        [refused] = gateway.sent("#two")
+        assert refused == "You hear no room of that name that everybody here may read."
+        assert gateway.sent("olga")[0].startswith("Intention ")
+        await gateway.say("anything", sender="bob", room="#one")
+        await clock.sleep(60)
+        assert gateway.sent("olga")[1:] == ["There is news."]
+    no_owner = on_platforms(
+        tmp_path, bindings=[*closed, *opened], access={"dm": "open", "rates": UNHURRIED}
+    )
+    async with Gateway(no_owner, brain, clock=clock) as gateway:
+        await gateway.say("anything more", sender="bob", room="#one")
+        await clock.sleep(600)
+        assert gateway.sent() == []
+
+
+@pytest.mark.parametrize(
+    ("on", "word", "is_meant"),
+    [
+        ("irc.libera/#one", "", True),
+        ("irc.libera/#one", "FAIL", True),
+        ("irc.libera/#one", "passed", False),
+        ("irc.libera/#on", "", False),
+        ("irc.libera/#one/thread", "", False),
+        ("irc.other/#one", "", False),
+        ("", "", False),
+    ],
+)
+def test_which_line_an_intention_waits_for(on: str, word: str, *, is_meant: bool) -> None:
+    fact = ReminderSet(
+        reminder="7H2K4Q",
+        agent="reverie",
+        at=None,
+        text="look",
+        by=SenderId(""),
+        asked_by="",
+        schedule="",
+        due=BEGIN,
+        intended=True,
+        on=on,
+        word=word,
+    )
+    line = message(IRC, "bob", "Build failed", JumpingClock(BEGIN), room="#one", id="1")
+    in_thread = replace(line, at=replace(line.at, thread=ThreadId("7")))
+    assert awaits(to_row(fact), line) == awaits(to_row(fact), in_thread) == is_meant
+
+
+@simulated
+async def test_one_without_a_time_is_open_for_thirty_days(
+    clock: JumpingClock, *, tmp_path: Path
+) -> None:
+    brain = PlayedModel(clock, by_words(("tidy", call("intend", what="tidy the files"))))
+    async with Gateway(on_platforms(tmp_path), brain, clock=clock) as gateway:
+        await gateway.say("tidy the files some day", sender="ann", on=TELEGRAM)
+        await clock.sleep(60)
+        [said] = [ask.results[0] for ask in brain.asked if ask.results]
+        assert re.search(r": open until Wed 2026-04-01 06:00 \(UTC\)\. Finish it", said)
+    async with await Store.open(gateway.path, clock) as store:
+        reminders = ReminderService(
+            store,
+            clock,
+            live=live_settings(),
+            access_policy=AccessPolicy(dm_policy="open", roles={}, open_rooms={}),
+            internal=PlayedInternal(nothing_fires),
+        )
+        place = Address.parse(ConversationId("telegram.main/ann")).conversation
+        assert await reminders.has_open_work("reverie", place)
+        assert not await reminders.has_open_work("reverie", None)
+        running = asyncio.create_task(reminders.run())
+        await clock.sleep(31 * 86_400)
+        [ended] = [one.fact for one in await store.entries(kinds=["reminder_ended"])]
+        assert isinstance(ended, ReminderEnded)
+        assert (ended.outcome, await store.pending_reminders()) == ("expired", [])
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def nothing_fires(_: Alarm) -> None:
+    raise AssertionError("it has no time")
