@@ -64,8 +64,8 @@ Askers = Literal["all", "some", "none"]
 """How many of those who ask have the role of the tool."""
 Readers = Literal["all", "named", "authors", "others"]
 """Who may read what is in view: all who receive what the call sends; or else the asker has named
-the closed place that receives it; or else all who wrote it may, and nobody from outside is among
-them; or others receive it, too."""
+the place that receives it, which is closed or gets their own words; or else all who wrote it may,
+and nobody from outside is among them; or others receive it, too."""
 
 
 class Effect(NamedTuple):
@@ -77,8 +77,9 @@ class Effect(NamedTuple):
     audience: Visibility = EVERYBODY
     """What those may see who receive it."""
     is_named: bool = False
-    """True if the receiver is a closed place that stands in the newest message of somebody who
-    asks."""
+    """True if the receiver is a place that stands in the newest message of somebody who asks, or
+    that it answers (`gateway.tools.telling.find_answered`), and it is closed or gets no other words
+    than those."""
 
 
 OWN: Final = Effect("own")
@@ -103,7 +104,14 @@ TABLE: Final = (
     Row("", "some", "", "", "approval", "somebody asks for whom the tool is not"),
     Row("own", "all", "", "", "allowed", "it stays in the place, and can be undone"),
     Row("tell", "all", "", "all", "allowed", "all who read there may read all that is in view"),
-    Row("tell", "all", "", "named", "allowed", "somebody who asks names that closed place"),
+    Row(
+        "tell",
+        "all",
+        "",
+        "named",
+        "allowed",
+        "somebody who asks names that place: it is closed, or gets their words alone",
+    ),
     Row(
         "tell",
         "all",

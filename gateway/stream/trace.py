@@ -25,6 +25,7 @@ from gateway.core.facts import (
     ApprovalRequested,
     ConversationRewound,
     Judgement,
+    OwnerTold,
     PartSendEnded,
     PostQueued,
     RoomAttended,
@@ -32,6 +33,7 @@ from gateway.core.facts import (
     ToolRefused,
     TurnRecord,
     UnreadDismissed,
+    inner_conversation,
     is_inner,
 )
 from gateway.core.format import format_duration
@@ -262,7 +264,12 @@ async def _explain_judged(
     if found.outcome is EventOutcome.NOTED:
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
-    lines = [f"{asked}: {judged.rule}", *_explain_look(found), *await _explain_wait(reader, found)]
+    lines = [
+        f"{asked}: {judged.rule}",
+        *_explain_look(found),
+        *await _explain_told(reader, found.looked_at),
+        *await _explain_wait(reader, found),
+    ]
     handler = found.dealt_with
     if handler is None:
         return [
@@ -480,7 +487,7 @@ async def _explain_internal(
         lines += await _explain_attended_turn(reader, fact, sees_everything=sees_everything)
         lines += [*await _explain_trust(reader, entry, fact), *_explain_work(entry)]
         lines += await _explain_reply(reader, entry)
-    elif isinstance(fact, ToolRefused | ApprovalRequested | RoomAttended):
+    elif isinstance(fact, ToolRefused | ApprovalRequested | RoomAttended | OwnerTold):
         lines += _explain_label(fact.label)
     return lines
 
@@ -498,7 +505,23 @@ async def _explain_trust(reader: StoreReader, ended: LogEntry, turn: TurnRecord)
             lines.append(
                 f"its call of {entry.fact.tool} was {what} (entry {entry.seq}): {entry.fact.rule}"
             )
-    return lines
+    return [*lines, *await _explain_told(reader, ended)]
+
+
+async def _explain_told(reader: StoreReader, ended: LogEntry | None) -> list[str]:
+    """Explain what a turn had an owner told."""
+    if ended is None or not isinstance(turn := ended.fact, TurnRecord) or not turn.agent:
+        return []
+    inner = inner_conversation(turn.agent)
+    told = await reader.newest_entries(
+        _MAX_LISTED, kinds=["told"], conversation=inner, before=ended.seq
+    )
+    return [
+        f"that turn had an owner told (entry {one.seq})"
+        for one in told
+        if isinstance(one.fact, OwnerTold)
+        and (one.fact.turn, one.fact.state) == (turn.turn, "held")
+    ]
 
 
 def _explain_label(label: Label | None) -> list[str]:

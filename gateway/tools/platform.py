@@ -266,21 +266,24 @@ class MessagingTools:
             is_named = is_named or await was_asked_for(
                 self._store, self._access_policy, context.at.conversation, context.requesters, name
             )
-        is_named = (is_named and audience.is_private) or await self._is_answer(
-            to, text, context, audience
-        )
+        if not (is_named and audience.is_private):
+            is_named = bool(text) and await self._is_relayed(
+                to, text, context, audience, is_named=is_named
+            )
         what = f"an action in {titles.trusted_label(place)}"
         return Effect("tell", what, audience, is_named)
 
-    async def _is_answer(
-        self, to: Address, text: str, context: ToolContext, audience: Visibility
+    async def _is_relayed(
+        self, to: Address, text: str, context: ToolContext, audience: Visibility, *, is_named: bool
     ) -> bool:
-        """Return whether an owner answers there what they were told, and the text says no more."""
+        """Return whether the asker names the place, or answers what was told of it, and the text
+        passes on their own words.
+        """
         answered = await self._find_answered(context)
         told = [one for one in answered.told if one.about == to]
         shown = [one.text for one in told if audience.can_read(one.label.readers)]
         names = [one.name for one in context.requesters]
-        return bool(told and text) and is_relayed(text, answered.text, [*shown, *names])
+        return (is_named or bool(told)) and is_relayed(text, answered.text, [*shown, *names])
 
     async def _find_answered(self, context: ToolContext) -> Answered:
         place, asking = context.at.conversation, {one.id for one in context.requesters}
@@ -300,7 +303,7 @@ class MessagingTools:
         if not context.visibility.sees_everything:
             raise ToolCallRefused(
                 "Only an owner, in a direct chat with you, may have you speak in another place. "
-                "Answer here instead."
+                "Answer here instead; `tell` lets an owner know."
             )
         answered = await self._find_answered(context)
         told = [one.about for one in answered.told if one.about is not None]

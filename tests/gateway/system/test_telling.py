@@ -12,6 +12,8 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, RoomId
 from gateway.core.facts import Judgement, OwnerTold, PartSendEnded, Seq, TurnId, is_inner
 from gateway.core.labels import TRUSTED_LABEL
+from gateway.store import Store
+from gateway.stream.trace import explain_event
 from gateway.tools.telling import Told, find_same, is_relayed
 from tests.kits.gateway import TELEGRAM, Gateway, on_platforms
 from tests.kits.played_model import REST, Ask, PlayedModel, Say
@@ -94,6 +96,12 @@ async def test_what_it_notices_by_itself_it_tells_at_once_with_room_and_person(
         record = (await it.turns())[-2:]
         assert OLGA_CHAT in {one.conversation for one in await it.entries("turn_ended")}
         assert all(one.label.integrity == "guest" for one in record)
+        (said,) = [one for one in await it.entries("room") if "deploy" in str(one.fact)]
+        async with await Store.open_readonly(it.path) as reader:
+            lines = await explain_event(reader, said.seq)
+        assert f"that turn had an owner told (entry {(await it.entries('told'))[0].seq})" in (
+            lines or ()
+        )
 
 
 ANN, BOB = (f"From `#two`, after words of `{who}` (guest)" for who in ("ann", "bob"))
@@ -411,6 +419,22 @@ async def test_what_says_more_or_goes_elsewhere_is_asked_about(
         await clock.sleep(20)
         assert len(await it.facts("approval_asked")) == 1
         assert text not in it.sent(room)
+
+
+@simulated
+async def test_what_an_owner_says_and_where_is_posted_unasked_whatever_they_were_told(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(*asked_to("the disk is full"))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        await has_told(it, "the disk is full")
+        await greets(it)
+        mind.rules = [("we deploy", answers("We deploy at 5!", "irc.libera/#three"))]
+        await it.say("write in #three that we deploy at 5", sender="olga", on=TELEGRAM)
+        await clock.sleep(20)
+        assert it.sent("#three") == ["We deploy at 5!"]
+        assert not await it.facts("approval_asked")
 
 
 @pytest.mark.parametrize(
