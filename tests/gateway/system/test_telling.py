@@ -211,6 +211,23 @@ async def test_the_seventh_of_a_day_is_told_with_what_can_wait(
 
 
 @simulated
+async def test_many_strangers_cannot_have_an_owner_told_without_end(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    texts = [f"stranger {number} wants something" for number in range(30)]
+    mind = Mind(*((f"{text}!", Say(calls=(tell(text),))) for text in texts))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        for number, text in enumerate(texts):
+            await has_told(it, f"{text}!", who=f"mallory{number}")
+        assert len(told(it)) == 6
+        assert mind.results[-4:] == ["20 things wait to be told already."] * 4
+        await clock.sleep(86400)
+        assert len(told(it)) == 7
+        assert told(it)[-1].count("\n> ") == 20
+
+
+@simulated
 async def test_nothing_is_told_while_people_sleep_or_it_is_quiet(
     tmp_path: Path, clock: JumpingClock
 ) -> None:
