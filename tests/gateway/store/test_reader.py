@@ -34,9 +34,11 @@ from gateway.core.facts import (
     TurnRecord,
     ViewFolded,
 )
+from gateway.core.labels import TRUSTED_LABEL
 from gateway.store import (
     BadSearchQuery,
     DueReason,
+    LineCount,
     LogEntry,
     NewEntry,
     OutboxPart,
@@ -138,6 +140,34 @@ async def test_match_finds_what_was_said_and_answered(store: Store) -> None:
             await store.entries(match=broken)
         assert await store.entries(match=search_terms(broken) or '""') == []
     assert len(await store.entries(match=search_terms("open, the CAFÉ!"))) == 1
+
+
+async def test_what_happened_is_counted_and_listed(store: Store) -> None:
+    for number, room in enumerate(("#a", "#a", "#b"), 1):
+        await store.append(heard(number, room=room))  # 1, 3, 5
+    asked, refused = said(4, kind="mention"), said(5)
+    await store.append([asked, judged(asked), refused, judged(refused, fate="refused")])  # 7, 9
+    noted = turn(A, 1, text="word " * 100)
+    assert isinstance(noted.fact, TurnRecord)
+    fact = replace(noted.fact, autonomous=True, note="I saw the harbour.")
+    await store.append([replace(noted, fact=fact), turn(B, 5)])  # 11, 12
+    await store.append([NewEntry(fact=ConversationRewound(
+        first=Seq(12), last=Seq(12), by="x"), at=NOW, conversation=B)])  # fmt: skip
+    assert await store.count_lines(2, most=9) == (
+        [
+            LineCount(A, "Ulla", "guest", 2, 1, Seq(3), Seq(7)),
+            LineCount(B, "Ulla", "guest", 1, 0, Seq(5), Seq(5)),
+        ],
+        False,
+    )
+    (counted,), is_cut = await store.count_lines(2, most=2)
+    assert (counted.lines, is_cut) == (1, True)
+    (ended,) = await store.turns_since(2, most=9)
+    assert (ended.seq, ended.outcome, ended.is_within, ended.note, ended.label) == (
+        11, "replied", False, "I saw the harbour.", TRUSTED_LABEL,
+    )  # fmt: skip
+    assert len(ended.text) == 400
+    assert [one.seq for one in await store.entries(match="harbour")] == [11]
 
 
 async def test_due_and_unread(store: Store) -> None:
