@@ -215,8 +215,9 @@ def _take_notice(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepRes
         if policy.inner in state.running and not (state.spared and at_once):
             return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
         return state, ()
-    if state.mode is DmnMode.STORED and any(
-        _is_subtype(signal.type, kind) for kind in state.wake_on
+    if state.mode is DmnMode.STORED and (  # what it has promised comes before its rest
+        "alarm" in signal.type.split(".")
+        or any(_is_subtype(signal.type, kind) for kind in state.wake_on)
     ):
         state = replace(state, mode=DmnMode.FORAGING, stored_until=None, wake_on=(), woken=True)
         # The agent asked for this type, however low its urgency is.

@@ -133,6 +133,25 @@ async def test_a_promise_is_kept_where_it_was_made_also_after_a_kill(
 
 
 @simulated
+async def test_a_promise_ends_the_rest_of_an_agent(clock: JumpingClock, *, tmp_path: Path) -> None:
+    rest = call("rest_until", time="in 8h")
+    brain = PlayedModel(
+        clock,
+        by_words(
+            ("do now what you intended", Say(text="The water boils.")),
+            ("tell me", call("intend", what="say that the water boils", when="in 2h")),
+            ("go to sleep", rest),
+        ),
+    )
+    async with Gateway(on_platforms(tmp_path), brain, clock=clock) as gateway:
+        await gateway.say("tell me when the water boils", sender="olga", on=TELEGRAM)
+        await clock.sleep(60)
+        await gateway.say("go to sleep", sender="olga", on=TELEGRAM)
+        await clock.sleep(7_300)
+        assert gateway.sent() == ["The water boils."]
+
+
+@simulated
 async def test_what_it_means_to_do_by_itself_stands_in_its_digest(
     clock: JumpingClock, *, tmp_path: Path
 ) -> None:
