@@ -14,8 +14,9 @@ Rules:
      message begins the turn, which then counts as theirs.
 
 Theory of operation. A person speaks to the agent: the mode becomes Engaged, and a turn starts at
-once or as soon as a lane is free. A turn that used tools leads to Working and continues at the next
-tick. A turn without tools winds down one step, and a turn that yielded leads to Resting. Ticks take
+once or as soon as a lane is free. A turn that used tools leads to Working, but only one that left
+work open continues, at the next tick. Another turn that answered a person leaves the mode as it is;
+one that nobody asked for winds down one step, and a turn that yielded leads to Resting. Ticks take
 up pending conversations; with nothing pending they wind down too, so that an agent left alone
 reaches Resting within two ticks and stays there, or dreams once there are enough notes. Stored,
 Paused and Off start nothing by themselves, but a message from a person is answered in all of them.
@@ -31,6 +32,7 @@ from datetime import UTC, datetime, timedelta
 from agent.signals import (
     LOW,
     NORMAL,
+    PASSIVE_MODES,
     URGENT,
     BudgetSpent,
     Directive,
@@ -73,8 +75,6 @@ WIND_DOWN = {
     DmnMode.DREAMING: DmnMode.RESTING,
 }
 """Next mode if nothing happens. Modes that are not listed stay."""
-PASSIVE_MODES = frozenset({DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF})
-"""Modes in which no autonomous turn starts, and which the end of a turn does not change."""
 
 StepResult = tuple[DmnState, tuple[Effect, ...]]
 
@@ -152,6 +152,7 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     effects = [*signal_effects, *started]
     timed = (
         isinstance(signal, Tick | Directive)
+        or (isinstance(signal, TurnEnded) and after.mode is DmnMode.ENGAGED)  # lasts its time
         or after.mode != state.mode
         or after.errors != state.errors
     )
@@ -281,8 +282,7 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
     state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
     if signal.addressed:  # it was counted as autonomous when it began
         state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
-    passive = state.mode in PASSIVE_MODES
-    goes_on = False
+    passive, goes_on = state.mode in PASSIVE_MODES, False
     if isinstance(signal, TurnFailed):
         goes_on = signal.continues and not passive
         if signal.no_model and conversation == policy.inner and state.mode is DmnMode.DREAMING:
@@ -294,22 +294,8 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
             state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode
         )
     else:
-        goes_on = (
-            signal.used_tools
-            and not signal.yielded
-            and not passive
-            and state.mode is not DmnMode.DREAMING
-        )
-        lower = WIND_DOWN.get(state.mode, state.mode)
-        mode = (
-            state.mode
-            if passive
-            else DmnMode.RESTING
-            if signal.yielded
-            else DmnMode.WORKING
-            if goes_on
-            else lower
-        )
+        mode = _mode_after(state.mode, signal)
+        goes_on = signal.open_work and mode is DmnMode.WORKING
         state = replace(
             state, mode=mode, errors=0, spared=state.spared and conversation != policy.inner
         )
@@ -324,6 +310,16 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
     ):
         state = replace(state, continuing=(*state.continuing, conversation))
     return state
+
+
+def _mode_after(mode: DmnMode, signal: TurnEnded) -> DmnMode:
+    if mode in PASSIVE_MODES:
+        return mode
+    if signal.yielded or mode is DmnMode.DREAMING:
+        return DmnMode.RESTING
+    if signal.used_tools or signal.open_work:
+        return DmnMode.WORKING
+    return WIND_DOWN.get(mode, mode) if signal.autonomous else mode
 
 
 def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:

@@ -40,6 +40,10 @@ class DmnMode(StrEnum):
     OFF = "off"
 
 
+PASSIVE_MODES = frozenset({DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF})
+"""Modes in which no autonomous turn starts, and which the end of a turn does not change."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmnPolicy:
     """Settings of the network, made by the operator."""
@@ -94,7 +98,8 @@ class DmnState:
     pending: tuple[ConversationId, ...] = ()
     """Conversations to take up at the next tick, oldest first."""
     continuing: tuple[ConversationId, ...] = ()
-    """Conversations whose last turn used tools and did not yield. The next tick continues them."""
+    """Conversations whose last turn left work open and did not yield. The next tick continues
+    them."""
     low: tuple[ConversationId, ...] = ()
     """Conversations with pending low notifications."""
     spared: bool = False
@@ -131,12 +136,15 @@ class DmnState:
     def persistent(self) -> "DmnState":
         """Part of the state that survives the process.
 
-        Owed turns are left out: unread messages are noticed again after a restart. A dream that a
-        restart interrupts is dreamt again; after a complete one there is nothing left to dream of.
+        After a restart the agent rests, unless it is stored, paused or off: so a mode that only
+        winds down is never saved. Owed turns are left out: unread messages are noticed again. A
+        dream that a restart interrupts is dreamt again; after a complete one there is nothing left
+        to dream of.
         """
-        if self.mode is DmnMode.DREAMING:
-            self = replace(self, mode=DmnMode.RESTING, dreamt=None)  # noqa: PLW0642 - the interrupted dream counts as never begun
-        kept = replace(self, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
+        mode = self.mode if self.mode in PASSIVE_MODES else DmnMode.RESTING
+        dreamt = None if self.mode is DmnMode.DREAMING else self.dreamt
+        kept = replace(self, mode=mode, dreamt=dreamt, running=(), chats=(), waiting=())
+        kept = replace(kept, pending=(), continuing=(), low=())
         return replace(kept, spared=False, woken=False, stopping=False)
 
 
@@ -178,7 +186,9 @@ class TurnEnded:
     at: datetime
     conversation: ConversationId
     used_tools: bool = False
-    """True: tools worked on a task. Tools that only end the turn or write a note do not count."""
+    """True: it used tools, so the next mode is Working."""
+    open_work: bool = False
+    """True: work of this conversation is open, and the next tick goes on with it."""
     yielded: bool = False
     interrupted: bool = False
     autonomous: bool = False

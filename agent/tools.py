@@ -7,7 +7,7 @@ behind the identity, and nothing in front of it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -15,6 +15,7 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from agent.prompt import ToolSurface, join_surrogates
+from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
 
 
@@ -38,6 +39,11 @@ YIELD_TO_USER = define_tool(
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
 """Tools that end a turn without a reply, or with the text beside the call."""
+ENDING_TOOL_NAMES: Final = frozenset(spec.name for spec in ENDING_TOOLS)
+
+CONTINUE_TASK: Final = "continue_task"
+"""Tool after which the agent goes on by itself once the turn has ended. Text beside it alone is
+posted."""
 
 MAX_LINE_CHARS: Final = 200
 MAX_SIGNATURE_CHARS: Final = 600
@@ -107,6 +113,37 @@ def unwrap_call(call: ToolCall) -> ToolCall:
     return replace(
         call, name=join_surrogates(name.strip()), arguments=join_surrogates(args)
     )  # an escape may be half a character
+
+
+def read_call(call: ToolCallRecord) -> tuple[str, Mapping[str, object]]:
+    """Return the tool and the arguments of a call of an earlier answer. Arguments that are no
+    object are left out.
+    """
+    inner = unwrap_call(ToolCall(id=call.id, name=call.name, arguments=call.arguments))
+    try:
+        given = json.loads(inner.arguments.strip() or "{}")
+    except (ValueError, RecursionError):
+        given = {}
+    return inner.name, given if isinstance(given, dict) else {}
+
+
+def carried_out(steps: Iterable[TurnStep]) -> list[tuple[str, Mapping[str, object]]]:
+    """Return the calls of a turn that were carried out, besides those that ended it, as `read_call`
+    does.
+    """
+    calls = [read_call(call) for step in steps for call in step.calls if not call.error]
+    return [(name, given) for name, given in calls if name not in ENDING_TOOL_NAMES]
+
+
+def find_next_step(steps: Iterable[TurnStep]) -> str:
+    """Return what the agent said that it does next (`CONTINUE_TASK`), on one line. Empty: its work
+    ends with the turn.
+    """
+    steps, said = tuple(steps), ""
+    for name, given in carried_out(steps):
+        said = str(given.get("next")) if name == CONTINUE_TASK else said
+    yields = any(read_call(one)[0] == YIELD_TO_USER.name for step in steps for one in step.calls)
+    return "" if yields else to_single_line(said, MAX_LINE_CHARS)
 
 
 def wrap_calls(calls: Iterable[ToolCall], listed: Iterable[ToolSpec]) -> tuple[ToolCall, ...]:

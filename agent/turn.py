@@ -37,6 +37,8 @@ from agent.prompts import load_prompt
 from agent.tools import (
     CALL_CAPABILITY,
     CAPABILITY_USAGE,
+    CONTINUE_TASK,
+    ENDING_TOOL_NAMES,
     ENDING_TOOLS,
     STAY_SILENT,
     YIELD_TO_USER,
@@ -62,7 +64,6 @@ from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
 from gateway.core.text_safety import replace_half_escapes
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
-ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_CALLS = 64
 """Limit of the calls of one answer, also of those recovered from its text. A model that asks for
 more is out of control, or under the control of others."""
@@ -422,11 +423,8 @@ class _TurnLoop:
             answer.end is not None and answer.end.stop_reason == "length"
         ):  # the limit was reached in the last one
             execution.refuse(answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens))
-        names = {unwrap_call(call).name for call in answer.calls}
-        text, posted = (
-            join_surrogates(answer.text),
-            names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name},
-        )
+        outcome, text = _find_outcome(answer), join_surrogates(answer.text)
+        posted = outcome is not None and outcome.outcome in ("replied", "yielded")
         room = self._request.result_tokens(text, answer.calls)
         records = dict[str, ToolCallRecord]()
         try:
@@ -447,15 +445,7 @@ class _TurnLoop:
                 ),
                 thinking=answer.end.thinking if answer.end is not None else "",
             )
-            worked = any(
-                self._is_task(unwrap_call(call).name)
-                for call in calls
-                if call.id not in execution.ineffective_ids
-            )
-            self._progress.record_step(step, worked=worked)
-
-    def _is_task(self, name: str) -> bool:
-        return name in self._specs and self._specs[name].is_task
+            self._progress.record_step(step)
 
     def _record_call(self, call: ToolCall, record: ToolCallRecord | None) -> ToolCallRecord:
         """Return the record of a call. `record` None: the call ended the turn."""
@@ -480,7 +470,7 @@ def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
         answer.end is not None and answer.end.stop_reason == "refused"
     ):  # the text before a refusal is not an answer
         return TurnOutcome(outcome="failed", reason="the model declined to answer", cause="refused")
-    if not names and text:
+    if text and names <= {CONTINUE_TASK}:
         return TurnOutcome(outcome="replied", text=text)
     return None
 
@@ -564,16 +554,12 @@ class ToolExecution:
         self._tools = tools
         self._duplicates = duplicates
         self._results: dict[str, ToolResult] = {}
-        self.ineffective_ids = set[str]()
-        """Ids of calls that changed nothing: refused, failed, or answered from an earlier
-        result."""
 
     def refuse(self, call_id: str, reason: str) -> None:
         """Give this call an error result, so that it is not carried out. Ignored if there is no
         such call.
         """
         self._results[call_id] = ToolResult(id=call_id, text=reason, is_error=True)
-        self.ineffective_ids.add(call_id)
 
     def results(self) -> list[ToolResult]:
         """Return one result for each call, in their order."""
@@ -627,10 +613,6 @@ class ToolExecution:
                     else ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
                 )
             self._duplicates.record_result(call, result)
-            if result.is_error:
-                self.ineffective_ids.add(call.id)
-        else:
-            self.ineffective_ids.add(call.id)
         self._results[call.id] = result
 
 

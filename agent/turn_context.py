@@ -69,9 +69,6 @@ class TurnOutcome:
     """Seconds after which the provider wants to be asked again. None: it did not say."""
     yielded: bool = False
     """True: the agent wants to rest. It may have replied too."""
-    used_tools: bool = False
-    """True: a tool worked on a task (`ToolSpec.is_task`). Calls that were refused, failed or
-    repeated do not count."""
     wants_more: bool = False
     """True: after its only round of tools it called more instead of answering, so its task is open:
     the next turn goes on with it."""
@@ -133,15 +130,9 @@ class TurnProgress:
             accounts=(*self.current.accounts, *other.accounts),
         )
 
-    def record_step(self, step: TurnStep, *, worked: bool) -> None:
-        """Record a step with tools, also one that was interrupted. `worked`: as
-        `TurnOutcome.used_tools`.
-        """
-        self.current = replace(
-            self.current,
-            steps=(*self.current.steps, step),
-            used_tools=self.current.used_tools or worked,
-        )
+    def record_step(self, step: TurnStep) -> None:
+        """Record a step with tools, also one that was interrupted."""
+        self.current = replace(self.current, steps=(*self.current.steps, step))
 
     def add_arrivals(self, arrivals: str) -> TurnStep:
         """Add messages that arrived meanwhile behind the results of the last step. Return that

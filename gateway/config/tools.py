@@ -14,6 +14,7 @@ TOOL_NAMES: Final = (
     *(
         "attend",
         "bash",
+        "continue_task",
         "copy_file",
         "delete_own",
         "edit_file",

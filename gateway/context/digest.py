@@ -26,6 +26,7 @@ from gateway.core.events import (
     ReactionChanged,
     Sender,
     SenderId,
+    TaskFinished,
 )
 from gateway.core.facts import (
     LOW,
@@ -142,7 +143,9 @@ class DigestBuilder:
             if len(looked) == MAX_ROOMS or sum(map(len, parts)) > MAX_DIGEST_CHARS:
                 break
             unread = await self._store.unread_entries(place, most=MAX_ROOM_LINES)
-            if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
+            if not unread.messages or any(
+                isinstance(one.fact, Alarm | TaskFinished) for one in unread.messages
+            ):
                 continue  # a turn of its own is due there
             rendered, room_label = await self._render_unread(unread, plain=plain)
             if not rendered.covers:

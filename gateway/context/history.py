@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Self
 
 from agent.prompt import NOTHING_NEW, PromptTurn
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
+from agent.tools import find_next_step
 from agent.view import (
     TurnForm,
     TurnSizes,
@@ -159,6 +160,11 @@ class HistoryTurn:
         return replace(self.measure.sizes, form=self.form)
 
 
+def find_open_step(ended: TurnRecord) -> str:
+    """Return what the agent said in this turn that it does next. Empty: it left nothing open."""
+    return find_next_step(ended.steps) if ended.outcome in ("replied", "silent") else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HistoryView:
     """Earlier turns as the next turn of a conversation sees them."""
@@ -210,6 +216,13 @@ class HistoryView:
         """The newest turn that had any input was interrupted before it could answer."""
         newest = next((turn for turn in reversed(self.turns) if turn.raw.messages), None)
         return newest is not None and newest.record.outcome == "interrupted"
+
+    @property
+    def next_step(self) -> str:
+        """What the agent said in the newest turn that it does next. Empty: it left nothing open."""
+        taken = [one.record for one in self.turns if one.record.within is None]
+        newest = next((one for one in reversed(taken) if one.cause != "compact"), None)
+        return find_open_step(newest) if newest is not None else ""
 
     @cached_property
     def scale(self) -> float:

@@ -5,7 +5,6 @@ leaves for it.
 the log: sums and a bounded number of the newest turns, however long the time.
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,13 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 from agent.journal import to_single_line
-from agent.tools import ENDING_TOOLS, unwrap_call
+from agent.tools import ENDING_TOOL_NAMES, read_call
 from gateway.config.reload import LiveSettings
 from gateway.context.memory import MEMORY_LABEL, load_memory_change
 from gateway.context.schedule import parse_past_moment
 from gateway.context.search import quote_text, sanitize_name
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ConversationId, Message, SenderId, ToolCallRecord, TurnStep
+from gateway.core.events import Address, ConversationId, Message, SenderId, TurnStep
 from gateway.core.facts import (
     MESSAGE_KINDS,
     URGENT,
@@ -38,7 +37,6 @@ from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, reade
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import escape_frame
-from gateway.core.tool_spec import ToolCall
 from gateway.store import LineCount, LogEntry, StoreReader, TurnEnd
 from gateway.stream.routing import PrivacyCache
 
@@ -64,7 +62,6 @@ _MAX_DEEDS: Final = 3
 _MAX_TITLE_CHARS: Final = 80
 _MAX_QUOTE_CHARS: Final = 160
 _MAX_DETAIL_CHARS: Final = 100
-_ENDING: Final = frozenset(spec.name for spec in ENDING_TOOLS)
 _ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "attend": ("attended", "room", "reason"),
     "tell": ("told", "who", "text"),
@@ -84,20 +81,11 @@ def compose_note(steps: Sequence[TurnStep], text: str = "") -> str:
     `text`: what the agent wrote where nobody reads it.
     """
     calls = [call for step in steps for call in step.calls if not call.error]
-    read = [_read_call(call) for call in calls]
-    notes = [str(given.get("note") or "") for name, given in read if name in _ENDING]
+    read = [read_call(call) for call in calls]
+    notes = [str(given.get("note") or "") for name, given in read if name in ENDING_TOOL_NAMES]
     done = [_describe_action(name, given) for name, given in read if name in _ACTIONS]
     line = next(filter(str.strip, reversed(notes)), "") or "; ".join(done) or text
     return to_single_line(line, MAX_NOTE_CHARS)
-
-
-def _read_call(call: ToolCallRecord) -> tuple[str, Mapping[str, object]]:
-    inner = unwrap_call(ToolCall(id=call.id, name=call.name, arguments=call.arguments))
-    try:
-        given = json.loads(inner.arguments.strip() or "{}")
-    except (ValueError, RecursionError):
-        given = {}
-    return inner.name, given if isinstance(given, dict) else {}
 
 
 def _describe_action(name: str, given: Mapping[str, object]) -> str:

@@ -112,6 +112,10 @@ reminder; a decision of the inner conversation (`RoomAttended`); continuation of
 look at all pending work; consolidation of notes into memory; a request to fold the view."""
 
 
+REPEATED_TURN: Final = "the same turn three times in a row"
+"""`TurnRecord.reason` of a turn after which the agent does not go on although it wanted to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """Complete record of one turn in one conversation. Written in one transaction with its post, if

@@ -144,7 +144,6 @@ def build_tool(
     *,
     name: str = "",
     effect: Effect | EffectFinder = OUT,
-    task: bool = False,
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
@@ -163,7 +162,7 @@ def build_tool(
     name = name or handler.__name__
     arguments = create_model(name, __base__=ToolArguments, **fields)
     spec = define_tool(
-        name, description, arguments, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls
+        name, description, arguments, ephemeral=ephemeral, parallel=parallel, polls=polls
     )
     return Tool(spec, arguments, handler, permit, effect=effect)
 
@@ -174,7 +173,6 @@ def tool(
     *,
     effect: Effect | EffectFinder,
     timeout_s: Callable[[Any], float] = lambda _: DEFAULT_TIMEOUT_S,
-    task: bool = False,
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
@@ -191,7 +189,6 @@ def tool(
             description,
             permit,
             effect=effect,
-            task=task,
             ephemeral=ephemeral,
             parallel=parallel,
             polls=polls,

@@ -64,9 +64,6 @@ class ToolSpec:
     description: str
     schema: str
     """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
-    is_task: bool = True
-    """True if a call is work on a task, which the agent may continue. False: it only ends the turn,
-    looks something up in the agent's memory or writes something down. Not sent to the model."""
     is_ephemeral: bool = False
     """True if the effect is kept elsewhere, so its calls leave the view at the next fold. Not sent
     to the model."""
@@ -110,7 +107,6 @@ def define_tool(
     description: str,
     arguments: type[ToolArguments],
     *,
-    task: bool = False,
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
@@ -126,7 +122,6 @@ def define_tool(
         name=name,
         description=description,
         schema=canonical_json(schema),
-        is_task=task,
         is_ephemeral=ephemeral,
         is_parallel=parallel,
         is_polling=polls,

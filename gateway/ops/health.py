@@ -36,7 +36,7 @@ from gateway.core.control_socket import (
     socket_path,
 )
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
-from gateway.core.facts import TurnRecord
+from gateway.core.facts import REPEATED_TURN, TurnRecord
 from gateway.core.format import (
     describe_problem,
     format_time,
@@ -578,6 +578,13 @@ class OutageMonitor:
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
                 self._owners.notify(key, partial(_render_failure, told, turn, where, fallbacks))
+        if turn.reason == REPEATED_TURN and tells:
+            told = N_(
+                "{agent} did the same three times in a row in {room}, so I ended its work there."
+            )
+            self._owners.notify(
+                f"repeats:{where}", partial(_render, told, agent=turn.agent, room=where)
+            )
         is_answering = turn.failure == "conversation" or (
             turn.requests and turn.outcome != "failed"
         )

@@ -34,7 +34,7 @@ from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
 from gateway.context.digest import DigestBuilder
 from gateway.context.evidence import EvidenceStore
-from gateway.context.history import HistoryStore
+from gateway.context.history import HistoryStore, find_open_step
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.recall import AmbientRecall
@@ -50,8 +50,10 @@ from gateway.core.events import (
     MessageDeleted,
     MessageEdited,
     PresenceLevel,
+    TaskFinished,
 )
 from gateway.core.facts import (
+    AMBIENT,
     LOW,
     NORMAL,
     URGENT,
@@ -479,7 +481,7 @@ class Agents:
         self.live.on_change(self.prepare)
         inbox.listener = self
         presence.add_listener(self.set_presence)
-        store.subscribe(self._on_alarms, Alarm)
+        store.subscribe(self._on_alarms, Alarm, TaskFinished)
         store.subscribe(self._on_changed, MessageEdited, MessageDeleted)
         store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)
         self.live.on_change(lambda _: self._end_blocked_turns)
@@ -568,7 +570,8 @@ class Agents:
         empty: all.
         """
         found, due = [], dict(await self.store.due_conversations(LOW))
-        due |= dict.fromkeys(await self._find_interrupted(), URGENT)
+        unfinished = await self._find_unfinished()
+        due |= {place: max(urgency, due.get(place, 0)) for place, urgency in unfinished.items()}
         for place, urgency in due.items():
             holders = {
                 lease_of(place),
@@ -576,10 +579,12 @@ class Agents:
             }
             if lease and lease not in holders:
                 continue
-            has_alarm = is_talk = False
-            if urgency < URGENT and not is_inner(place):
+            in_place, is_talk = place in unfinished, False
+            if not in_place and urgency < URGENT and not is_inner(place):
                 unread = await self.store.unread_entries(place, most=SCANNED_ENTRIES)
-                has_alarm = any(isinstance(one.fact, Alarm) for one in unread.messages)
+                in_place = any(
+                    isinstance(one.fact, Alarm | TaskFinished) for one in unread.messages
+                )
                 is_talk = is_talk_alone(await self.store.due_reasons(place))
             direct = None if is_inner(place) else await self.places.is_direct(place)
             found.append(
@@ -587,27 +592,29 @@ class Agents:
                     conversation=place,
                     urgency=urgency,
                     direct=direct,
-                    handle_in_place=has_alarm,
+                    handle_in_place=in_place,
                     awaits_quiet=is_talk,
                 )
             )
         return found
 
-    async def _find_interrupted(self) -> list[ConversationId]:
-        """Return the places whose last turn was interrupted.
+    async def _find_unfinished(self) -> dict[ConversationId, int]:
+        """Return the places whose last turn was interrupted, or left work open, and how urgent that
+        is.
 
-        Its input is owed an answer, even if nothing newer is there.
+        The input of an interrupted one is owed an answer, even if nothing newer is there.
         """
-        ended: dict[ConversationId, bool] = {}
+        ended: dict[ConversationId, int] = {}
         for one in await self.store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
             if not isinstance(one.fact, TurnRecord) or one.fact.cause == "compact":
                 continue
-            is_put_off = (
-                one.fact.outcome == "interrupted" and not one.fact.upto
-            )  # it has left what it was to read
-            if one.conversation is not None and not is_inner(one.conversation) and not is_put_off:
-                ended[one.conversation] = one.fact.outcome == "interrupted"
-        return [place for place, interrupted in ended.items() if interrupted]
+            is_interrupted = one.fact.outcome == "interrupted"
+            is_put_off = is_interrupted and not one.fact.upto  # it has left what it was to read
+            if one.conversation is not None and not is_put_off:
+                is_owed = is_interrupted and not is_inner(one.conversation)
+                is_open = bool(find_open_step(one.fact))
+                ended[one.conversation] = URGENT if is_owed else NORMAL if is_open else AMBIENT
+        return {place: urgency for place, urgency in ended.items() if urgency > AMBIENT}
 
     def notice(self, arrival: ReadyConversation) -> None:
         """Announce entries that are ready for attention.

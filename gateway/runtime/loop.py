@@ -69,6 +69,8 @@ class TurnResult:
 
     has_failed: bool = False
     used_tools: bool = False
+    has_open_work: bool = False
+    """It goes on with its work by itself."""
     has_yielded: bool = False
     was_interrupted: bool = False
     autonomous: bool = False
@@ -269,6 +271,8 @@ class AgentLoop(ABC):
         """Monotonic; when the timer fires, and since when it is armed."""
         self._save_task: asyncio.Task[None] | None = None
         """The save that can wait, until it has taken the state to write."""
+        self._is_unsaved = False
+        """A change of the state waits for the end of a turn to be saved with it."""
         self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency announced where a turn runs."""
@@ -498,9 +502,11 @@ class AgentLoop(ABC):
                 case SetTimer(delay_s=delay_s, sooner=sooner):
                     self._set_timer(delay_s, sooner=sooner)
                 case Persist():
-                    self._save_after(signal, effects)
+                    self._is_unsaved = True
                 case _:  # the turn has just ended
                     pass
+        if self._is_unsaved and self.leads:
+            self._save_after(signal, effects)
 
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park
@@ -514,9 +520,10 @@ class AgentLoop(ABC):
             if timer is not None:
                 timer.cancel()
         parked = await self._park([*self._running], grace_s)
-        if self._save_task is not None:  # write now what was pending
-            self._save_task.cancel()
-            await asyncio.gather(self._save_task, return_exceptions=True)
+        if self._save_task is not None or (self._is_unsaved and self.leads):
+            if self._save_task is not None:  # write now what was pending
+                self._save_task.cancel()
+                await asyncio.gather(self._save_task, return_exceptions=True)
             await self._write_state(0.0)
         self._store.flush()
         if parked:
@@ -650,7 +657,7 @@ class AgentLoop(ABC):
                 addressed=addressed,
                 continues=result.put_off is not None
                 and not result.is_awaited
-                and (continuing or result.used_tools),
+                and (continuing or bool(result.put_off.steps)),
                 no_model=result.put_off is not None,
             )
         else:
@@ -658,6 +665,7 @@ class AgentLoop(ABC):
                 at=now,
                 conversation=place,
                 used_tools=result.used_tools,
+                open_work=result.has_open_work,
                 yielded=result.has_yielded,
                 interrupted=result.was_interrupted,
                 autonomous=result.autonomous,
@@ -771,8 +779,6 @@ class AgentLoop(ABC):
         self.tick()
 
     def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
-        if not self.leads:
-            return
         # Counts must survive a crash; the mode may be a second old, or as old as a running turn.
         if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
             self._save(self._write_state(0.0))
@@ -783,6 +789,7 @@ class AgentLoop(ABC):
             self._save(self._write_state(SAVE_AFTER_S))
 
     def _save(self, work: Coroutine[None, None, None]) -> None:
+        self._is_unsaved = False
         if self._save_task is not None:
             self._save_task.cancel()
         self._save_task = self._tasks.create_task(work)

@@ -22,6 +22,7 @@ from agent.cache.prices import ASSUMED_PRICE
 from agent.models.base import FailureCause, ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, strip_line_prefix
 from agent.prompts import load_prompt
+from agent.tools import carried_out, find_next_step
 from agent.turn import take_turn
 from agent.turn_context import (
     SizeHints,
@@ -66,6 +67,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     AMBIENT,
+    REPEATED_TURN,
     PostQueued,
     PreviewEnded,
     Seq,
@@ -102,6 +104,7 @@ MIN_FOLD_TOKENS: Final = 300
 MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
 
+NEXT_STEP: Final = 'You said that you would do this next: "{step}"'
 MAX_SAME_TURNS: Final = 3
 """Times that a task goes on with the same turn."""
 
@@ -299,13 +302,9 @@ class TurnRunner:
         if has_no_model and _may_wait(turn):
             return await self._put_off(turn, outcome)
         result = _to_result(outcome, autonomous=turn.autonomous)
-        if result.used_tools and turn.is_repetition(outcome):
-            logger.warning(
-                "%s: the same turn %d times in a row, so its task ends",
-                turn.conversation,
-                MAX_SAME_TURNS,
-            )
-            result = replace(result, used_tools=False)
+        if result.has_open_work and turn.is_repetition(outcome):
+            outcome = replace(outcome, reason=REPEATED_TURN)  # owners are told of it
+            result = replace(result, has_open_work=False, has_yielded=True)
         if has_no_model and turn.context.agent.is_faulty(turn.conversation):
             outcome = replace(outcome, cause="conversation")
         if outcome.outcome == "replied":
@@ -567,15 +566,15 @@ class Turn(TurnHost):
 
         A turn that began by itself is theirs if a person waits.
         """
-        if self.is_inner:
-            return self.input.digest is not None or self.continuing
         said = [one for one in self.input.messages if not (one.is_topic_change or one.notice)]
         if self.autonomous and any(one.message.kind != "room" for one in said):
             self.autonomous = await self.context.store.unread_urgency(self.conversation) <= AMBIENT
         if self.continuing or await self.input.is_answer_owed():
             return True
         self.view = await self.context.view(self.conversation)
-        return self.view.interrupted
+        # Work that was open when the process ended goes on.
+        self.continuing = self.autonomous and bool(self.view.next_step)
+        return self.continuing or (self.view.interrupted and not self.is_inner)
 
     def hear(self, messages: Sequence[CurrentMessage]) -> None:
         """Let changes of the messages to the agent reach the turn from now on."""
@@ -616,6 +615,8 @@ class Turn(TurnHost):
         directives = await context.guidance.directives(
             self.conversation, autonomous=self.autonomous, continuing=self.continuing
         )
+        step = self.view.next_step if self.continuing and self.view is not None else ""
+        step = NEXT_STEP.format(step=step.replace('"', "'")) if step else ""
         status = render_tool_status(*context.tools.changed_names) if takes_tools else ""
         opens_thread = any(one.message.opens_thread for one in self.input.messages)
         grows = (
@@ -624,7 +625,7 @@ class Turn(TurnHost):
         title = ""
         if opens_thread and not grows and not context.is_small_model:
             self.thread_title, title = "", load_prompt("thread_title")
-        return "\n".join(filter(None, [directives, status, title]))
+        return "\n".join(filter(None, [directives, step, status, title]))
 
     def is_repetition(self, outcome: TurnOutcome) -> bool:
         """Return whether it goes on as the last ones went on: with the same calls and the same
@@ -1234,7 +1235,8 @@ def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
     has_no_model = has_failed and outcome.cause in PUT_OFF_TEXTS
     return TurnResult(
         has_failed=has_failed,
-        used_tools=outcome.used_tools or outcome.wants_more,
+        used_tools=bool(carried_out(outcome.steps)),
+        has_open_work=bool(find_next_step(outcome.steps)) or outcome.wants_more,
         has_yielded=outcome.yielded,
         was_interrupted=outcome.outcome == "interrupted",
         model="failed"

@@ -1,4 +1,6 @@
-"""Tools by which an agent manages itself: `rest_until`, `go_quiet` and `load_skill`."""
+"""Tools by which an agent manages itself: `continue_task`, `rest_until`, `go_quiet` and
+`load_skill`.
+"""
 
 import asyncio
 import logging
@@ -37,13 +39,25 @@ MAX_QUIET: Final = timedelta(days=1)
 
 
 class RestTools:
-    """`rest_until` and `go_quiet` of one agent."""
+    """`continue_task`, `rest_until` and `go_quiet` of one agent."""
 
     def __init__(self, agent: str, store: Store, clock: Clock, live: LiveSettings) -> None:
         self._agent = agent
         self._store = store
         self._clock = clock
         self._live = live
+
+    @tool("Go on with this task by yourself after this answer.", effect=OWN)
+    async def continue_task(
+        self,
+        _: ToolContext,
+        *,
+        next: Annotated[  # noqa: A002 - the model's word
+            str, Field(min_length=1, description="The next step in one line.")
+        ],
+    ) -> str:
+        """Only recorded: `agent.tools.find_next_step` reads it once the turn has ended."""
+        return f"Now write your answer. After it you go on by yourself: {to_single_line(next, 200)}"
 
     @tool(
         "By yourself, or for an owner or admin: rest, and begin nothing until a time. You still "

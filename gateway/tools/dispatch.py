@@ -187,9 +187,7 @@ def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[R
 
 def has_side_effects(tool: Tool) -> bool:
     """Return True if the tool may change something outside, as only admins may."""
-    return (
-        tool.spec.is_task and not tool.spec.is_parallel and tool.permit.role in ("admin", "owner")
-    )
+    return not tool.spec.is_parallel and tool.permit.role in ("admin", "owner")
 
 
 KILLED_BY_OPERATOR: Final = "The operator ended it. It may have had an effect all the same."

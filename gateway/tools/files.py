@@ -91,7 +91,6 @@ class FileTools:
         "number and a tab.",
         ALLOW_MEMBERS,
         effect=OWN,
-        task=True,
         parallel=True,
     )
     async def read_file(
@@ -118,7 +117,6 @@ class FileTools:
         "Create a file, or replace all of it. To change a part, use edit_file.",
         ALLOW_ADMINS,
         effect=find_effect,
-        task=True,
     )
     async def write_file(
         self,
@@ -148,7 +146,6 @@ class FileTools:
         "Replace a piece of text in a file, and show the changed lines.",
         ALLOW_ADMINS,
         effect=find_effect,
-        task=True,
     )
     async def edit_file(
         self,
@@ -188,7 +185,6 @@ class FileTools:
         "room.",
         ALLOW_ADMINS,
         effect=find_effect,
-        task=True,
     )
     async def copy_file(
         self,
@@ -207,7 +203,6 @@ class FileTools:
         "List files by pattern: `*` stays in one directory, `**` goes through all.",
         ALLOW_MEMBERS,
         effect=OWN,
-        task=True,
         parallel=True,
     )
     async def glob(
@@ -235,7 +230,6 @@ class FileTools:
         "Search your files for a regular expression, line by line.",
         ALLOW_MEMBERS,
         effect=OWN,
-        task=True,
         parallel=True,
     )
     async def grep(
@@ -284,7 +278,6 @@ class FileTools:
         "Look at an image file.",
         ALLOW_MEMBERS,
         effect=OWN,
-        task=True,
         parallel=True,
     )
     async def view_image(self, context: ToolContext, *, path: str) -> ToolOutput:

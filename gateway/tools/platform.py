@@ -120,7 +120,6 @@ class MessagingTools:
     @tool(
         "For your owner, in a direct chat with you: post in another place.",
         effect=_effect,
-        task=True,
     )
     async def send_message(
         self,
@@ -446,7 +445,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "The reaction is set." if add else "The reaction is removed."
 
-    @tool("Edit one of your posts.", ALLOW_MEMBERS, effect=_effect, task=True)
+    @tool("Edit one of your posts.", ALLOW_MEMBERS, effect=_effect)
     async def edit_own(
         self,
         context: ToolContext,
@@ -475,7 +474,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "The post is edited. This conversation still shows you the old text."
 
-    @tool("Delete one of your posts.", ALLOW_MEMBERS, effect=_effect, task=True)
+    @tool("Delete one of your posts.", ALLOW_MEMBERS, effect=_effect)
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         found = await self._find_own(message, context)
@@ -491,7 +490,7 @@ class PlatformTools:
             await self._perform(fact, partial(channel.delete, found.at, target))
         return "The post is deleted. This conversation still shows it to you."
 
-    @tool("Change the topic of this room.", ALLOW_ADMINS, effect=OUT, task=True)
+    @tool("Change the topic of this room.", ALLOW_ADMINS, effect=OUT)
     async def set_topic(
         self,
         context: ToolContext,
@@ -510,7 +509,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.set_topic(at, topic))
         return "The topic is changed."
 
-    @tool("Post one of your files here.", ALLOW_MEMBERS, effect=OWN, task=True)
+    @tool("Post one of your files here.", ALLOW_MEMBERS, effect=OWN)
     async def send_file(
         self,
         context: ToolContext,

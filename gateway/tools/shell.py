@@ -529,7 +529,6 @@ class ShellTools:
         ALLOW_ADMINS,
         effect=_effect,
         timeout_s=_max_call_s,
-        task=True,
         polls=True,
     )
     async def bash(
@@ -601,7 +600,6 @@ class ShellTools:
         "Read what a background job has printed so far.",
         ALLOW_ADMINS,
         effect=OWN,
-        task=True,
         parallel=True,
         polls=True,
     )
@@ -621,7 +619,7 @@ class ShellTools:
             text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
         return self._build_output(found.state, text, found.command, found.label)
 
-    @tool("End a background job.", ALLOW_ADMINS, effect=OWN, task=True)
+    @tool("End a background job.", ALLOW_ADMINS, effect=OWN)
     async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
         found = await self._jobs.find(job, context)
         if await self._jobs.kill(found):

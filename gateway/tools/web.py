@@ -656,7 +656,6 @@ class WebTools:
         ALLOW_MEMBERS,
         effect=_effect,
         timeout_s=_max_call_s,
-        task=True,
         parallel=True,
     )
     async def web_fetch(
@@ -680,7 +679,6 @@ class WebTools:
         ALLOW_MEMBERS,
         effect=_effect,
         timeout_s=_max_call_s,
-        task=True,
         parallel=True,
     )
     async def web_search(

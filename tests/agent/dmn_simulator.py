@@ -88,6 +88,8 @@ class Shell:
         self.state = DmnState()
         self.turns: dict[ConversationId, Turn] = {}
         self.unread: dict[ConversationId, int] = {}
+        self.open: set[ConversationId] = set()
+        """Conversations whose last turn left work open."""
         self.queue: list[PendingTurn] = []
         """Conversations with an owed answer and no turn, oldest first. Kept apart from the
         state."""
@@ -149,12 +151,24 @@ class Shell:
             if must_wait and INNER in self.turns:
                 assert Interrupt(conversation=INNER) in effects, "nobody waits for the inner turn"
 
-    def end(self, which: int, *, tools: bool, yielded: bool, failed: bool, cost_usd: float) -> None:
+    def end(
+        self,
+        which: int,
+        *,
+        tools: bool,
+        yielded: bool,
+        failed: bool,
+        cost_usd: float,
+        open_work: bool = False,
+    ) -> None:
         """End one of the running turns."""
         if not self.turns:
             return
         place = list(self.turns)[which % len(self.turns)]
         turn = self.turns.pop(place)
+        self.open.discard(place)
+        if open_work and not (failed or yielded or turn.cut):
+            self.open.add(place)
         if turn.told and tools:
             self.unread[place] = 0
         left, direct = self.unread.get(place, 0), place in CHATS
@@ -181,6 +195,7 @@ class Shell:
                 at=self.now,
                 conversation=place,
                 used_tools=tools,
+                open_work=open_work,
                 yielded=yielded and not turn.cut,
                 interrupted=turn.cut,
                 autonomous=turn.autonomous,
@@ -227,6 +242,9 @@ class Shell:
         assert not (held and (starts or dreams)), f"held, and yet begun: {held}"
         assert held or not wanted or starts, "wanted, not held, and not begun"
         assert all(start.conversation in wanted for start in starts)
+        assert all(start.conversation in self.open for start in starts if start.continuing), (
+            "only open work goes on"
+        )
         if dreams:
             self.material = 0
 

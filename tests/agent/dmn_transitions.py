@@ -82,9 +82,11 @@ IDLE: dict[str, Signal] = {
 }
 """Nothing runs."""
 BUSY: dict[str, Signal] = {
-    "ended": TurnEnded(at=NOW, conversation=INNER),
+    "answered": TurnEnded(at=NOW, conversation=INNER),
+    "unasked": TurnEnded(at=NOW, conversation=INNER, autonomous=True),
     "tools": TurnEnded(at=NOW, conversation=INNER, used_tools=True),
-    "yield": TurnEnded(at=NOW, conversation=INNER, used_tools=True, yielded=True),
+    "open": TurnEnded(at=NOW, conversation=INNER, open_work=True),
+    "yield": TurnEnded(at=NOW, conversation=INNER, used_tools=True, open_work=True, yielded=True),
     "cut": TurnEnded(at=NOW, conversation=INNER, used_tools=True, interrupted=True),
     "failed": TurnFailed(at=NOW, conversation=INNER),
     "again": TurnEnded(at=NOW, conversation=INNER, left=3),
@@ -115,15 +117,15 @@ P     P
 O     O
 """
 WHEN_BUSY = """
-     ended tools yield cut failed again tick
-E      F     W     R    E    F     E>    E
-W      F     W     R    W    F     E>    W
-F      R     W     R    F    R     E>    F
-R      R     W     R    R    R     E>    R
-S      S     S     S    S    S     S>    S
-D      R     R     R    R    R     E>    Rx
-P      P     P     P    P    P     P>    P
-O      O     O     O    O    O     O>    O
+     answered unasked tools open yield cut failed again tick
+E        E       F      W     W    R    E    F     E>    E
+W        W       F      W     W    R    W    F     E>    W
+F        F       R      W     W    R    F    R     E>    F
+R        R       R      W     W    R    R    R     E>    R
+S        S       S      S     S    S    S    S     S>    S
+D        R       R      R     R    R    R    R     E>    Rx
+P        P       P      P     P    P    P    P     P>    P
+O        O       O      O     O    O    O    O     O>    O
 """
 WHEN_DREAMING = """
      urgent normal low wake pause rest store quiet off asleep left spent stop
@@ -274,15 +276,15 @@ ROWS: list[Row] = [
         "a lane falls free: the first who waits has it",
         replace(W, running=(B, C), waiting=(owed(A), owed(D))),
         ended(B),
-        replace(F, running=(C, A), waiting=(owed(D),)),
-        (start(A), timer(30), SAVE),
+        replace(W, running=(C, A), waiting=(owed(D),)),
+        (start(A),),
     ),
     (
         "of a room with many threads and one without turns, the latter has it",
         replace(W, running=(thread(1), thread(2)), waiting=(owed(thread(3)), owed(A))),
         ended(thread(1)),
-        replace(F, running=(thread(2), A), waiting=(owed(thread(3)),)),
-        (start(A), timer(30), SAVE),
+        replace(W, running=(thread(2), A), waiting=(owed(thread(3)),)),
+        (start(A),),
     ),
     # the inner turn gives way
     (
@@ -293,7 +295,7 @@ ROWS: list[Row] = [
         replace(W, running=(INNER,)),
         URGENT_A,
         replace(E, running=(INNER, A), spared=True),
-        (CUT, start(A), timer(5), SAVE),
+        (CUT, start(A), timer(5)),
     ),
     (
         "the second time it is let alone",
@@ -314,14 +316,14 @@ ROWS: list[Row] = [
         replace(E, running=(INNER,), spared=True),
         ended(INNER, interrupted=True, left=2),
         replace(E, spared=True, pending=(INNER,)),
-        (),
+        (timer(5),),
     ),
     (
         "one that came to its end is not",
         replace(F, running=(INNER,), spared=True),
-        ended(INNER),
+        ended(INNER, autonomous=True),
         R,
-        (timer(290), SAVE),
+        (timer(290),),
     ),
     # what waits for a tick
     ("something normal waits for the tick", R, NORMAL_A, replace(R, pending=(A,)), ()),
@@ -340,11 +342,11 @@ ROWS: list[Row] = [
         (timer(5),),
     ),
     (
-        "what used tools goes on at the next tick",
+        "what left work open goes on at the next tick",
         replace(E, running=(A,)),
-        ended(A, used_tools=True),
+        ended(A, used_tools=True, open_work=True),
         replace(W, continuing=(A,)),
-        (timer(3), SAVE),
+        (timer(3),),
     ),
     (
         "though nothing is unread there",
@@ -356,30 +358,53 @@ ROWS: list[Row] = [
     (
         "unless it yielded",
         replace(W, running=(A,)),
-        ended(A, used_tools=True, yielded=True),
+        ended(A, open_work=True, yielded=True),
         R,
-        (timer(290), SAVE),
+        (timer(290),),
     ),
     (
         "what has come meanwhile takes its place",
         replace(W, running=(A,)),
-        ended(A, used_tools=True, left=3),
+        ended(A, open_work=True, left=3),
         replace(E, running=(A,)),
-        (start(A), timer(5), SAVE),
+        (start(A), timer(5)),
     ),
     (
         "or stands beside it until the tick",
         replace(W, running=(A,)),
-        ended(A, used_tools=True, left=2),
+        ended(A, open_work=True, left=2),
         replace(W, continuing=(A,), pending=(A,)),
         (),
     ),
+    (
+        "what used tools and left nothing open: Working, and no turn",
+        replace(E, running=(A,)),
+        ended(A, used_tools=True),
+        W,
+        (timer(3),),
+    ),
+    ("which winds down at its tick", W, TICK, F, (timer(30),)),
+    (
+        "a turn that nobody asked for goes on by the same rule",
+        replace(F, running=(A,)),
+        ended(A, used_tools=True, autonomous=True),
+        W,
+        (timer(3),),
+    ),
+    (
+        "Engaged lasts its time, from the end of the answer",
+        replace(E, running=(A,)),
+        ended(A),
+        E,
+        (timer(5),),
+    ),
+    ("and then it winds down", E, TICK, F, (timer(30),)),
     (
         "low waits for a turn that happens anyway",
         replace(F, low=(A,)),
         TICK,
         replace(R, low=(A,)),
-        (timer(290), SAVE),
+        (timer(290),),
     ),
     # budgets
     (
@@ -468,21 +493,21 @@ ROWS: list[Row] = [
         replace(R, errors=10),
         (timer(3590), SAVE),
     ),
-    ("an answer ends that", replace(E, running=(A,), errors=3), ended(A), F, (timer(30), SAVE)),
+    ("an answer ends that", replace(E, running=(A,), errors=3), ended(A), E, (timer(5), SAVE)),
     # the timer
     (
         "a person's word does not put off what is pending",
         replace(F, pending=(B,)),
         URGENT_A,
         replace(E, running=(A,), pending=(B,)),
-        (start(A), timer(5, sooner=True), SAVE),
+        (start(A), timer(5, sooner=True)),
     ),
     (
         "nor does the end of the answer",
         replace(E, running=(A,), pending=(B,)),
         ended(A),
-        replace(F, pending=(B,)),
-        (timer(30, sooner=True), SAVE),
+        replace(E, pending=(B,)),
+        (timer(5, sooner=True),),
     ),
     (
         "quiet: woken when it is over",
@@ -497,14 +522,14 @@ ROWS: list[Row] = [
         replace(F, pending=(A,), quiet_until=LATER),
         TICK,
         replace(R, pending=(A,), quiet_until=LATER),
-        (timer(120), SAVE),
+        (timer(120),),
     ),
     (
         "quiet: a person is answered, and it stays quiet",
         replace(R, quiet_until=LATER),
         URGENT_A,
         replace(E, running=(A,), quiet_until=LATER),
-        (start(A), timer(5), SAVE),
+        (start(A), timer(5)),
     ),
     (
         "quiet ends by itself",
@@ -631,7 +656,7 @@ ROWS: list[Row] = [
         (Dream(), timer(600), SAVE),
     ),
     ("with a little less: none", R, Tick(at=NOW, material_tokens=499), R, (timer(290),)),
-    ("not from foraging", F, Tick(at=NOW, material_tokens=500), R, (timer(290), SAVE)),
+    ("not from foraging", F, Tick(at=NOW, material_tokens=500), R, (timer(290),)),
     (
         "not so soon again",
         replace(R, dreamt=NOW - timedelta(hours=17, minutes=59)),
@@ -703,7 +728,7 @@ ROWS: list[Row] = [
         replace(DREAMING, running=(INNER,)),
         URGENT_A,
         replace(E, running=(INNER, A), spared=True),
-        (CUT, start(A), timer(5), SAVE),
+        (CUT, start(A), timer(5)),
     ),
     # the end
     (

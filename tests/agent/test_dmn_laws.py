@@ -43,12 +43,13 @@ def says() -> st.SearchStrategy[Move]:
 
 def ends() -> st.SearchStrategy[Move]:
     return st.builds(
-        lambda which, tools, yielded, failed, cost: (
+        lambda which, tools, opens, yielded, failed, cost: (
             lambda shell: shell.end(
-                which, tools=tools, yielded=yielded, failed=failed, cost_usd=cost
+                which, tools=tools, open_work=opens, yielded=yielded, failed=failed, cost_usd=cost
             )
         ),
         st.integers(0, 3),
+        st.booleans(),
         st.booleans(),
         st.sampled_from([False, False, True]),
         st.sampled_from([False, False, False, True]),

@@ -166,12 +166,8 @@ def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
     assert parse_journal(whole)[0].note_id == "01A"
 
 
-def test_the_tools_are_told_in_the_same_bytes_and_are_no_work() -> None:
-    assert [(tool.name, tool.is_task) for tool in NOTE_TOOLS] == [
-        ("journal", False),
-        ("remember", False),
-        ("recall", False),
-    ]
+def test_the_tools_are_told_in_the_same_bytes() -> None:
+    assert [tool.name for tool in NOTE_TOOLS] == ["journal", "remember", "recall"]
     assert NOTE_TOOLS[2].schema == (
         '{"properties":{"query":{"description":"A few words that all occur in '
         'it.","type":"string"}},'

@@ -109,8 +109,8 @@ class Note(ToolArguments):
 
 
 def test_the_schema_is_canonical_and_without_titles() -> None:
-    made = define_tool("note", "Write it down.", Note, task=True)
-    assert (made.name, made.description, made.is_task) == ("note", "Write it down.", True)
+    made = define_tool("note", "Write it down.", Note)
+    assert (made.name, made.description) == ("note", "Write it down.")
     assert made.schema == json.dumps(json.loads(made.schema), sort_keys=True, separators=(",", ":"))
     assert json.loads(made.schema) == {
         "properties": {
@@ -126,7 +126,6 @@ def test_the_schema_is_canonical_and_without_titles() -> None:
 
 def test_a_tool_without_arguments_still_names_them() -> None:
     assert define_tool("x", "y", Nothing).schema == '{"properties":{},"type":"object"}'
-    assert define_tool("x", "y", Nothing).is_task is False
 
 
 @pytest.mark.parametrize("written", ["", "  ", "{}"])

@@ -30,7 +30,7 @@ from agent.prompt import (
     make_call_ids_unique,
 )
 from agent.prompts import load_prompt
-from agent.tools import CALL_CAPABILITY
+from agent.tools import CALL_CAPABILITY, CONTINUE_TASK, carried_out, find_next_step
 from agent.turn import (
     ANSWER_NOW_HINT,
     CALL_AS_TEXT,
@@ -101,7 +101,6 @@ def test_one_answer_that_ends_the_turn(
     assert (ended.outcome, ended.text, ended.yielded, ended.requests) == (outcome, text, yielded, 1)
     carried_out = [] if answer.refused else [name for _, name in answer.calls if name == "jot"]
     assert [call.name for call in tools.used] == carried_out
-    assert not ended.used_tools
     if answer.refused or not answer.calls:
         assert ended.steps == ()
         return
@@ -129,24 +128,46 @@ async def test_calls_are_carried_out_side_by_side_and_told_in_order() -> None:
 
     model = Played(Say(text="Let me see.", calls=(("a", "look_up"), ("b", "jot"))))
     ended = await _taken(take_turn(brief(), model, Two(meanwhile), key="ana"))
-    assert (ended.outcome, ended.text, ended.used_tools, order) == (
-        "replied",
-        "Done.",
-        True,
-        ["second", "first"],
-    )
+    assert (ended.outcome, ended.text, order) == ("replied", "Done.", ["second", "first"])
     assert [called.id for called in ended.steps[0].calls] == ["a", "b"]
     asked, told = model.requests[1].conversation[-2:]
     assert asked.parts[0] == TextPart(text="Let me see.")
     assert [part.id for part in told.parts if isinstance(part, ToolResult)] == ["a", "b"]
 
 
+GO_ON, NEXT = ("g", CONTINUE_TASK), '{"next":"look\\nagain"}'
+
+
 @pytest.mark.parametrize(
-    ("calls", "worked"), [((JOT,), False), ((UNKNOWN,), False), ((JOT, LOOK), True)]
+    ("answers", "requests", "text", "step"),
+    [
+        ((Say(text="So far.", calls=(GO_ON,), arguments=NEXT),), 1, "So far.", "look again"),
+        ((Say(calls=(GO_ON,), arguments=NEXT), Say(text="So far.")), 2, "So far.", "look again"),
+        ((Say(text="Hm.", calls=(JOT, GO_ON), arguments=NEXT),), 2, "Done.", "look again"),
+        ((Say(calls=(GO_ON, SILENT), arguments=NEXT),), 1, "", "look again"),
+        ((Say(text="Bye.", calls=(GO_ON, YIELD), arguments=NEXT),), 1, "Bye.", ""),
+        ((Say(calls=(GO_ON,), arguments=NEXT), Say(calls=(YIELD,))), 2, "", ""),
+        ((Say(calls=(JOT,)),), 2, "Done.", ""),
+    ],
 )
-def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -> None:
-    ended, _ = run(Say(calls=calls))
-    assert (ended.outcome, ended.used_tools, len(ended.steps)) == ("replied", worked, 1)
+def test_it_goes_on_if_it_says_so_and_does_not_yield(
+    answers: tuple[Say, ...], requests: int, text: str, step: str
+) -> None:
+    tools = Drawer(
+        specs=(*Drawer.specs, ToolSpec(name=CONTINUE_TASK, description="Go on.", schema=NOTHING))
+    )
+    ended, _ = run(*answers, tools=tools)
+    assert (ended.requests, ended.text, find_next_step(ended.steps)) == (requests, text, step)
+    assert [one.text for one in ended.steps if one.text] == ["Hm."] * (
+        text == "Done." and step != ""
+    )
+
+
+def test_what_failed_was_not_carried_out_and_leaves_nothing_open() -> None:
+    ended, _ = run(Say(calls=(UNKNOWN, GO_ON), arguments=NEXT))  # the drawer has neither
+    assert (carried_out(ended.steps), find_next_step(ended.steps)) == ([], "")
+    ended, _ = run(Say(calls=(JOT, LOOK)), Say(calls=(YIELD,)))
+    assert [name for name, _ in carried_out(ended.steps)] == ["jot", "look_up"]
 
 
 def test_who_does_not_stop_fails() -> None:
@@ -286,12 +307,7 @@ async def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
     with pytest.raises(asyncio.CancelledError):
         await turn
     done = progress.current
-    assert (done.outcome, done.used_tools, done.requests, done.model) == (
-        "interrupted",
-        True,
-        1,
-        "played-1",
-    )
+    assert (done.outcome, done.requests, done.model) == ("interrupted", 1, "played-1")
     first, second = done.steps[0].calls
     assert (first.result, first.error, second.result) == (CUT_OFF, True, "jot is done")
 
@@ -300,14 +316,13 @@ async def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
 # answer.
 
 
-READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_task=True, is_parallel=True)
-KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_task=False, is_parallel=True)
-WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING, is_task=True)
+READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_parallel=True)
+KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_parallel=True)
+WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING)
 POLL = ToolSpec(
     name="poll",
     description="Look.",
     schema=NOTHING,
-    is_task=False,
     is_parallel=True,
     is_polling=True,
 )
@@ -472,7 +487,6 @@ def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
     assert [called.name for step in ended.steps for called in step.calls] == [
         CALL_CAPABILITY.name
     ] * 2
-    assert not ended.used_tools
 
 
 def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:

@@ -61,7 +61,7 @@ async def _read_file(_: ToolContext, *, path: str) -> str:
     raise AssertionError(path)
 
 
-READ_FILE = build_tool(_read_file, "Read a file of the project.", name="read_file", task=True)
+READ_FILE = build_tool(_read_file, "Read a file of the project.", name="read_file")
 
 
 @dataclass

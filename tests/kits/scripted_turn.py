@@ -20,7 +20,6 @@ JOT = ToolSpec(
     name="jot",
     description="Write down.",
     schema=NOTHING,
-    is_task=False,
     is_parallel=True,
     is_polling=True,
 )

@@ -76,7 +76,6 @@ def _build_spec(name: str, server: str, offered: "types.Tool") -> ToolSpec:
         name=name,
         description=description or f"A tool of the MCP server {server}.",
         schema=convert_schema(offered.input_schema),
-        is_task=True,
         is_polling=True,
         is_read_only=bool(offered.annotations and offered.annotations.read_only_hint),
     )

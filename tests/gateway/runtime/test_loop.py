@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from agent.signals import DmnPolicy, load_state
+from agent.signals import DmnMode, DmnPolicy, load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import (
@@ -100,32 +100,36 @@ async def written(store: Store, count: int) -> list[DmnStateSaved]:
     return [cast("DmnStateSaved", one.fact) for one in entries]
 
 
-def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
-    async def exchange() -> list[DmnStateSaved]:
-        turns, clock = Ending(), ManualClock()
-        turns.tell.set()
-        async with (
-            await Store.open(tmp_path / "reverie.db", clock) as store,
-            asyncio.TaskGroup() as tasks,
-        ):
-            loop = made(store, clock, turns, tasks)
-            for count in (1, 2):
-                loop.notice(ROOM, URGENT)
-                await over(loop)
-                clock.advance(1.0)
-                await written(store, count)
-            loop.notice(ROOM, URGENT)
-            await over(loop)  # a save is pending
-            loop.notice(ROOM, NORMAL)
-            loop.tick()  # an autonomous turn: counted at once
-            saved = [load_state(one.state) for one in await written(store, 4)]
-            assert [state.turns_today for state in saved[:4]] == [0, 0, 0, 1]
-            await over(loop)
-            loop.notice(ROOM, URGENT)
-            await loop.stop(1.0)
-            return await written(store, 6)
-
-    assert load_state(asyncio.run(exchange())[-1].state).autonomous == 0
+async def test_talk_writes_no_state_and_what_is_counted_is_written_at_once(
+    tmp_path: Path,
+) -> None:
+    turns, clock = Ending(), ManualClock()
+    turns.tell.set()
+    async with (
+        await Store.open(tmp_path / "reverie.db", clock) as store,
+        asyncio.TaskGroup() as tasks,
+    ):
+        loop = made(store, clock, turns, tasks)
+        loop.notice(ROOM, URGENT)
+        await over(loop)
+        clock.advance(1.0)
+        await written(store, 1)  # the day
+        loop.notice(ROOM, URGENT)
+        await over(loop)
+        for _ in range(400):  # it winds down to rest
+            clock.advance(1.0)
+            await settled()
+        assert loop.state.mode is DmnMode.RESTING
+        assert len(await store.entries(kinds=["dmn"])) == 1
+        loop.notice(ROOM, NORMAL)
+        loop.tick()  # an autonomous turn: counted at once
+        saved = [load_state(one.state) for one in await written(store, 2)]
+        assert [state.turns_today for state in saved] == [0, 1]
+        await over(loop)
+        loop.notice(ROOM, URGENT)
+        await loop.stop(1.0)
+        saved = [load_state(one.state) for one in await written(store, 3)]
+        assert saved[-1].autonomous == 0
 
 
 async def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: Path) -> None:

@@ -505,15 +505,11 @@ class World(NoApprovals):
             return ""
 
         return [
-            build_tool(bash, "Run.", ALLOW_ADMINS, task=True),
-            build_tool(delete, "Delete.", ALLOW_MEMBERS, task=True),
-            build_tool(
-                look, "Look.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True
-            ),
-            build_tool(
-                fetch, "Fetch.", ALLOW_ANYBODY, effect=STAYS, task=True, parallel=True, polls=True
-            ),
-            build_tool(stay, "Stay.", ALLOW_ANYBODY, effect=STAYS, task=True),
+            build_tool(bash, "Run.", ALLOW_ADMINS),
+            build_tool(delete, "Delete.", ALLOW_MEMBERS),
+            build_tool(look, "Look.", ALLOW_ANYBODY, effect=STAYS, parallel=True, polls=True),
+            build_tool(fetch, "Fetch.", ALLOW_ANYBODY, effect=STAYS, parallel=True, polls=True),
+            build_tool(stay, "Stay.", ALLOW_ANYBODY, effect=STAYS),
         ]
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:

@@ -10,17 +10,22 @@ import pytest
 from agent.models.scripted import Script, ScriptRule
 from agent.prompts import load_prompt
 from gateway.core.clock import ManualClock
+from gateway.core.facts import REPEATED_TURN
+from gateway.runtime.turn import NEXT_STEP
 from tests.gateway.system.test_inner_conversation import LOBBY, QUICK, ended
 from tests.kits.gateway import UNHURRIED, Gateway, running
 
 POST = ("send_message", f'{{"address":"{LOBBY}","text":"step"}}')
 
 
-async def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path) -> None:
+GO_ON = ("continue_task", '{"next":"post \\"it\\" again"}')
+
+
+async def test_a_turn_that_says_so_goes_on_by_itself_until_it_yields(tmp_path: Path) -> None:
     rules = (
-        ScriptRule(match="do it", calls=(POST,)),
+        ScriptRule(match="do it", calls=(POST, GO_ON)),
         ScriptRule(match=r"It is posted\.", reply="one step is done"),
-        ScriptRule(match="middle of a task", calls=(POST, ("yield_to_user", "{}"))),
+        ScriptRule(match="next step of your task", calls=(POST, ("yield_to_user", "{}"))),
     )
     async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
         await gateway.say("do it", sender="olga")
@@ -36,7 +41,9 @@ async def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path
         True,
         "yielded",
     )
-    assert gateway.scripted.requests[-1].now == load_prompt("working")
+    meant = NEXT_STEP.format(step="post 'it' again")
+    assert gateway.scripted.requests[-1].now == f"{load_prompt('working')}\n{meant}"
+    assert len(gateway.scripted.requests) == 3
     assert gateway.sent("lobby") == ["step", "step"]
     assert gateway.sent("olga") == ["one step is done"]
 
@@ -45,7 +52,7 @@ async def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_sta
     tmp_path: Path,
 ) -> None:
     rules = (
-        ScriptRule(match="do it|middle of a task", calls=(POST,)),
+        ScriptRule(match="do it|next step of your task", calls=(POST, GO_ON)),
         ScriptRule(match="posted", reply="more to come"),
     )
     settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
@@ -60,19 +67,23 @@ async def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_sta
 
 async def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Path) -> None:
     clock = ManualClock()
-    repeats = ScriptRule(match="do it|middle of a task", calls=(POST,))
+    repeats = ScriptRule(match="do it|next step of your task", calls=(POST, GO_ON))
     rules = (repeats, ScriptRule(match="posted", reply="more to come"))
     async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
         for number in (1, 2):  # a person's word begins it again
             await gateway.say("do it", sender="olga")
-            await gateway.until(lambda: len(gateway.sent("olga")) == 4 * number, step_s=0.1)  # noqa: B023 - awaited here
+            count = 4 * number + 1  # and the owner is told, once a day
+            await gateway.until(lambda: len(gateway.sent("olga")) == count, step_s=0.1)  # noqa: B023 - awaited here
             await gateway.advance(60)
-            assert len(gateway.sent("olga")) == 4 * number
+            assert len(gateway.sent("olga")) == count
         turns = await ended(gateway, 8, place="console/olga")
         assert [turn.autonomous for turn in turns] == [False, True, True, True] * 2
+        assert [turn.reason for turn in turns] == ["", "", "", REPEATED_TURN] * 2
+        (told,) = [text for text in gateway.sent("olga") if text != "more to come"]
+        assert told.startswith("reverie did the same three times in a row in ")
 
 
-RESTS = ScriptRule(match="middle of a task", calls=(("yield_to_user", "{}"),))
+RESTS = ScriptRule(match="next step of your task", calls=(("yield_to_user", "{}"),))
 """Whatever is said: it does what the guidance says."""
 ASKED = ScriptRule(match="two plus two", reply="four")
 
@@ -133,7 +144,7 @@ async def test_what_came_to_nothing_is_not_gone_on_with(
     tmp_path: Path, sender: str, rules: tuple[ScriptRule, ...], more: dict[str, Any]
 ) -> None:
     clock = ManualClock()
-    goes_on = ScriptRule(match="middle of a task", reply="and another thing")
+    goes_on = ScriptRule(match="next step of your task", reply="and another thing")
     async with running(
         tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more
     ) as gateway:

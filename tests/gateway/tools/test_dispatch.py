@@ -299,7 +299,7 @@ async def does(_: ToolContext) -> ToolOutput:
 
 
 def gated_hand(permit: ToolPermit, name: str = "bash") -> Tool:
-    return build_tool(does, "Runs it.", permit, name=name)
+    return build_tool(does, "Runs it.", permit, name=name, parallel=True)
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
@@ -420,7 +420,7 @@ async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
 
 
 def acting(name: str = "bash", **said: Any) -> Tool:
-    return build_tool(does, "Runs it.", ALLOW_ADMINS, name=name, task=True, **said)
+    return build_tool(does, "Runs it.", ALLOW_ADMINS, name=name, **said)
 
 
 def ended(turn: str) -> NewEntry:
@@ -474,8 +474,7 @@ async def test_what_ended_may_be_done_again(tmp_path: Path) -> None:
 def test_only_what_changes_something_is_written_down_before() -> None:
     assert has_side_effects(acting())
     assert not has_side_effects(acting(parallel=True))
-    assert not has_side_effects(gated_hand(ALLOW_ADMINS))
-    assert not has_side_effects(build_tool(does, "It.", ALLOW_MEMBERS, task=True))
+    assert not has_side_effects(build_tool(does, "It.", ALLOW_MEMBERS))
 
 
 FAMILIES = {
@@ -559,7 +558,6 @@ def test_they_are_short() -> None:
 
 @pytest.mark.parametrize("spec", FILE_TOOLS, ids=lambda spec: spec.name)
 def test_what_only_looks_may_run_beside_others(spec: ToolSpec) -> None:
-    assert spec.is_task
     assert spec.is_parallel == (spec.name not in {"write_file", "edit_file", "copy_file"})
     schema = json.loads(spec.schema)
     assert set(schema["required"]) <= set(schema["properties"])

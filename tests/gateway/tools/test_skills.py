@@ -49,7 +49,6 @@ def test_a_skill_is_read_by_anybodys_wish_as_the_operators_words(tmp_path: Path)
     )
     (spec,) = specs_of(SkillTools)
     assert spec.is_parallel
-    assert not spec.is_task
 
 
 def test_what_is_beside_a_skill_is_told_with_it(tmp_path: Path) -> None:
