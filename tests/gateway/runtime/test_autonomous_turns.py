@@ -137,9 +137,9 @@ def test_a_small_model_takes_one_step_a_turn_and_goes_on(
             set_tools(desk.means.live, max_rounds=rounds)
         await desk.say("ann", "do it")
         report = await desk.take()
-        assert (report.used_tools, len(desk.drawer.used)) == (done == 1, done)
+        assert (report.has_open_work, len(desk.drawer.used)) == (done == 1, done)
         assert [one.post.text for one in desk.posts] == ["One step." if done == 1 else "Done."]
-        assert not (await desk.take(continuing=True)).used_tools
+        assert not (await desk.take(continuing=True)).has_open_work
 
     at_desk(tmp_path, story, step, step)
 
