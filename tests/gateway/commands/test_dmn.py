@@ -507,7 +507,10 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
     async with ModelApi() as api:
         api.then(
             Answer(calls=(("c1", "bash", json.dumps({"command": "true"})),)),
-            Answer(text="half of it"),
+            Answer(
+                text="half of it",
+                calls=(("c2", "continue_task", json.dumps({"next": "the other half"})),),
+            ),
         )
         async with serving(configured(tmp_path, api, tools=BASH)) as gate:
             await gate.console.receive_message("work", sender="ann")
