@@ -23,7 +23,7 @@ class EndingArgs(ToolArguments):
     """Arguments of the tools that end a turn."""
 
     note: Annotated[
-        str, Field(description="If nobody asked: what you did and why, in one line.")
+        str, Field(description="Unasked: what you did and why.")
     ] = ""
 
 
