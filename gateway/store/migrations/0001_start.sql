@@ -184,19 +184,16 @@ CREATE TABLE autonomous (
     PRIMARY KEY (agent, day)
 ) STRICT, WITHOUT ROWID;
 
--- The reminders and intentions that are still to come.
+-- The reminders that are still to come.
 CREATE TABLE reminder (
     id TEXT PRIMARY KEY,
     agent TEXT NOT NULL,
     conversation TEXT NOT NULL,     -- empty: it is told to the agent itself
     due TEXT NOT NULL,              -- UTC, ISO 8601 with microseconds
-    schedule TEXT NOT NULL,         -- empty: it has no time, and ends when it is due
+    schedule TEXT NOT NULL,
     text TEXT NOT NULL,
     sender TEXT NOT NULL,           -- who asked for it; empty: the agent itself
-    asked_by TEXT NOT NULL,
-    intended INTEGER NOT NULL,      -- 1: the agent means to do it
-    awaited TEXT NOT NULL,          -- room whose talk it waits for; empty: it waits for none
-    word TEXT NOT NULL              -- what a line of it must contain
+    asked_by TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX reminder_due ON reminder (due);

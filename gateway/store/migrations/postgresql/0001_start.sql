@@ -187,10 +187,7 @@ CREATE TABLE reminder (
     schedule text NOT NULL,
     text text NOT NULL,
     sender text NOT NULL,
-    asked_by text NOT NULL,
-    intended bigint NOT NULL,
-    awaited text NOT NULL,
-    word text NOT NULL
+    asked_by text NOT NULL
 );
 CREATE INDEX reminder_due ON reminder (due);
 CREATE TABLE forgotten (seq bigint PRIMARY KEY);

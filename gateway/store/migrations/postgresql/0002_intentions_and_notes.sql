@@ -1,4 +1,7 @@
--- As `../0002_notes.sql`.
+-- As `../0002_intentions_and_notes.sql`.
+ALTER TABLE reminder ADD COLUMN intended bigint NOT NULL DEFAULT 0;
+ALTER TABLE reminder ADD COLUMN awaited text NOT NULL DEFAULT '';
+ALTER TABLE reminder ADD COLUMN word text NOT NULL DEFAULT '';
 CREATE OR REPLACE VIEW said (seq, text) AS
 SELECT seq, text_words(CASE kind
     WHEN 'noted' THEN json_extract(body, '$.title') || chr(10) || json_extract(body, '$.text')
