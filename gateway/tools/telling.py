@@ -209,7 +209,7 @@ class OwnerTelling:
                 who=chat.sender.name,
                 text=text,
                 about=place,
-                people=tuple(one.key for one in people if not one.is_trusted),
+                people=tuple(dict.fromkeys(one.key for one in people if not one.is_trusted)),
                 names=tuple(one.shown for one in people[:MAX_NAMED]),
                 others=others or len(people) > MAX_NAMED,
                 urgency=urgency,
@@ -306,7 +306,7 @@ class OwnerTelling:
         )
         present = self._identify(place, heard)
         people = people or present
-        others = {one.key for one in present} - {one.key for one in people}
+        others = {one.person for one in present} - {one.person for one in people}
         return people, bool(others) or _is_lower(context.request.label, people)
 
     def _identify(self, place: Address, senders: Iterable[Sender]) -> Sequence["_Person"]:
@@ -458,16 +458,20 @@ _SHOWN_AGE: Final = timedelta(minutes=10)
 class _Person(NamedTuple):
     """Somebody because of whom something is told."""
 
+    person: str
+    """As `person_key` returns it, by which they are named."""
     key: str
-    """As `stable_source` returns it."""
+    """As `stable_source` returns it, by which they are counted."""
     shown: str
     """Name and role, in Markdown."""
     role: str
 
     @classmethod
     def of(cls, at: Address, sender: Sender, role: str) -> "_Person":
+        person = person_key(at.channel, sender.id)
         return cls(
-            stable_source(person_key(at.channel, sender.id)),
+            person,
+            stable_source(person),
             f"{inline_code(sender.name, MAX_NAMED_CHARS)} ({role})",
             role,
         )
@@ -480,7 +484,7 @@ class _Person(NamedTuple):
 
 def _unique(people: Iterable[_Person]) -> Sequence[_Person]:
     """Return each person once, in order, without those who are blocked."""
-    return [*{one.key: one for one in people if one.role != "blocked"}.values()]
+    return [*{one.person: one for one in people if one.role != "blocked"}.values()]
 
 
 def _is_lower(label: Label, people: Sequence[_Person]) -> bool:

@@ -104,6 +104,24 @@ async def test_what_it_notices_by_itself_it_tells_at_once_with_room_and_person(
         )
 
 
+@simulated
+async def test_people_of_one_host_are_named_each_and_counted_as_one(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(("deploy failed", Say(calls=(tell("The deploy failed."),))))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+        ewa, tom = (f"mask:{nick}!web@gateway.example" for nick in ("ewa", "tom"))
+        await it.say("the deploy failed", sender=ewa, room="#one", on="irc.libera")
+        await it.say("ouch", sender=tom, room="#one", on="irc.libera")
+        await clock.sleep(600)
+        assert told(it) == [
+            f"From `#one`, after words of `{ewa}` (guest), `{tom}` (guest):\n> The deploy failed."
+        ]
+        (fact,) = await told_facts(it)
+        assert fact.people == ("irc.libera:mask:*!*@gateway.example",)
+
+
 ANN, BOB = (f"From `#two`, after words of `{who}` (guest)" for who in ("ann", "bob"))
 
 
