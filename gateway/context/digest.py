@@ -103,6 +103,8 @@ class DigestBuilder:
         """Rooms of the newest digest that have not been handled or attended since."""
         self.shown: Mapping[ConversationId, tuple[Sender, ...]] = {}
         """All rooms of the newest digest, with the people of its lines."""
+        self.texts: Mapping[ConversationId, str] = {}
+        """The lines of each of these rooms."""
         store.subscribe(
             self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
         )
@@ -130,7 +132,7 @@ class DigestBuilder:
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         looked, omitted, label = dict[ConversationId, Seq](), 0, TRUSTED_LABEL
-        shown = dict[ConversationId, tuple[Sender, ...]]()
+        shown, texts = dict[ConversationId, tuple[Sender, ...]](), dict[ConversationId, str]()
         if own.messages:
             rendered, label = await self._render_unread(own, plain=plain)
             alarms = [one.fact.reminder for one in own.messages if isinstance(one.fact, Alarm)]
@@ -152,7 +154,7 @@ class DigestBuilder:
                 await self._mark_handled(place, unread.upto)
                 continue
             looked[place] = unread.upto
-            shown[place] = find_senders(unread.messages)
+            shown[place], texts[place] = find_senders(unread.messages), rendered.text
             rules = [one.rule for one in await self._store.due_reasons(place)][:MAX_REASONS]
             why = ", ".join(dict.fromkeys(map(describe_reason, rules)))
             parts.append(f"## {self._places.titles.heading(place)}\n({why})\n{rendered.text}")
@@ -168,7 +170,7 @@ class DigestBuilder:
             listed = [f"- {one.id}, {describe_wait(one, 'UTC')}: {one.text}" for one in intended]
             parts.insert(1 if own.messages else 0, "\n".join([head, *listed]))
             label |= await self._label_reminders([one.id for one in intended])
-        self.rooms, self.shown = set(looked), shown
+        self.rooms, self.shown, self.texts = set(looked), shown, texts
         more = len(pending) - len(looked)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")

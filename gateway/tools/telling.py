@@ -184,7 +184,7 @@ class OwnerTelling:
         chat = await self._find_chat(who, context.agent)
         if chat.at == context.at:
             raise ToolCallRefused("You are in that chat now: your answer is posted there.")
-        place = self._find_place(about, context)
+        place = self._find_place(about, text, context)
         people, others = await self._find_people(place, context)
         now, agent = self._clock.now(), context.agent
         async with self._lock:
@@ -246,10 +246,10 @@ class OwnerTelling:
         found = sorted(chats.values(), key=lambda one: one.at.channel == OPERATOR_CHANNEL)
         if not found:
             raise ToolCallRefused("No owner has a chat with you, so you can tell none.")
-        if not who.strip():
+        wanted = who.strip().lstrip("@").casefold()
+        if wanted in ("", "owner"):
             return found[0]
         await self._places.titles.load([one.at.conversation for one in found])
-        wanted = who.strip().lstrip("@").casefold()
         for one in found:
             if wanted in self._names_of(one):
                 return one
@@ -269,16 +269,21 @@ class OwnerTelling:
             not chat.sender.is_bot and role_of(self._access_policy, chat.at, chat.sender) == "owner"
         )
 
-    def _find_place(self, about: str, context: ToolContext) -> Address | None:
-        """Return the place that a turn tells about: its own, or a room of the newest digest. None:
-        that shows no room. Raises ToolCallRefused.
+    def _find_place(self, about: str, text: str, context: ToolContext) -> Address | None:
+        """Return the place that a turn tells about: its own, or a room of the newest digest; where
+        none is named, the one whose lines share most words with the text. None: that shows no room.
+        Raises ToolCallRefused.
         """
         if not is_inner(context.at.conversation):
             return context.at
         titles = self._places.titles
         shown = [Address.parse(one) for one in sorted(self._digests[context.agent].shown)]
         found = [one for one in titles.find_places(about, shown) if one in shown]
-        found = found if about.strip() else shown
+        if not about.strip():
+            texts, words = self._digests[context.agent].texts, words_of(text)
+            common = {one: len(words & words_of(texts[one.conversation])) for one in shown}
+            most = max(common.values(), default=0)
+            found = [one for one in shown if common[one] == most]
         if len(found) > 1 or (about.strip() and not found):
             named = ", ".join(titles.heading(one.conversation) for one in shown)
             raise ToolCallRefused(

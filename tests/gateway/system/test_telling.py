@@ -339,16 +339,19 @@ async def test_by_itself_it_says_of_which_room_it_tells_where_it_was_shown_sever
 ) -> None:
     vague, named = tell("It failed."), tell("It failed.", about="#two")
     wrong = tell("It failed.", about="#three")
-    mind = Mind((NAMED.format("one"), Say(calls=(vague, wrong, named))))
+    clear = tell("That failed in the night, for the third time.", who="owner")
+    mind = Mind((NAMED.format("one"), Say(calls=(vague, wrong, named, clear))))
     async with gateway(tmp_path, clock, mind) as it:
         await greets(it)
         await it.say("this failed", sender="ann", room="#one", on="irc.libera")
-        await it.say("that failed", sender="bob", room="#two", on="irc.libera")
+        await it.say("that failed in the night", sender="bob", room="#two", on="irc.libera")
         await clock.sleep(600)
         rooms = f"{NAMED.format('one')}, {NAMED.format('two')}"
         asked = f"Name in `about` the room that it is about: {rooms}."
         assert mind.results[:2] == [asked, asked]
-        assert told(it) == ["From `#two`, after words of `bob` (guest) and others:\n> It failed."]
+        head = "From `#two`, after words of `bob` (guest) and others:\n> "
+        both = ["It failed.", "That failed in the night, for the third time."]
+        assert "\n\n".join(told(it)) == "\n\n".join(head + text for text in both)
 
 
 @simulated
