@@ -233,7 +233,7 @@ class Figures:
     """Numbers of a day."""
 
     unasked: dict[str, int]
-    """Messages that nobody asked for, by place."""
+    """Messages that nobody asked for, here or elsewhere, by place."""
     asked_requests: int
     unasked_requests: int
     tokens_in: int
@@ -260,8 +260,10 @@ def figures(day: Day) -> Figures:
         for one in sent
     )
     asked = sum(turn.requests for turn in turns if not turn.autonomous)
+    calls = [call for one in day.requests for call in one.answer.calls]
+    posted = {json.loads(given).get("text") for _, name, given in calls if name == "send_message"}
     return Figures(
-        unasked=dict(Counter(one.place for one in day.unasked())),
+        unasked=dict(Counter(one.place for one in day.unasked() if one.text not in posted)),
         asked_requests=asked,
         unasked_requests=len(day.requests) - asked,
         tokens_in=total,

@@ -18,7 +18,7 @@ from tests.servers.model_api import Answer, Json
 INNER = "inner"
 _LINE = re.compile(
     r"^(?:m\d+ )?\[(?P<date>[^\]]+)\] (?P<who>[^\n(]+?) \((?P<role>owner|admin|member|guest)[^)]*\)"
-    r"(?P<marks>(?: \([^\n]*?\))*): (?P<text>.*)$"
+    r"(?P<marks>(?: \((?:[^\"\n)]|\"[^\"\n]*\")*\))*): (?P<text>.*)$"
 )
 _EVENT = re.compile(r"^\[[^\]]+\] \((?P<text>.*)\)$")
 _WORD = re.compile(r"[a-z0-9][a-z0-9:.-]*[a-z0-9]|[a-z0-9]", re.IGNORECASE)
@@ -104,6 +104,8 @@ class Said:
     role: str
     text: str
     to_me: bool
+    marks: str = ""
+    """What the gateway says of it in brackets."""
 
     @property
     def asks(self) -> bool:
@@ -143,7 +145,8 @@ def read_lines(text: str) -> list[Said]:
             room = line.removeprefix("## ").strip()
         elif told := _LINE.match(line):
             addressed = "(overheard)" not in told["marks"]
-            found.append(Said(room, told["who"], told["role"], told["text"], addressed))
+            who, role, marks, text = told["who"], told["role"], told["marks"], told["text"]
+            found.append(Said(room, who, role, text, addressed, marks))
     return found
 
 
@@ -424,6 +427,10 @@ class Reasonable:
         if found := re.search(r"look at ([\d:]+) (whether .+?)\??$", text):
             what = f"look {found[2]}"
             return Answer(calls=(self._promise(ask, what, found[1]),))
+        told = re.search(r"in reply to you: \"From `([^`]+)`", line.marks)
+        if told and (found := re.match(r"tell them:? (.+)", low)):
+            words = f"{line.who} says: {text[-len(found[1]) :]}"
+            return Answer(calls=(self._call(ask, "send_message", address=told[1], text=words),))
         if found := re.search(r"(?:tell|let) (\w+)(?: know)? that (.+)", text):
             return Answer(calls=(self._tell(ask, ask.place, found[1].title(), found[2]),))
         if found := re.search(r"prepare (?:the )?(.+)", low):

@@ -74,12 +74,7 @@ RULES: list[Rule] = [
     nothing_twice(),
 ]
 
-OPEN = frozenset(
-    {
-        "an answer that used a tool costs no request afterwards",
-        "alone:mum is told of tickets are out",
-    }
-)
+OPEN = frozenset({"alone:mum is told of tickets are out"})
 """What does not hold yet."""
 
 
