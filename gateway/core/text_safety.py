@@ -287,8 +287,12 @@ def one_line(text: str, chars: int) -> str:
 
 
 def escape_markdown(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """Return an untrusted name on one line so that Markdown shows it as it is."""
-    return re.sub(r"(?=[!-/:-@\[-`{-~])", r"\\", one_line(name, max_chars))
+    """Return an untrusted name on one line so that Markdown shows it as it is.
+
+    Parentheses and what ends a link get no backslash: they need none, and with one they would begin
+    and end maths.
+    """
+    return re.sub(r"(?=[!-'*-/:-@\[\\^-`{-~])", r"\\", one_line(name, max_chars))
 
 
 def escape_frame(name: str, marks: str = "[]():") -> str:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.prompt import PromptLine, render_line
+from channels.markdown import TextRun, parse_markdown
 from channels.telegram.render import render
 from gateway.core import text_safety
 from gateway.core.events import Address, Post, PostKey, RoomId, Sender, SenderId
@@ -21,6 +22,7 @@ from gateway.core.text_safety import (
     break_nicks,
     check_name,
     describe_name_warning,
+    escape_markdown,
     mentions_many,
     mixed_alphabets,
     reveal_hidden,
@@ -343,3 +345,11 @@ def irc_render(text: str) -> str:
     from channels.irc.render import render as rendered  # noqa: PLC0415 - the same
 
     return rendered(text)[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["#lobby: 1 line (you)", "[a](http://x) ![b](y)", "`c` *d* _e_ <f> ~~g~~ a|b $$z$$"]
+)
+def test_an_escaped_name_is_shown_as_it_is(name: str) -> None:
+    shown = parse_markdown(escape_markdown(name))
+    assert [(one.text, one.href) for one in shown if isinstance(one, TextRun)] == [(name, None)]
