@@ -18,7 +18,8 @@ once or as soon as a lane is free. A turn that used tools leads to Working, but 
 work open continues, at the next tick. Another turn that answered a person leaves the mode as it is;
 one that nobody asked for winds down one step, and a turn that yielded leads to Resting. Ticks take
 up pending conversations; with nothing pending they wind down too, so that an agent left alone
-reaches Resting within two ticks and stays there, or dreams once there are enough notes. Stored,
+reaches Resting within two ticks and stays there, or dreams once there are enough notes. At rest it
+looks at low notifications once, an hour after the first of them came. Stored,
 Paused and Off start nothing by themselves, but a message from a person is answered in all of them.
 Any person's message ends Stored, an owner's or admin's ends Paused, and no message ends Off. Quiet
 applies on top of every mode. Autonomous turns are limited: by number in a row, by number and cost
@@ -66,6 +67,8 @@ CACHE_MARGIN_S = 10.0
 DREAM_RETRY_S = 3600.0
 """A dream for which no model answered is dreamt again this long after it at the earliest, once one
 has answered."""
+LOW_WAIT = timedelta(hours=1)
+"""An agent at rest looks at low notifications once, this long after the first of them came."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 WIND_DOWN = {
@@ -135,12 +138,17 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
     return tuple(reason for holds, reason in reasons if holds)
 
 
-def due_conversations(state: DmnState, policy: DmnPolicy) -> tuple[ConversationId, ...]:
+def due_conversations(
+    state: DmnState, policy: DmnPolicy, at: datetime
+) -> tuple[ConversationId, ...]:
     """Return where an autonomous turn would start at the next tick if there were no
     `blocking_reasons`, in order.
     """
-    foraging = state.mode is DmnMode.FORAGING
-    left = max(0, policy.forage_per_day - state.foraged_today) if foraging else 0
+    waited = state.low_since is not None and at - state.low_since >= LOW_WAIT
+    looks = state.mode is DmnMode.FORAGING or (
+        waited and state.mode in {DmnMode.RESTING, DmnMode.STORED}
+    )
+    left = max(0, policy.forage_per_day - state.foraged_today) if looks else 0
     found = dict.fromkeys((*state.pending, *state.continuing, *state.low[:left]))
     return tuple(conversation for conversation in found if conversation not in state.running)
 
@@ -150,6 +158,9 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     after, signal_effects = _apply_signal(state, signal, policy)
     after, started = _dispatch_waiting(after, policy)
     effects = [*signal_effects, *started]
+    if after.low != state.low:
+        still = state.low_since if set(state.low).intersection(after.low) else signal.at
+        after = replace(after, low_since=still if after.low else None)
     timed = (
         isinstance(signal, Tick | Directive)
         or (isinstance(signal, TurnEnded) and after.mode is DmnMode.ENGAGED)  # lasts its time
@@ -159,7 +170,7 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     if timed and not after.stopping:
         # People who keep talking change the mode all the time: that must not delay what waits for a
         # tick.
-        waits = bool(due_conversations(state, policy) and due_conversations(after, policy))
+        waits = all(due_conversations(one, policy, signal.at) for one in (state, after))
         sooner = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=sooner))
     if after.persistent != state.persistent:
@@ -323,17 +334,18 @@ def _mode_after(mode: DmnMode, signal: TurnEnded) -> DmnMode:
 
 
 def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
+    candidates = due_conversations(state, policy, signal.at)
     state = _expire(state, signal.at)
     ends: tuple[Effect, ...] = ()
     if state.mode is DmnMode.DREAMING:
-        if _dream_left_s(state, policy, signal.at) > 0 and not due_conversations(state, policy):
+        if _dream_left_s(state, policy, signal.at) > 0 and not candidates:
             return state, ()
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         state = replace(state, mode=DmnMode.RESTING)
     lower = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
     if blocking_reasons(state, policy, signal.at):
         return lower, ends
-    if candidates := due_conversations(state, policy):
+    if candidates:
         due = tuple(
             conversation for conversation in candidates if conversation not in signal.arriving
         )

@@ -63,7 +63,7 @@ class DmnPolicy:
     daily_cost_usd: float = 2.0
     """Limit of the cost of autonomous turns per UTC day. 0: no cost is allowed."""
     forage_per_day: int = 12
-    """Limit of turns per UTC day that only low notifications cause, in `foraging`. 0: none."""
+    """Limit of turns per UTC day that only low notifications cause. 0: none."""
     lanes: int = 8
     """Limit of turns that run side by side. If it is more than one, one lane is for direct chats
     alone."""
@@ -102,6 +102,8 @@ class DmnState:
     them."""
     low: tuple[ConversationId, ...] = ()
     """Conversations with pending low notifications."""
+    low_since: datetime | None = None
+    """Time since which one of them waits. None: none does."""
     spared: bool = False
     """True: the inner turn was interrupted once already, and is not interrupted again."""
     presence: PresenceLevel = "present"
@@ -144,7 +146,7 @@ class DmnState:
         mode = self.mode if self.mode in PASSIVE_MODES else DmnMode.RESTING
         dreamt = None if self.mode is DmnMode.DREAMING else self.dreamt
         kept = replace(self, mode=mode, dreamt=dreamt, running=(), chats=(), waiting=())
-        kept = replace(kept, pending=(), continuing=(), low=())
+        kept = replace(kept, pending=(), continuing=(), low=(), low_since=None)
         return replace(kept, spared=False, woken=False, stopping=False)
 
 

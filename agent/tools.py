@@ -22,9 +22,7 @@ from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_
 class EndingArgs(ToolArguments):
     """Arguments of the tools that end a turn."""
 
-    note: Annotated[
-        str, Field(description="Unasked: what you did and why.")
-    ] = ""
+    note: Annotated[str, Field(description="Unasked: what you did and why.")] = ""
 
 
 STAY_SILENT = define_tool(

@@ -192,7 +192,7 @@ def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
         waiting=tuple(owed.conversation for owed in state.waiting),
         wanted=tuple(
             WantedTurn(conversation=place, why=_pending_reason(state, place))
-            for place in dmn.due_conversations(state, policy)
+            for place in dmn.due_conversations(state, policy, now)
         ),
         held=dmn.blocking_reasons(state, policy, now),
         low=state.low,

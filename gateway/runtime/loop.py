@@ -460,10 +460,11 @@ class AgentLoop(ABC):
         """Check for due turns now, before the timer fires: something was scheduled for this
         time.
         """
-        wanted = dmn.due_conversations(self.state, self.policy)
+        at = self._clock.now()
+        wanted = dmn.due_conversations(self.state, self.policy, at)
         arriving = tuple([place for place in wanted if self.is_arriving(place)])
         tokens = self.material_tokens()
-        self.send(Tick(at=self._clock.now(), material_tokens=tokens, arriving=arriving))
+        self.send(Tick(at=at, material_tokens=tokens, arriving=arriving))
 
     def remind(self, conversation: ConversationId) -> None:
         """Take up a reminder that has fired there: now, or once a running turn has ended."""
@@ -677,7 +678,7 @@ class AgentLoop(ABC):
         self.send(signal)
         self.settle_turn(place)
         if self._reminded:
-            due = dmn.due_conversations(self.state, self.policy)
+            due = dmn.due_conversations(self.state, self.policy, now)
             self._reminded.intersection_update((*due, *self._running))
             is_blocked = bool(
                 self.state.errors or dmn.blocking_reasons(self.state, self.policy, now)

@@ -53,7 +53,7 @@ class Core(Protocol):
 
     step: Callable[[DmnState, Signal, DmnPolicy], tuple[DmnState, tuple[Effect, ...]]]
     blocking_reasons: Callable[[DmnState, DmnPolicy, datetime], tuple[str, ...]]
-    due_conversations: Callable[[DmnState, DmnPolicy], tuple[ConversationId, ...]]
+    due_conversations: Callable[[DmnState, DmnPolicy, datetime], tuple[ConversationId, ...]]
     interval_s: Callable[[DmnState, DmnPolicy, datetime], float]
 
 
@@ -228,7 +228,7 @@ class Shell:
         self.armed = False
         before, at = self.state, self.now
         held = self.core.blocking_reasons(before, self.policy, at)
-        wanted = self.core.due_conversations(before, self.policy)
+        wanted = self.core.due_conversations(before, self.policy, at)
         effects = self.send(Tick(at=at, material_tokens=self.material))
         starts = [
             effect for effect in effects if isinstance(effect, StartTurn) and effect.autonomous
@@ -312,7 +312,7 @@ class Shell:
         self.tick()  # what comes of it has to end, too
         while self.turns:
             self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
-        if not self.core.due_conversations(self.state, self.policy):
+        if not self.core.due_conversations(self.state, self.policy, self.now):
             calm = {DmnMode.RESTING, DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF}
             for _ in range(2):
                 self.tick()
@@ -419,6 +419,7 @@ class Shell:
         }
         for owed in state.waiting:
             assert not self._fits(direct=owed.direct), "nobody waits beside a free lane"
+        assert (state.low_since is not None) == bool(state.low), "since when is known"
         assert state.mode is not DmnMode.DREAMING or INNER in state.running
         assert state.mode is DmnMode.STORED or (state.stored_until is None and not state.wake_on)
         assert (
@@ -435,7 +436,7 @@ class Shell:
 
     def _check_timer(self, signal: Signal) -> None:
         assert self.armed or self.stopped, "never idle and unarmed"
-        wanted = bool(self.core.due_conversations(self.state, self.policy))
+        wanted = bool(self.core.due_conversations(self.state, self.policy, self.now))
         if not wanted or isinstance(signal, Tick) or self.state.errors:
             self.wanted_since = self.now if wanted and not self.state.errors else None
         elif self.wanted_since is None and not self.state.errors:

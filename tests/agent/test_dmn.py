@@ -62,7 +62,7 @@ def test_a_foraging_agent_takes_up_low_notices_so_many_times_a_day() -> None:
         IDLE["low"],
     )
     state = dmn.step(R, low, keen)[0]
-    assert dmn.step(state, TICK, keen)[0].low == (A,), "at rest it looks at nothing low"
+    assert dmn.step(state, TICK, keen)[0].low == (A,), "at rest it waits"
     for foraged in range(3):
         state = replace(F, foraged_today=state.foraged_today, day=state.day)
         state, effects = dmn.step(dmn.step(state, low, keen)[0], TICK, keen)
@@ -77,6 +77,26 @@ def test_a_foraging_agent_takes_up_low_notices_so_many_times_a_day() -> None:
     )
     assert (start(A, autonomous=True) in morning[1], morning[0].foraged_today) == (True, 1)
     assert signals.load_state(signals.dump_state(state)).foraged_today == 2
+
+
+def test_an_agent_at_rest_looks_once_at_what_is_low_for_an_hour() -> None:
+    keen, low, hour = replace(POLICY, forage_per_day=1), IDLE["low"], timedelta(hours=1)
+    state = dmn.step(dmn.step(R, low, keen)[0], replace(low, at=LATER, conversation=B), keen)[0]
+    assert (state.low, state.low_since) == ((A, B), NOW), "since the first of them"
+    early = dmn.step(state, Tick(at=NOW + hour - timedelta(seconds=1)), keen)
+    assert (early[0], start(A, autonomous=True) in early[1]) == (state, False)
+    due = Tick(at=NOW + hour)
+    after, effects = dmn.step(state, due, keen)
+    assert start(A, autonomous=True) in effects
+    assert start(B, autonomous=True) not in effects, "one a day"
+    assert (after.low, after.foraged_today) == ((B,), 1)
+    nothing = dmn.step(replace(after, low=(), low_since=None, running=()), due, keen)
+    assert not any(isinstance(effect, StartTurn) for effect in nothing[1])
+    for mode in (DmnMode.PAUSED, DmnMode.OFF, DmnMode.STORED):
+        assert dmn.step(replace(state, mode=mode), due, keen)[0].low == (A, B), mode
+    asleep = replace(state, presence="sleeping")
+    assert dmn.step(asleep, due, keen)[0].low == (A, B), "not while people sleep"
+    assert signals.load_state(signals.dump_state(state)).low_since is None, "noticed again"
 
 
 def test_with_one_lane_a_room_may_have_it() -> None:

@@ -125,6 +125,7 @@ ANY_STATE = st.builds(
     pending=several,
     continuing=several,
     low=several,
+    low_since=for_until,
     autonomous=st.integers(0, 10**6),
     turns_today=st.integers(0, 10**6),
     spent_today_usd=amounts,

@@ -57,8 +57,8 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
     assert [line for one in said for line in format_dmn_status(one, NOW)] == [
         "ana is working, quiet until 2026-03-04 07:06 UTC (in 2 h); it checks again in 4 min",
         (
-            "  on its own: 12 of 200 turns and $0.31 of $2.00 today; 3 of 20 turns in a row, 2 failed "
-            "in a row"
+            "  on its own: 12 of 200 turns and $0.31 of $2.00 today; 3 of 20 turns in a row, 0 of 12 looks "
+            "at what is less urgent today, 2 failed in a row"
         ),
         "  answering now: irc.x/#a",
         "  waiting to answer: irc.x/#b",
@@ -66,7 +66,10 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
         "  less urgent: irc.x/#e",
         "  people: idle",
         "bob is resting",
-        "  on its own: 0 of 200 turns and $0.00 of $2.00 today; 0 of 20 turns in a row",
+        (
+            "  on its own: 0 of 200 turns and $0.00 of $2.00 today; 0 of 20 turns in a row, 0 of 12 "
+            "looks at what is less urgent today"
+        ),
         "  people: present",
     ]
     assert said[0].wanted[1].why == "continuing"

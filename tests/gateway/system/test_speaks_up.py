@@ -114,12 +114,31 @@ async def test_chatter_is_looked_at_once_an_hour_at_most(
 
 
 @simulated
+async def test_chatter_is_looked_at_within_an_hour_although_nobody_speaks_to_the_agent(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    made = configured(tmp_path, "when_useful", dmn={"dream_every": 0, "forage_per_day": 2})
+    async with Gateway(made, Script(rules=LOOKS[1:]), clock=clock) as gateway:
+        await overhear(gateway, "the deploy of 13:00 went through, all is fine")
+        await clock.sleep(3_600)
+        assert not gateway.scripted.requests
+        await clock.sleep(600)
+        await gateway.took(1)
+        await clock.sleep(20_000)
+        assert len(gateway.scripted.requests) == 1, "once, and then silence costs nothing"
+        for number in range(4):
+            await overhear(gateway, f"well {number}")
+            await clock.sleep(8_000)
+        assert len(gateway.scripted.requests) == 2, "so many times a day"
+    assert [turn.cause for turn in await gateway.turns()] == ["digest", "digest"]
+
+
+@simulated
 async def test_sometimes_much_talk_is_looked_at_four_times_a_day(
     clock: JumpingClock, tmp_path: Path
 ) -> None:
-    async with Gateway(
-        configured(tmp_path, "sometimes"), Script(rules=LOOKS[1:]), clock=clock
-    ) as gateway:
+    made = configured(tmp_path, "sometimes", dmn={"dream_every": 0, "forage": False})
+    async with Gateway(made, Script(rules=LOOKS[1:]), clock=clock) as gateway:
         for number in range(19):
             await overhear(gateway, f"well {number}")
         await clock.sleep(3_600)
