@@ -81,7 +81,9 @@ def test_a_foraging_agent_takes_up_low_notices_so_many_times_a_day() -> None:
 
 def test_an_agent_at_rest_looks_once_at_what_is_low_for_an_hour() -> None:
     keen, low, hour = replace(POLICY, forage_per_day=1), IDLE["low"], timedelta(hours=1)
-    state = dmn.step(dmn.step(R, low, keen)[0], replace(low, at=LATER, conversation=B), keen)[0]
+    state = dmn.step(dmn.step(R, low, keen)[0], Noticed(at=LATER, conversation=B, urgency=1), keen)[
+        0
+    ]
     assert (state.low, state.low_since) == ((A, B), NOW), "since the first of them"
     early = dmn.step(state, Tick(at=NOW + hour - timedelta(seconds=1)), keen)
     assert (early[0], start(A, autonomous=True) in early[1]) == (state, False)
