@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from agent.prompts import load_prompt
 from gateway.core.facts import TurnRecord
 from gateway.store import LogEntry
 from tests.servers.model_api import Answer, Json
@@ -213,6 +214,21 @@ def shown(place: str, at: datetime, *words: str) -> Rule:
         return [f"not shown at {at:%d %H:%M}: {missing}", *told] if missing else []
 
     return Rule(f"{place} can be answered at {at:%H:%M}", broken)
+
+
+def guided() -> Rule:
+    """By itself it is told which state it is in."""
+    states = ("engaged", "working", "foraging", "resting", "stored")
+
+    def broken(day: Day) -> list[str]:
+        looks = [one for one in day.requests if one.place == "inner"]
+        return [
+            f"{one.at:%d %H:%M} {found}"
+            for one in looks
+            if len(found := [state for state in states if load_prompt(state) in one.text]) != 1
+        ]
+
+    return Rule("each look says what to do in that state", broken)
 
 
 def idle(since: datetime, by: datetime) -> Rule:

@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.life.judge import (
     Rule,
     answered,
+    guided,
     idle,
     never,
     no_afterthought,
@@ -85,6 +86,7 @@ RULES: list[Rule] = [
     once(),
     no_afterthought(),
     nothing_twice(),
+    guided(),
     idle(moment("+12:00"), moment("++12:00")),
 ]
 

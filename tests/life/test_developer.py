@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.life.judge import (
     Rule,
     answered,
+    guided,
     never,
     no_afterthought,
     nothing_twice,
@@ -65,6 +66,7 @@ RULES: list[Rule] = [
     once(),
     no_afterthought(),
     nothing_twice(),
+    guided(),
 ]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.life.judge import (
     Rule,
     answered,
+    guided,
     never,
     no_afterthought,
     nothing_twice,
@@ -72,6 +73,7 @@ RULES: list[Rule] = [
     once(),
     no_afterthought(),
     nothing_twice(),
+    guided(),
 ]
 
 OPEN = frozenset({"alone:mum is told of tickets are out"})

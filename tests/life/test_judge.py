@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from agent.prompts import load_prompt
 from tests.life.judge import (
     Day,
     Line,
     Request,
     Rule,
     answered,
+    guided,
     idle,
     never,
     no_afterthought,
@@ -73,6 +75,11 @@ CASES: Sequence[tuple[Rule, Day, Day]] = [
         no_afterthought(),
         Day(said=[ASKED, TELLS], requests=[request("10:00", OLGA, "what happened?")]),
         Day(said=[ASKED, TELLS], requests=[request("10:01", OLGA, "(nothing new)")]),
+    ),
+    (
+        guided(),
+        Day(said=[], requests=[request("10:00", "inner", "", now=load_prompt("resting"))]),
+        Day(said=[], requests=[request("10:00", "inner", "")]),
     ),
     (
         idle(moment("00:00"), moment("+00:00")),
