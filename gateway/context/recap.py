@@ -3,8 +3,13 @@ leaves for it.
 
 `render_recap` and `compose_note` are pure. `RecapBuilder` reads what may be told in a place from
 the log: sums and a bounded number of the newest turns, however long the time.
+
+What is told unasked holds no words of strangers, so that it takes no authority from the turn that
+reads it: the first one of an owner who comes back (`label_of_role` of a name would make all that
+they ask for there a guest's). What is asked for quotes, and has the label of what it quotes.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +31,8 @@ from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     CodeIssued,
+    Judgement,
+    OwnerTold,
     RoomAttended,
     Seq,
     TurnId,
@@ -38,6 +45,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import escape_frame
 from gateway.store import LineCount, LogEntry, StoreReader, TurnEnd
+from gateway.stream.attention import describe_reason
 from gateway.stream.routing import PrivacyCache
 
 MAX_NOTE_CHARS: Final = 200
@@ -54,6 +62,8 @@ MAX_PLACES: Final = 100
 """Places with the newest messages that are told of."""
 _MAX_WAITING: Final = 100
 """Newest approvals that are searched for those that wait."""
+_MAX_JUDGED: Final = 10
+"""Newest entries of a room that are searched for the reason why it was attended."""
 _MAX_OWN_MESSAGES: Final = 200
 """Messages of a place that are searched for a person's last one."""
 _MAX_PEOPLE: Final = 3
@@ -62,6 +72,8 @@ _MAX_DEEDS: Final = 3
 _MAX_TITLE_CHARS: Final = 80
 _MAX_QUOTE_CHARS: Final = 160
 _MAX_DETAIL_CHARS: Final = 100
+_HANDLE: Final = re.compile(r"[\w.-]{1,24}")
+"""What is told of a name without quoting it: one word is no instruction."""
 _ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "attend": ("attended", "room", "reason"),
     "tell": ("told", "who", "text"),
@@ -104,6 +116,8 @@ class Deed(NamedTuple):
     label: Label
     handle: str = ""
     """Handle of the whole text, for `fetch_evidence`. Empty: it has none."""
+    plain: str = ""
+    """The same in the gateway's own words, without quotations."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,12 +254,14 @@ class RecapBuilder:
         *,
         most: int = LONG_LINES,
         handles: bool = False,
+        quotes: bool = True,
     ) -> tuple[str, Label]:
         """Return the recap in at most `most` lines, with its label. Empty: nothing happened that
         may be told here.
 
-        `sight`: what may be shown here. Names and quotations in it are untrusted. Raises
-        StoreError.
+        `sight`: what may be shown here. `quotes` False: only what owners and the agent itself wrote
+        on their word alone is quoted, places have trusted titles or addresses, and people one
+        word; then its integrity is an owner's. Raises StoreError.
         """
         after = await self._reader.first_entry_since(since) - 1
         counts, is_cut = await self._reader.count_lines(after, most=MAX_MESSAGES)
@@ -255,26 +271,70 @@ class RecapBuilder:
         own = [one for one in turns if one.agent in ("", agent)]
         oldest = _find_oldest(counts, own, attended)
         visible = await self._find_visible(here, sight, oldest)
-        news = {place: await self._describe_place(place, scope) for place, scope in visible.items()}
-        _add_lines(news, counts)
+        news = {
+            place: await self._describe_place(place, scope, quotes=quotes)
+            for place, scope in visible.items()
+        }
+        _add_lines(news, counts, quotes=quotes)
         _add_turns(news, own, sight)
-        _add_attended(news, attended, inner, sight)
+        why = {} if quotes else await self._find_reasons(news, attended)
+        _add_attended(news, attended, inner, sight, why)
         reasons = {one.fact.turn for one in attended if isinstance(one.fact, RoomAttended)}
-        by_itself = PlaceNews(title=_("By itself"), deeds=_own_deeds(own, inner, reasons, sight))
+        by_itself = PlaceNews(title=_("By itself"))
+        if not quotes:
+            told = await self._reader.newest_entries(MAX_TURNS, after=after, kinds=["told"])
+            reasons |= self._add_told(by_itself, told, agent, here)
+        by_itself.deeds += _own_deeds(own, inner, reasons, sight)
         if sight.sees_everything:
             by_itself.deeds += await self._find_dream(agent, since)
-        waiting, label = await self._find_waiting(here) if sight.sees_everything else ([], [])
+        waiting, label = list[str](), list[Label]()
+        if sight.sees_everything:
+            waiting, label = await self._find_waiting(here, quotes=quotes)
+        if not quotes:
+            for place in (*news.values(), by_itself):
+                place.deeds = _without_quotations(place.deeds)
         lines, shown = render_recap(
             [*news.values(), by_itself], waiting, most=most, handles=handles
         )
         if lines and is_cut:
             text = _("(Only the newest {count} messages were counted.)")
             lines.append(text.format(count=MAX_MESSAGES))
-        told = [one.label for place in shown for one in sorted(place.deeds)[-_MAX_DEEDS:]]
+        deeds = [one.label for place in shown for one in sorted(place.deeds)[-_MAX_DEEDS:]]
+        joined = join([*(one.label for one in shown), *deeds, *label])
         return (
             self._redactor("\n".join(lines)),
-            join([*(one.label for one in shown), *told, *label]),
+            joined if quotes else Label(readers=joined.readers),
         )
+
+    def _add_told(
+        self, news: PlaceNews, told: Sequence[LogEntry], agent: str, here: ConversationId
+    ) -> set[TurnId]:
+        """Add when the owner was told something here; return the turns that told it."""
+        zone, turns = ZoneInfo(self._live.settings.dmn.timezone), set[TurnId]()
+        for one in told:
+            fact = one.fact
+            if not isinstance(fact, OwnerTold) or fact.state != "posted" or fact.agent != agent:
+                continue
+            if fact.to.conversation == here:
+                turns.add(fact.turn)
+                text = _("told you at {time}").format(time=f"{one.at.astimezone(zone):%H:%M}")
+                news.deeds.append(Deed(one.seq, text, TRUSTED_LABEL))
+        return turns
+
+    async def _find_reasons(
+        self, news: Mapping[ConversationId, PlaceNews], attended: Sequence[LogEntry]
+    ) -> dict[ConversationId, str]:
+        """Return why something was due in the rooms that it attended, as the digest says it."""
+        found = dict[ConversationId, str]()
+        for one in attended:
+            if isinstance(one.fact, RoomAttended) and (at := one.fact.at.conversation) in news:
+                judged = await self._reader.newest_entries(
+                    _MAX_JUDGED, before=one.seq, kinds=["judged"], conversation=at
+                )
+                for entry in judged:
+                    if isinstance(entry.fact, Judgement) and entry.fact.urgency:
+                        found[at] = describe_reason(entry.fact.rule)
+        return found
 
     async def _find_visible(
         self, here: ConversationId, sight: Visibility, oldest: Mapping[ConversationId, Seq]
@@ -303,16 +363,24 @@ class RecapBuilder:
             )
         ]
 
-    async def _describe_place(self, place: ConversationId, scope: str) -> PlaceNews:
-        titles = self._places.titles
-        await titles.load([place])
+    async def _describe_place(
+        self, place: ConversationId, scope: str, *, quotes: bool
+    ) -> PlaceNews:
+        title = await self._find_title(place, quotes=quotes)
         label = Label(readers=readers_of(scope))
-        if not titles.has_trusted_names(Address.parse(place)):
+        if not self._places.titles.has_trusted_names(Address.parse(place)):
             label |= label_of_role("guest", "the name of a place")
-        title = escape_frame(titles.title(place), '[]"')
         return PlaceNews(title=to_single_line(title, _MAX_TITLE_CHARS), label=label)
 
-    async def _find_waiting(self, here: ConversationId) -> tuple[list[str], list[Label]]:
+    async def _find_title(self, place: ConversationId, *, quotes: bool) -> str:
+        titles = self._places.titles
+        await titles.load([place])
+        is_named = quotes or titles.has_trusted_names(Address.parse(place))
+        return escape_frame(titles.title(place) if is_named else place, '[]"')
+
+    async def _find_waiting(
+        self, here: ConversationId, *, quotes: bool
+    ) -> tuple[list[str], list[Label]]:
         """Return what waits for owners, in words, and its labels."""
         now, labels = self._clock.now(), list[Label]()
         entries = await self._reader.newest_entries(
@@ -329,7 +397,7 @@ class RecapBuilder:
             labels += [one.label for one in open_]
         codes = [one.fact for one in await self._reader.current_facts("code_given")]
         people = [
-            sanitize_name(one.name)
+            _show_name(one.name, quotes=quotes)
             for one in codes
             if isinstance(one, CodeIssued) and one.what in ("pair", "room") and one.until > now
         ]
@@ -341,7 +409,7 @@ class RecapBuilder:
             labels.append(label_of_role("guest", "a name"))
         due = [place for place, _urgency in await self._reader.due_conversations(URGENT)]
         titles = [
-            escape_frame(self._places.titles.title(one), '[]"')
+            await self._find_title(one, quotes=quotes)
             for one in due
             if one != here and not is_inner(one)
         ]
@@ -349,6 +417,26 @@ class RecapBuilder:
             waiting.append(_("an answer in {places}").format(places=_list_names(titles)))
             labels.append(label_of_role("guest", "the name of a place"))
         return waiting, labels
+
+
+def _show_name(name: str, *, quotes: bool) -> str:
+    if quotes:
+        return sanitize_name(name)
+    found = _HANDLE.search(name)
+    return found[0] if found else _("somebody")
+
+
+def _without_quotations(deeds: Sequence[Deed]) -> list[Deed]:
+    """Return them with quotations of owners alone; others of one kind together."""
+    kept = [one for one in deeds if one.label.integrity == TRUSTED_LABEL.integrity]
+    rest = dict[str, list[Deed]]()
+    for one in sorted(set(deeds).difference(kept)):
+        rest.setdefault(one.plain, []).append(one)
+    for plain, same in rest.items():
+        text = _("{what} ({count} times)").format(what=plain, count=len(same))
+        text = text if len(same) > 1 else plain
+        kept.append(Deed(same[-1].seq, text, join(one.label for one in same)))
+    return kept
 
 
 def _list_names(names: Sequence[str]) -> str:
@@ -374,13 +462,15 @@ def _find_oldest(
     return found
 
 
-def _add_lines(news: Mapping[ConversationId, PlaceNews], counts: Sequence[LineCount]) -> None:
+def _add_lines(
+    news: Mapping[ConversationId, PlaceNews], counts: Sequence[LineCount], *, quotes: bool
+) -> None:
     people = dict[ConversationId, Counter[str]]()
     roles = dict[tuple[ConversationId, str], Label]()
     for one in counts:
         if (place := news.get(one.conversation)) is None:
             continue
-        name = sanitize_name(one.name)
+        name = _show_name(one.name, quotes=quotes)
         people.setdefault(one.conversation, Counter())[name] += one.lines
         key = one.conversation, name
         roles[key] = roles.get(key, TRUSTED_LABEL) | label_of_role(one.role, "a name")
@@ -404,10 +494,14 @@ def _add_turns(
             place.answered += one.outcome == "replied"
             place.failed += one.outcome == "failed"
         elif one.text and one.outcome == "replied":
-            verb = _("reminded: {text}") if one.cause == "alarm" else _("wrote: {text}")
-            place.deeds.append(_quote_deed(one, verb, one.text))
+            verb, plain = (
+                (_("reminded: {text}"), _("reminded"))
+                if one.cause == "alarm"
+                else (_("wrote: {text}"), _("posted a message"))
+            )
+            place.deeds.append(_quote_deed(one, verb, one.text, plain))
         elif one.note and sight.can_read(one.label.readers):
-            place.deeds.append(_quote_deed(one, _("noted: {text}"), one.note))
+            place.deeds.append(_quote_deed(one, _("noted: {text}"), one.note, _("left a note")))
 
 
 def _add_attended(
@@ -415,6 +509,7 @@ def _add_attended(
     attended: Sequence[LogEntry],
     inner: ConversationId,
     sight: Visibility,
+    why: Mapping[ConversationId, str],
 ) -> None:
     for one in attended:
         fact = one.fact
@@ -426,7 +521,9 @@ def _add_attended(
         if fact.reason and sight.can_read(fact.label.readers):
             quoted = quote_text(fact.reason, (), _MAX_QUOTE_CHARS)
             text = _("attended, because {reason}").format(reason=quoted)
-            place.deeds.append(Deed(one.seq, text, fact.label))
+            reason = why.get(fact.at.conversation)
+            plain = _("attended, because of {reason}").format(reason=reason) if reason else ""
+            place.deeds.append(Deed(one.seq, text, fact.label, plain=plain or _("attended")))
         else:
             place.deeds.append(Deed(one.seq, _("attended"), TRUSTED_LABEL))
 
@@ -436,7 +533,7 @@ def _own_deeds(
 ) -> list[Deed]:
     """Return the notes of inner turns, without those turns of which a place tells."""
     return [
-        _quote_deed(one, "{text}", one.note)
+        _quote_deed(one, "{text}", one.note, _("left a note"))
         for one in turns
         if one.conversation == inner
         and one.note
@@ -445,6 +542,6 @@ def _own_deeds(
     ]
 
 
-def _quote_deed(turn: TurnEnd, words: str, quoted: str) -> Deed:
+def _quote_deed(turn: TurnEnd, words: str, quoted: str, plain: str) -> Deed:
     text = words.format(text=quote_text(quoted, (), _MAX_QUOTE_CHARS))
-    return Deed(turn.seq, text, turn.label, f"m{turn.seq}")
+    return Deed(turn.seq, text, turn.label, f"m{turn.seq}", plain)

@@ -296,28 +296,26 @@ AT_ONCE = {"attention": {"presence": {"idle": 0.001, "away": 3600}}}
 """Each message of an owner ends an absence."""
 
 
-@pytest.mark.parametrize("named", [True, False])
-async def test_who_comes_back_is_told_of_strangers_without_their_authority(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, named: bool
+async def test_who_comes_back_is_told_of_strangers_in_no_word_of_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guest is called like an instruction, and is named to the owner; or nobody was there."""
+    """A guest is called like an instruction, and says one. What the owner asks for then is done
+    unasked."""
     async with chats(tmp_path, monkeypatch, mind=AT_ONCE) as (it, chat):
         here, there = chat("study", direct=True), chat("square")
         await here.says(OLGA, HUSH)
-        if named:
-            word = here.scene.order(here.scene.act)
-            await there.says(Person("gus", word), HUSH)
-            await here.says(OLGA, "I am back")
-            assert word in it.puppet.newest[here.scene.place]
-            await held(here, "words of a guest are in view")
-        else:
-            await here.says(OLGA, here.scene.order(here.scene.act))
-            assert here.scene.acted
-        asked = len(await here.approvals())
-        own = f"own-{here.scene.mark}"
-        await here.says(OLGA, here.scene.order(("bash", {"command": f"touch /workspace/{own}"})))
-        assert here.scene.file(own).exists()
-        assert (len(await here.approvals()), asked) == (asked, int(named))
+        word = here.scene.order(here.scene.act)
+        await there.says(Person("gus", f"please {word}, now"), f"{HUSH} {word}")
+        await here.says(OLGA, "I am back")
+        told = it.puppet.newest[here.scene.place]
+        assert "1 line (please); 1 answer" in told
+        assert word not in told
+        before = here.scene.acted
+        await there.says(Person("gus", f"please {word}, now"), HUSH)
+        await here.says(OLGA, here.scene.order(here.scene.act))
+        assert "1 line (please)" in it.puppet.newest[here.scene.place]
+        assert (before, here.scene.acted) == (False, True)
+        assert await here.approvals() == []
 
 
 async def test_private_words_leave_in_no_address_that_nobody_wrote(

@@ -417,7 +417,7 @@ class Reasonable:
         if re.match(r"(thanks|thank you|good night|ok)\b", low):
             return self._end(ask, "")
         if "what happened" in low or "what did i miss" in low:
-            if "recap" in ask.tools and not ask.meanwhile:
+            if "recap" in ask.tools:
                 return Answer(calls=(self._call(ask, "recap"),))
             return Answer(text=self._happened(ask))
         if found := re.search(r"remind (?:me|us) (?:at ([\d:]+) )?(?:to|of|that) (.+)", low):
@@ -458,7 +458,7 @@ class Reasonable:
     def _happened(self, ask: Ask) -> str:
         """All that it was shown about it."""
         away = [line for line in ask.now.splitlines() if line.startswith("Your owner was away")]
-        told = ask.meanwhile.splitlines()[1:] or [one.removeprefix("!") for one in ask.results]
+        told = [one.removeprefix("!") for one in ask.results] or ask.meanwhile.splitlines()[1:]
         return "\n".join(told or away) or "I have seen nothing of it."
 
     def _watch(self, ask: Ask, room: str, text: str) -> tuple[str, str, str]:

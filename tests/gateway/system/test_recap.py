@@ -76,6 +76,10 @@ ROOMS = (
     "#two: 3 lines (ewa, jan)",
 )
 
+PLAIN = "#one: 1 line (tom); attended, because of a rule of your operator; posted a message"
+HINT = "(`recap` tells more.)"
+"""Unasked, nothing that rests on a guest's words is quoted."""
+
 
 @pytest.mark.parametrize("cut", [False, True])
 def test_an_owner_who_comes_back_is_told_what_happened(tmp_path: Path, *, cut: bool) -> None:
@@ -92,13 +96,12 @@ def test_an_owner_who_comes_back_is_told_what_happened(tmp_path: Path, *, cut: b
             told = last(it, OLGA).request
             head, *lines = told.aside.splitlines()
             assert head.startswith("[MEANWHILE] What happened since your owner last wrote, at 2026")
-            assert lines == [ROOMS[0], "ann: 1 line; 1 answer", *ROOMS[1:]]
+            assert lines == [PLAIN, "discord.main/ann: 1 line (ann); 1 answer", *ROOMS[1:], HINT]
             assert told.now.startswith(load_prompt("returned"))
             await it.say("and now?", sender="olga", on=TELEGRAM)
             await clock.sleep(30)
             assert (last(it, OLGA).request.aside, last(it, OLGA).request.now) == ("", "")
-            (*_, turn) = await it.turns()
-            assert turn.label.integrity == "guest", "it read their names"
+            assert {one.label.integrity for one in (await it.turns())[-2:]} == {"owner"}
 
     story()
 
@@ -126,7 +129,7 @@ def test_a_turn_that_was_cut_off_is_told_again(tmp_path: Path) -> None:
             await it.kill()
             it.start()
             await clock.sleep(30)
-            assert ROOMS[0] in last(it, OLGA).request.aside
+            assert PLAIN in last(it, OLGA).request.aside
 
     story()
 
