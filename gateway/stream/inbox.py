@@ -22,12 +22,11 @@ from gateway.core.events import (
     MembershipChanged,
     Message,
     MessageId,
-    ReactionChanged,
     Sender,
     SenderId,
     TaskFinished,
 )
-from gateway.core.facts import LOW, NORMAL, URGENT, TurnRecord
+from gateway.core.facts import NORMAL, URGENT, TurnRecord
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.ratelimit import LruDict, SlidingWindows
 from gateway.store import LogEntry
@@ -76,13 +75,10 @@ class ReadyConversation:
 def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversation]:
     """Yield the conversations in which an event of these entries is due.
 
-    Invitations start no turn, and neither do reactions, unless a rule of the operator makes them
-    more urgent.
+    Invitations start no turn.
     """
     for event, entry, judged in judged_events(entries):
         if judged.fate != "due" or entry.conversation is None:
-            continue
-        if isinstance(event, ReactionChanged) and judged.urgency <= LOW:
             continue
         if isinstance(event, MembershipChanged) and event.change == "invite":
             continue

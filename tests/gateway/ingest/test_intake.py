@@ -298,7 +298,7 @@ async def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(
     assert (await again.judged(replace(LINK, id=EventId("4"), up=True))).fate == "due"
 
 
-async def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(house: House) -> None:
+async def test_a_reaction_to_what_we_said_is_low(house: House) -> None:
     await house.posted("m")
     theirs = await house.judged(replace(REACTED, id=EventId("r0"), message=MessageId("n")))
     assert (theirs.fate, theirs.urgency, theirs.rule) == (
@@ -313,7 +313,7 @@ async def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(house
     assert gone.fate == "noted"
     (pending,) = await house.store.pending_counts()
     assert (pending.conversation, pending.low) == (AT.conversation, 1)
-    assert not house.arrived
+    assert [one.urgency for one in house.arrived] == [1]
 
 
 async def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> None:
@@ -332,9 +332,9 @@ async def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path
             "context",
             "attention.thresholds.console is 2, and people are focused",
         )
-        assert not house.arrived
+        assert [one.urgency for one in house.arrived] == [1], "the reaction alone"
         await house.inward.submit(ALARM)
-        assert not house.arrived, "it is context, too"
+        assert len(house.arrived) == 1, "it is context, too"
         assert [
             stored.kind
             for stored in (await house.store.unread_entries(AT.conversation, most=9)).messages

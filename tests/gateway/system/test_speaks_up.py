@@ -9,7 +9,8 @@ import pytest
 from agent.models.base import ModelRequest, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.config.models import Settings
-from gateway.core.facts import Judgement
+from gateway.core.events import EventId, ReactionChanged
+from gateway.core.facts import Judgement, PartSendEnded
 from tests.kits.gateway import IRC, TELEGRAM, Gateway, on_platforms
 from tests.kits.simulated_time import JumpingClock, simulated
 
@@ -131,6 +132,35 @@ async def test_chatter_is_looked_at_within_an_hour_although_nobody_speaks_to_the
             await clock.sleep(8_000)
         assert len(gateway.scripted.requests) == 2, "so many times a day"
     assert [turn.cause for turn in await gateway.turns()] == ["digest", "digest"]
+
+
+@simulated
+async def test_many_reactions_to_an_answer_are_looked_at_once(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    rules = (ScriptRule(match="deploy", reply="done"), *LOOKS[1:])
+    made = configured(tmp_path, "never")
+    async with Gateway(made, Script(rules=rules), clock=clock) as gateway:
+        asked = await gateway.say("reverie: deploy", sender="ewa", room="#one", on=IRC)
+        await gateway.screen.until(1)
+        await clock.sleep(600)
+        [posted] = [one for one in await gateway.facts("part") if isinstance(one, PartSendEnded)]
+        for number in range(20):
+            reacted = ReactionChanged(
+                id=EventId(f"r{number}"),
+                at=asked.at,
+                sender=asked.sender,
+                message=posted.ids[0],
+                reaction=f"{number}",
+                added=True,
+                sent=clock.now(),
+            )
+            await gateway.tell(IRC, reacted)
+        await clock.sleep(3_000)
+        assert len(gateway.scripted.requests) == 1
+        await clock.sleep(86_400)
+        assert len(gateway.scripted.requests) == 2
+    assert (await gateway.turns())[-1].cause == "digest"
 
 
 @simulated

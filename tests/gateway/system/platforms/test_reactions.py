@@ -1,4 +1,4 @@
-"""What people think of an answer: a reaction to it is told to the model, and starts no turn unless
+"""What people think of an answer: a reaction to it is told to the model, and starts none at once unless
 a rule says so."""
 
 import re
