@@ -458,7 +458,12 @@ class Reasonable:
     def _happened(self, ask: Ask) -> str:
         """All that it was shown about it."""
         away = [line for line in ask.now.splitlines() if line.startswith("Your owner was away")]
-        told = [one.removeprefix("!") for one in ask.results] or ask.meanwhile.splitlines()[1:]
+        told = "\n".join(ask.results).splitlines() or ask.meanwhile.splitlines()
+        told = [
+            re.sub(r" \[m\d+\]$", "", one)
+            for one in told
+            if "untrusted" not in one and not one.startswith(("Since ", "[MEANWHILE]", "(`recap`"))
+        ]
         return "\n".join(told or away) or "I have seen nothing of it."
 
     def _watch(self, ask: Ask, room: str, text: str) -> tuple[str, str, str]:
