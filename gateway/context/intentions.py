@@ -26,7 +26,7 @@ from gateway.core.facts import (
 )
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import readers_of
-from gateway.store import LogEntry, NewEntry, PendingReminder, Store
+from gateway.store import LogEntry, NewEntry, PendingReminder, Store, StoreReader
 from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import Bindings, PrivacyCache
 
@@ -40,6 +40,17 @@ def awaits(one: PendingReminder, line: Message) -> bool:
     """Return whether an intention waits for this line of a room."""
     is_meant = bool(one.on) and one.on in (line.at.conversation, room_of(line.at.conversation))
     return is_meant and one.word.casefold() in line.text.casefold()
+
+
+async def has_open_work(reader: StoreReader, agent: str, place: ConversationId) -> bool:
+    """Return whether the agent has begun something there that has neither a time nor an event to
+    wait for. Raises StoreError.
+    """
+    where = ConversationId("") if is_inner(place) else place
+    return any(
+        one.agent == agent and one.intended and not (one.schedule or one.on)
+        for one in await reader.pending_reminders(where)
+    )
 
 
 class IntentionWatch:

@@ -288,12 +288,6 @@ class ReminderService:
         self._changed.set()
         return True
 
-    async def has_open_work(self, agent: str, place: ConversationId | None) -> bool:
-        """Return whether the agent has begun something there that has neither a time nor an event
-        to wait for. None: by itself.
-        """
-        return any(not (one.schedule or one.on) for one in await self.list(agent, place))
-
     def _on_roles_changed(self) -> None:
         self._roles_changed.set()
         self._changed.set()

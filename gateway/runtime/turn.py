@@ -43,6 +43,7 @@ from gateway.context.conversation import (
 )
 from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.history import HistoryView
+from gateway.context.intentions import has_open_work
 from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.context.recall import RecallResult
 from gateway.context.recap import compose_note
@@ -302,6 +303,10 @@ class TurnRunner:
         if has_no_model and _may_wait(turn):
             return await self._put_off(turn, outcome)
         result = _to_result(outcome, autonomous=turn.autonomous)
+        if result.used_tools and not result.has_open_work:  # who does nothing for it has stopped
+            store, agent = turn.context.store, turn.context.agent.id
+            is_open = await has_open_work(store, agent, turn.conversation)
+            result = replace(result, has_open_work=is_open)
         if result.has_open_work and turn.is_repetition(outcome):
             outcome = replace(outcome, reason=REPEATED_TURN)  # owners are told of it
             result = replace(result, has_open_work=False, has_yielded=True)

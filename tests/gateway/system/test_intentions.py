@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.context.intentions import awaits
+from gateway.context.intentions import awaits, has_open_work
 from gateway.context.reminders import ReminderService, to_row
 from gateway.core.events import Address, Alarm, ConversationId, SenderId, ThreadId
-from gateway.core.facts import ReminderEnded, ReminderSet, is_inner
+from gateway.core.facts import ReminderEnded, ReminderSet, inner_conversation, is_inner
 from gateway.core.identity import AccessPolicy
 from gateway.store import Store
 from tests.kits.gateway import IRC, TELEGRAM, UNHURRIED, Gateway, message, on_platforms
@@ -289,8 +289,9 @@ async def test_one_without_a_time_is_open_for_thirty_days(
             internal=PlayedInternal(nothing_fires),
         )
         place = Address.parse(ConversationId("telegram.main/ann")).conversation
-        assert await reminders.has_open_work("reverie", place)
-        assert not await reminders.has_open_work("reverie", None)
+        assert await has_open_work(store, "reverie", place)
+        assert not await has_open_work(store, "eve", place)
+        assert not await has_open_work(store, "reverie", inner_conversation("reverie"))
         running = asyncio.create_task(reminders.run())
         await clock.sleep(31 * 86_400)
         [ended] = [one.fact for one in await store.entries(kinds=["reminder_ended"])]
@@ -303,3 +304,37 @@ async def test_one_without_a_time_is_open_for_thirty_days(
 
 async def nothing_fires(_: Alarm) -> None:
     raise AssertionError("it has no time")
+
+
+@simulated
+async def test_work_without_a_time_goes_on_by_itself_until_it_is_finished(
+    clock: JumpingClock, *, tmp_path: Path
+) -> None:
+    notes = list[str]()
+
+    def write(ask: Ask) -> Say:
+        if ask.results:
+            return Say(text="one more") if len(notes) < 3 else Say(text="all three are written")
+        notes.append(f"note {len(notes)}")
+        kept = ("journal", json.dumps({"title": notes[-1], "text": "as asked"}))
+        name = re.search(r"Intention (\w{6})", "\n".join(said))
+        done = json.dumps({"action": "finish", "id": name[1] if name else ""})
+        return Say(calls=(kept, ("intentions", done)) if len(notes) == 3 else (kept,))
+
+    said = list[str]()
+
+    def answer(ask: Ask) -> Say:
+        said.extend(ask.results)
+        if "write three notes" in ask.heard:
+            return call("intend", what="write three notes")
+        return Say(text="I begin") if "is set: open" in "".join(ask.results) else write(ask)
+
+    brain = PlayedModel(clock, answer)
+    async with Gateway(on_platforms(tmp_path), brain, clock=clock) as gateway:
+        await gateway.say("write three notes", sender="olga", on=TELEGRAM)
+        await clock.sleep(60)
+        assert len(notes) == 3
+        assert gateway.sent() == ["I begin", "one more", "one more", "all three are written"]
+        asked = len(brain.asked)
+        await clock.sleep(7_200)
+        assert len(brain.asked) == asked

@@ -59,6 +59,8 @@ def answer(ask: Ask) -> Say:
             tools += [("journal", {"title": "an outage", "text": "in #two"})]
         if "no outage here" in ask.heard:
             tools += [("attend", {"room": f"{DISCORD}/#three"})]
+        if not tools:  # e.g. that links came back
+            return Say(calls=(("yield_to_user", "{}"),))
     elif ask.results:
         return Say(text="It is done.")
     elif "there is an outage" in ask.heard:

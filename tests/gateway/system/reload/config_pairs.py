@@ -148,6 +148,7 @@ def document(second: bool) -> Json:
             "daily_cost_usd": either(2.5, 2.75),
             "forage": either(False, True),
             "forage_per_day": either(3, 4),
+            "tell": {"per_day": either(7, 8)},
             "dream_every": either(64_801.5, 64_802.5),
             "dream_tokens": either(501, 502),
             "timezone": either("Europe/Zurich", "Asia/Tokyo"),
