@@ -355,13 +355,10 @@ class OwnerTelling:
             if (one.fact.agent, one.fact.to) == (agent, to) and now - one.at < REMEMBERED
         ]
         state = await self._read_state(agent)
-        newest = await self._store.newest_entries(
-            1, kinds=DIRECT_KINDS, conversation=to.conversation
-        )
-        chat = parse_direct_chat(newest[0].fact) if newest else None
+        seq, chat = await self._read_newest(to)
         if not held or self._is_silent(state, now) or chat is None or not self._is_owner(chat):
             return []
-        if newest[0].seq > held[0].seq:
+        if seq > held[0].seq:
             return held
         if state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             return []
@@ -371,6 +368,13 @@ class OwnerTelling:
         return [
             one for one in held if one.fact.urgency == "now" and self._may_tell_now(to, told, now)
         ]
+
+    async def _read_newest(self, to: Address) -> tuple[Seq, DirectChat | None]:
+        """Return the newest line of a direct chat: its position and its author."""
+        newest = await self._store.newest_entries(
+            1, kinds=DIRECT_KINDS, conversation=to.conversation
+        )
+        return (newest[0].seq, parse_direct_chat(newest[0].fact)) if newest else (Seq(0), None)
 
     def _may_tell_now(self, to: Address, told: Iterable[Told], now: datetime) -> bool:
         """Return whether the day's budget has room for one more post."""
@@ -390,7 +394,10 @@ class OwnerTelling:
 
     async def _read_state(self, agent: str) -> DmnState:
         saved = await self._store.dmn_state(agent)
-        return load_state(saved) if saved else DmnState()
+        try:
+            return load_state(saved) if saved else DmnState()
+        except ValueError:  # written by another version: it begins at rest
+            return DmnState()
 
     async def _post(self, agent: str, to: Address, due: Sequence[Told]) -> None:
         if not due:
@@ -398,10 +405,7 @@ class OwnerTelling:
         now = self._clock.now()
         ids = " ".join(one.fact.tell for one in due)
         key = PostKey(hashlib.sha256(f"{agent} {ids}".encode()).hexdigest()[:26])
-        newest = await self._store.newest_entries(
-            1, kinds=DIRECT_KINDS, conversation=to.conversation
-        )
-        chat = parse_direct_chat(newest[0].fact) if newest else None
+        _seq, chat = await self._read_newest(to)
         language = self._bindings.find(to).language
         person = chat.language if chat is not None else None
         await self._places.titles.load(

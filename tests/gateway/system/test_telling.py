@@ -10,9 +10,17 @@ import pytest
 
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, RoomId
-from gateway.core.facts import Judgement, OwnerTold, PartSendEnded, Seq, TurnId, is_inner
+from gateway.core.facts import (
+    DmnStateSaved,
+    Judgement,
+    OwnerTold,
+    PartSendEnded,
+    Seq,
+    TurnId,
+    is_inner,
+)
 from gateway.core.labels import TRUSTED_LABEL
-from gateway.store import Store
+from gateway.store import NewEntry, Store
 from gateway.stream.trace import explain_event
 from gateway.tools.telling import Told, find_same, is_relayed
 from tests.kits.gateway import TELEGRAM, Gateway, on_platforms
@@ -528,3 +536,19 @@ def test_an_answer_says_what_the_owner_says_and_what_they_know(
     text: str, *, is_relayed_: bool
 ) -> None:
     assert is_relayed(text, "tell them Ben looks at it", ["the deploy", "olga"]) is is_relayed_
+
+
+@simulated
+async def test_a_state_of_another_version_keeps_nothing_from_being_told(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    mind = Mind(("tell olga", Say(calls=(tell("The disk is full."),))))
+    async with gateway(tmp_path, clock, mind) as it:
+        await greets(it)
+    async with await Store.open(it.path, clock) as store:
+        unknown = DmnStateSaved(state='{"mode": "of another version"}', agent="reverie")
+        await store.append([NewEntry(fact=unknown, at=clock.now())])
+    async with gateway(tmp_path, clock, mind) as it:
+        await it.say("reverie: tell olga that the disk is full", sender="ann", room="#two")
+        await clock.sleep(60)
+        assert told(it) == ["From `#two`, after words of `ann` (guest):\n> The disk is full."]
